@@ -1,0 +1,273 @@
+"""Iceberg's own writer and `rewrite_data_files` on the benchmark's rows, each in a process of its own.
+
+    python -m benchmarks.peers stream DATA WAREHOUSE --distribution hash --target-bytes 4000000 --partition hour
+    python -m benchmarks.peers small-files WAREHOUSE --partitions 4 --files 60 --rows 40000 --target-bytes 134217728
+    python -m benchmarks.peers rewrite WAREHOUSE --target-bytes 134217728
+
+Each prints one JSON line. All leave a table `c.db.t` in a SQLite catalog that PyIceberg opens too: name `c`, URI
+`sqlite:///WAREHOUSE/cat.db`, warehouse `file://WAREHOUSE/wh` (see `catalog`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarks.generate import batch_files
+from integration.jars import spark_jars
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import DataFrame, SparkSession
+
+Distribution = Literal["hash", "none", "range"]
+Partition = Literal["hour", "day", "none"]
+TABLE = "c.db.t"
+_PARTITIONING = {"hour": "PARTITIONED BY (hour)", "day": "PARTITIONED BY (days(event_time))", "none": ""}
+_WARM_UP_ROWS = 500_000
+_ERROR_LINES_SHOWN = 12
+_STATUSES = ("new", "paid", "sent", "done", "void")
+_SMALL_FILE_COLUMNS = (
+    "id bigint, p int, user_id bigint, event_time timestamp, amount double, status string, payload string"
+)
+
+
+def iceberg_stream(
+    data: Path, warehouse: Path, distribution: Distribution, target_bytes: int, batches: int, partition: Partition
+) -> dict[str, Any]:
+    """Append the first `batches` batches of `data`, one by one, with Iceberg's Spark writer and nothing else.
+
+    The warehouse is emptied first. Returns `seconds` per batch, `rows`, `files`, `live_bytes`, `written_bytes`,
+    `write_amplification`, and the most and the mean files per partition. Raises `RuntimeError` when the child fails.
+    """
+    arguments = ["--distribution", distribution, "--target-bytes", str(target_bytes)]
+    arguments += ["--batches", str(batches), "--partition", partition]
+    return _in_child("stream", str(data), str(warehouse), *arguments)
+
+
+def iceberg_small_files(
+    warehouse: Path, partitions: int, files_per_partition: int, rows_per_file: int, target_bytes: int
+) -> dict[str, Any]:
+    """Make a table of `partitions` x `files_per_partition` small files; return its `files` and `live_bytes`.
+
+    The warehouse is emptied first. The same arguments give the same rows. Raises `RuntimeError` when the child fails.
+    """
+    arguments = ["--partitions", str(partitions), "--files", str(files_per_partition), "--rows", str(rows_per_file)]
+    return _in_child("small-files", str(warehouse), *arguments, "--target-bytes", str(target_bytes))
+
+
+def rewrite_data_files(warehouse: Path, target_bytes: int) -> dict[str, Any]:
+    """Compact the table in `warehouse` with Iceberg's procedure, two groups at a time, in a warm session.
+
+    Warm: the session has copied and compacted 500,000 of the rows before the clock starts. Returns `seconds`, `before`
+    and `after` (files, bytes, rows) and the procedure's `result`. Raises `RuntimeError` when the child fails.
+    """
+    return _in_child("rewrite", str(warehouse), "--target-bytes", str(target_bytes))
+
+
+def catalog(warehouse: Path) -> SqlCatalog:
+    """PyIceberg's side of a peer's catalog; the caller closes it."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    root = warehouse.resolve()
+    return SqlCatalog("c", uri=f"sqlite:///{root}/cat.db", warehouse=f"file://{root}/wh")
+
+
+def session(warehouse: Path) -> SparkSession:
+    """Spark `local[2]` with Iceberg's runtime and the catalog `c` in `warehouse`; for a process without Spark yet."""
+    from pyspark.sql import SparkSession
+
+    root = warehouse.resolve()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "4g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.c": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.c.type": "jdbc",
+        "spark.sql.catalog.c.uri": f"jdbc:sqlite:file:{root}/cat.db?journal_mode=WAL&busy_timeout=30000",
+        "spark.sql.catalog.c.warehouse": f"file://{root}/wh",
+        "spark.sql.catalog.c.jdbc.schema-version": "V1",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("icesize benchmark peer")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def create_stream_table(
+    spark: SparkSession, data: Path, distribution: Distribution, target_bytes: int, partition: Partition
+) -> None:
+    """Create `c.db.t` with the columns of the batches in `data`."""
+    fields = spark.read.parquet(str(batch_files(data)[0])).schema
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
+    _create(spark, columns, _PARTITIONING[partition], distribution, target_bytes)
+
+
+def _stream(args: argparse.Namespace) -> dict[str, Any]:
+    spark = session(_emptied(args.warehouse))
+    create_stream_table(spark, args.data, args.distribution, args.target_bytes, args.partition)
+    files = batch_files(args.data, args.batches)
+    seconds = [_timed(partial(_append, spark, file, args.distribution)) for file in files]
+    summaries = [row.summary for row in spark.sql(f"SELECT summary FROM {TABLE}.snapshots").collect()]
+    written = sum(int(summary.get("added-files-size", 0)) for summary in summaries)
+    grouping = "GROUP BY partition" if args.partition != "none" else ""
+    counts = [row.n for row in spark.sql(f"SELECT count(*) n FROM {TABLE}.files {grouping}").collect()]
+    state = _state(spark)
+    return state | {
+        "engine": f"iceberg append, distribution {args.distribution}",
+        "seconds": [round(value, 3) for value in seconds],
+        "written_bytes": written,
+        "write_amplification": round(written / state["live_bytes"], 3),
+        "files_per_partition_max": max(counts),
+        "files_per_partition_mean": round(sum(counts) / len(counts), 2),
+    }
+
+
+def _append(spark: SparkSession, file: Path, distribution: Distribution) -> None:
+    batch = spark.read.parquet(str(file))
+    # Without a distribution each task writes what it reads, and one small file would be one task: spread it first.
+    rows = batch.repartition(8) if distribution == "none" else batch
+    rows.writeTo(TABLE).append()
+
+
+def _small_files(args: argparse.Namespace) -> dict[str, Any]:
+    spark = session(_emptied(args.warehouse))
+    _create(spark, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", args.target_bytes)
+    # Each task writes one file into every partition.
+    _random_rows(spark, args.partitions, args.files, args.rows).writeTo(TABLE).append()
+    return {"engine": "iceberg append, distribution none"} | _state(spark)
+
+
+def _random_rows(spark: SparkSession, partitions: int, files: int, rows: int) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    key = f.col("id")
+    status = f.element_at(f.array(*[f.lit(name) for name in _STATUSES]), (f.rand(3) * len(_STATUSES) + 1).cast("int"))
+    session_number = (key / 100).cast("int").cast("string")
+    return spark.range(0, partitions * files * rows, 1, files).select(
+        "id",
+        (key % partitions).cast("int").alias("p"),
+        (f.rand(1) * 1e6).cast("bigint").alias("user_id"),
+        f.timestamp_seconds(f.lit(1_700_000_000) + key / 10).alias("event_time"),
+        f.round(f.rand(2) * 1000, 2).alias("amount"),
+        status.alias("status"),
+        f.concat(f.sha1(key.cast("string")), f.lit("-session-"), session_number).alias("payload"),
+    )
+
+
+def _rewrite(args: argparse.Namespace) -> dict[str, Any]:
+    spark = session(args.warehouse)
+    before = _state(spark)
+    _warm_up(spark, args.target_bytes)
+    results: list[dict[str, Any]] = []
+    seconds = _timed(lambda: results.append(_call_rewrite(spark, "db.t", args.target_bytes)))
+    return {
+        "engine": "iceberg rewrite_data_files",
+        "seconds": round(seconds, 3),
+        "before": before,
+        "after": _state(spark),
+        "result": results[0],
+    }
+
+
+def _warm_up(spark: SparkSession, target_bytes: int) -> None:
+    """Let the JVM compile what it will run, as in a maintenance session that has been up for a while."""
+    some = spark.table(TABLE).limit(_WARM_UP_ROWS).repartition(8)
+    some.writeTo("c.db.warm").using("iceberg").create()
+    _call_rewrite(spark, "db.warm", target_bytes)
+    spark.sql("DROP TABLE c.db.warm PURGE")
+
+
+def _call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str, Any]:
+    options = f"'target-file-size-bytes', '{target_bytes}', 'min-input-files', '2'"
+    options += ", 'max-concurrent-file-group-rewrites', '2'"
+    call = f"CALL c.system.rewrite_data_files(table => '{table}', options => map({options}))"
+    result: dict[str, Any] = spark.sql(call).collect()[0].asDict()
+    return result
+
+
+def _create(spark: SparkSession, columns: str, partitioning: str, distribution: str, target_bytes: int) -> None:
+    properties = {
+        "write.distribution-mode": distribution,
+        "write.target-file-size-bytes": str(target_bytes),
+        "write.spark.fanout.enabled": "true",
+    }
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS c.db")
+    spark.sql(f"CREATE TABLE {TABLE} ({columns}) USING iceberg {partitioning} TBLPROPERTIES ({listed})")
+
+
+def _state(spark: SparkSession) -> dict[str, int]:
+    sums = "count(*) files, sum(file_size_in_bytes) live_bytes, sum(record_count) rows"
+    state: dict[str, int] = spark.sql(f"SELECT {sums} FROM {TABLE}.files").collect()[0].asDict()
+    return state
+
+
+def _timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def _emptied(warehouse: Path) -> Path:
+    if warehouse.exists() and any(warehouse.iterdir()) and not (warehouse / "cat.db").exists():
+        raise FileExistsError(f"Cannot empty {warehouse}: it holds something else than a benchmark's catalog")
+    shutil.rmtree(warehouse, ignore_errors=True)
+    warehouse.mkdir(parents=True)
+    return warehouse
+
+
+def _in_child(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.peers", *arguments]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode != 0:
+        # Indented lines are stack frames, most of them Spark's own.
+        told = [line for line in done.stderr.splitlines() if line.strip() and not line[0].isspace()]
+        raise RuntimeError("\n".join([f"Cannot run the peer {' '.join(arguments)}:", *told[-_ERROR_LINES_SHOWN:]]))
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Iceberg's own programs, timed.")
+    commands = parser.add_subparsers(required=True)
+    stream = commands.add_parser("stream", help="append batch after batch with Iceberg's Spark writer")
+    stream.add_argument("data", type=Path)
+    stream.add_argument("--distribution", choices=["hash", "none", "range"], default="hash")
+    stream.add_argument("--batches", type=int, default=None, help="only the first N (default: all)")
+    stream.add_argument("--partition", choices=sorted(_PARTITIONING), default="hour")
+    stream.set_defaults(run=_stream)
+    small = commands.add_parser("small-files", help="make a table of small files")
+    for option in ("--partitions", "--files", "--rows"):
+        small.add_argument(option, type=int, required=True)
+    small.set_defaults(run=_small_files)
+    rewrite = commands.add_parser("rewrite", help="compact the table with rewrite_data_files")
+    rewrite.set_defaults(run=_rewrite)
+    for command in (stream, small, rewrite):
+        command.add_argument("warehouse", type=Path)
+        command.add_argument("--target-bytes", type=int, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    chosen = _parser().parse_args()
+    print(json.dumps(chosen.run(chosen)))

@@ -1,0 +1,64 @@
+"""Keeps the files of Apache Iceberg tables well sized while Spark writes them.
+
+    import icesize
+    table = icesize.open(spark, "lake.db.events")
+    stream.writeStream.foreachBatch(table.sink(stream_id="clicks")).option("checkpointLocation", path).start()
+
+Importing this package imports neither pyspark nor pyarrow nor pyiceberg; they load with the first `open`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from icesize.errors import (
+    BatchError,
+    BatchOutOfOrder,
+    CommitConflict,
+    CommitStateUnknown,
+    EngineUnavailable,
+    IcesizeError,
+    PolicyError,
+    RewriteFailed,
+    SchemaMismatch,
+    StreamMismatch,
+    TableError,
+    TableNotFound,
+    UnsupportedTable,
+)
+from icesize.policy import SizePolicy
+from icesize.report import Report
+
+if TYPE_CHECKING:
+    from icesize.sized_table import SizedTable, open
+    from icesize.spark.sink import Sink
+
+__all__ = [
+    "BatchError",
+    "BatchOutOfOrder",
+    "CommitConflict",
+    "CommitStateUnknown",
+    "EngineUnavailable",
+    "IcesizeError",
+    "PolicyError",
+    "Report",
+    "RewriteFailed",
+    "SchemaMismatch",
+    "Sink",
+    "SizePolicy",
+    "SizedTable",
+    "StreamMismatch",
+    "TableError",
+    "TableNotFound",
+    "UnsupportedTable",
+    "open",
+]
+
+_LAZY = {"SizedTable": "icesize.sized_table", "open": "icesize.sized_table", "Sink": "icesize.spark.sink"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'icesize' has no attribute {name!r}")

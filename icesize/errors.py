@@ -1,0 +1,90 @@
+"""What can go wrong, as one tree.
+
+    IcesizeError
+    ├── PolicyError            a size policy that contradicts itself, or an unknown key
+    ├── TableError             the table cannot be worked on
+    │   ├── TableNotFound          no such catalog, namespace or table
+    │   └── UnsupportedTable       a format, type or feature outside what icesize handles
+    ├── BatchError             this micro-batch must not be committed
+    │   ├── BatchOutOfOrder        its id is smaller than the last committed one
+    │   ├── StreamMismatch         another query already writes under this stream id
+    │   └── SchemaMismatch         its columns or values do not fit the table
+    ├── CommitConflict         nothing landed: others kept winning until the deadline
+    ├── CommitStateUnknown     it may have landed: nothing was deleted, look before retrying
+    ├── RewriteFailed          files could not be written; ours were removed, the table is unchanged
+    └── EngineUnavailable      Spark, Java or the packages its workers need are missing
+
+The last words of each message say what to do. Facts are attributes (`table`, `snapshot_id`, ...), so that a
+scheduler need not parse text.
+"""
+
+from __future__ import annotations
+
+
+class IcesizeError(Exception):
+    """Base of everything icesize raises; `facts` holds what the message was made from."""
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+    def __getattr__(self, name: str) -> object:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), str(self), self.facts))
+
+
+def _rebuild(kind: type[IcesizeError], message: str, facts: dict[str, object]) -> IcesizeError:
+    return kind(message, **facts)
+
+
+class PolicyError(IcesizeError):
+    """A size policy contradicts itself or names an unknown key."""
+
+
+class TableError(IcesizeError):
+    """The table cannot be worked on."""
+
+
+class TableNotFound(TableError):
+    """There is no such catalog, namespace or table."""
+
+
+class UnsupportedTable(TableError):
+    """The table uses a format, type or feature that icesize does not handle; the message names it."""
+
+
+class BatchError(IcesizeError):
+    """This micro-batch must not be committed; nothing of it is visible."""
+
+
+class BatchOutOfOrder(BatchError):
+    """The batch id is smaller than the last one committed for this stream."""
+
+
+class StreamMismatch(BatchError):
+    """Another query (another checkpoint) already writes under this stream id."""
+
+
+class SchemaMismatch(BatchError):
+    """Columns or values of the batch do not fit the table."""
+
+
+class CommitConflict(IcesizeError):
+    """Other writers won every attempt until the deadline; nothing landed and our files were removed."""
+
+
+class CommitStateUnknown(IcesizeError):
+    """The catalog's answer was lost and the table does not tell yet; nothing was deleted."""
+
+
+class RewriteFailed(IcesizeError):
+    """Files could not be written; those already written were removed and the table is unchanged."""
+
+
+class EngineUnavailable(IcesizeError):
+    """Spark, Java or a package that Spark's workers need is missing."""

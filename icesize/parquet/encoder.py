@@ -1,0 +1,125 @@
+"""One Parquet file while it is being written."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.encoding import Encoding, nan_columns
+from icesize.parquet.metrics import count_nans, describe, leaves
+from icesize.parquet.names import FileNames, data_location
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.storage import Storage
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import PartitionKey
+
+
+class LateNanError(Exception):
+    """Later rows of a file hold NaN in float columns (`nan`, field ids) whose statistics were already begun."""
+
+    def __init__(self, nan: frozenset[int]) -> None:
+        super().__init__(f"NaN in columns {sorted(nan)}")
+        self.nan = nan
+
+
+class FileEncoder:
+    """Writes one file of one partition, row group by row group, straight to storage.
+
+    `expected_rows` sizes bloom filters. The file exists for others only through the `WrittenFile` that `finish`
+    returns; after any exception call `discard`.
+    """
+
+    def __init__(
+        self, settings: WriteSettings, names: FileNames, partition: PartitionKey, encoding: Encoding, expected_rows: int
+    ) -> None:
+        self.path = data_location(settings, partition, names.next())
+        self.partition = partition
+        self._settings = settings
+        self._encoding = encoding
+        self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.top_level and leaf.counts]
+        self._nans: dict[int, int] = {}
+        self._nulls: dict[int, int] = {}
+        self._sink = settings.storage.create(self.path)
+        try:
+            self._writer = _writer(settings, self._sink, encoding, expected_rows)
+        except BaseException:
+            self._sink.close()
+            settings.storage.delete(self.path)
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded bytes of the row groups so far."""
+        return int(self._sink.tell())
+
+    def append(self, rows: pa.Table, nan: frozenset[int] | None = None) -> None:
+        """Write rows as row groups of about equal size, none above the table's limit in rows.
+
+        `nan` are the columns in which these rows hold NaN, if known. Raises `LateNanError`, with nothing written, when
+        one of them was not announced in the encoding.
+        """
+        nan = nan_columns(self._settings, rows) if nan is None else nan
+        if nan - self._encoding.nan:
+            raise LateNanError(nan | self._encoding.nan)
+        for leaf in self._floats if nan else ():
+            if leaf.field_id in nan:
+                column = rows.column(leaf.column)
+                self._nans[leaf.field_id] = self._nans.get(leaf.field_id, 0) + count_nans(column)
+        for leaf in self._floats if self._encoding.nan else ():
+            if leaf.field_id in self._encoding.nan:
+                nulls = rows.column(leaf.column).null_count
+                self._nulls[leaf.field_id] = self._nulls.get(leaf.field_id, 0) + nulls
+        groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
+        self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
+
+    def finish(self) -> WrittenFile:
+        """Close the file, see that storage holds all of it, and describe it."""
+        self._writer.close()
+        written = self.size_bytes
+        self._sink.close()
+        stored = self._settings.storage.size(self.path)
+        if stored != written:
+            raise RewriteFailed(
+                f"Cannot finish {self.path}: storage holds {stored} bytes of {written}, try again", path=self.path
+            )
+        footer = self._writer.writer.metadata
+        return describe(self._settings, self.path, written, self.partition, footer, self._nulls, self._nans)
+
+    def discard(self) -> None:
+        """Remove the file, best effort. It is closed first: a dropped S3 stream would complete a truncated object
+        later, after the deletion."""
+        for stream in (self._writer, self._sink):
+            with contextlib.suppress(Exception):
+                stream.close()
+        self._settings.storage.delete(self.path)
+
+
+def remove_files(storage: Storage, files: list[WrittenFile]) -> None:
+    """Delete finished files that will not be committed, best effort."""
+    for file in files:
+        storage.delete(file.path)
+
+
+def _writer(settings: WriteSettings, sink: Any, encoding: Encoding, expected_rows: int) -> pq.ParquetWriter:
+    options = settings.parquet
+    columns = leaves(settings)
+    statistics: bool | list[str] = True
+    if encoding.nan:
+        statistics = [leaf.path for leaf in columns if leaf.field_id not in encoding.nan]
+    paths = {leaf.name: leaf.path for leaf in columns} if options.bloom_fpp else {}
+    return pq.ParquetWriter(
+        sink,
+        settings.arrow_schema,
+        use_dictionary=list(encoding.dictionary) or False,
+        write_statistics=statistics,
+        **settings.derived(_arguments),
+        **options.bloom_arguments(min(expected_rows, options.row_group_rows), paths),
+    )
+
+
+def _arguments(settings: WriteSettings) -> dict[str, Any]:
+    return settings.parquet.writer_arguments()

@@ -1,0 +1,196 @@
+"""Small files of one partition -> few large ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.decode import read_file
+from icesize.parquet.encoder import FileEncoder, LateNanError, remove_files
+from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.names import FileNames
+from icesize.parquet.projection import Projection
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import FileFact, PartitionKey
+
+MAX_DECODED_BYTES = 256 * 2**20
+"""Arrow memory of the rows that become one row group."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Merge `victims`, all of `partition`, into `outputs` files."""
+
+    victims: tuple[FileFact, ...]
+    partition: PartitionKey
+    outputs: int = 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the victims."""
+        return sum(victim.size_bytes for victim in self.victims)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the victims, as their manifest entries say."""
+        return sum(victim.rows for victim in self.victims)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What a merge did; `rows_in` are the victims' rows, `bytes_read` their bytes, decoded or copied."""
+
+    files: tuple[WrittenFile, ...]
+    bytes_read: int
+    rows_in: int
+    rows_out: int
+    bytes_decoded: int
+    bytes_copied: int
+
+
+def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
+    """Write the rows of all victims, in their order, into `task.outputs` files of about equal size.
+
+    Each output carries the largest data sequence number of the victims. At most about one row group is held decoded.
+    Raises `RewriteFailed`, everything written removed: with the attribute `path` of a victim that is missing, damaged
+    or does not have the rows its manifest entry says; of the output when storage fails.
+    """
+    if task.partition.spec_id != settings.spec_id:
+        raise RewriteFailed(
+            f"Cannot merge files of partition spec {task.partition.spec_id}: the table's is {settings.spec_id}, "
+            "plan again",
+            path=None,
+        )
+    nan: frozenset[int] = frozenset()
+    while True:
+        run = _Decoding(task, settings, names, nan)
+        try:
+            files = run.files()
+            break
+        except LateNanError as late:
+            nan |= late.nan  # once more: the statistics of these columns must be left out from the start
+            run.remove()
+        except BaseException:
+            run.remove()
+            raise
+    sequence = max(victim.sequence_number for victim in task.victims)
+    rows_in, rows_out = task.rows, sum(file.rows for file in files)
+    if rows_in != rows_out:
+        remove_files(settings.storage, files)
+        raise RewriteFailed(f"Cannot merge: {rows_in} rows went in and {rows_out} came out, report this", path=None)
+    size = task.size_bytes
+    done = tuple(replace(file, sequence_number=sequence) for file in files)
+    return MergeOutcome(done, size, rows_in, rows_out, bytes_decoded=size, bytes_copied=0)
+
+
+class _Decoding:
+    """One attempt to merge by decoding and encoding everything."""
+
+    def __init__(self, task: MergeTask, settings: WriteSettings, names: FileNames, nan: frozenset[int]) -> None:
+        self._task = task
+        self._settings = settings
+        self._names = names
+        self._nan = nan
+        self._current: FileEncoder | None = None
+        self._done: list[WrittenFile] = []
+
+    def files(self) -> list[WrittenFile]:
+        """Do it."""
+        tables = _Take(self._tables())
+        for rows in output_rows(self._task.victims, self._task.outputs):
+            written = 0
+            group_rows = self._group_rows(rows)
+            while written < rows:
+                group = tables.take(min(group_rows, rows - written))
+                self._append(group, rows)
+                written += group.num_rows
+            if self._current is not None:
+                self._done.append(self._current.finish())
+                self._current = None
+        tables.drain()
+        return self._done
+
+    def remove(self) -> None:
+        """Delete what was written, best effort."""
+        if self._current is not None:
+            self._current.discard()
+        remove_files(self._settings.storage, self._done)
+
+    def _append(self, rows: pa.Table, expected_rows: int) -> None:
+        nan = nan_columns(self._settings, rows)
+        if self._current is None:
+            encoding = Encoding(dictionary_columns(self._settings, rows), nan | self._nan)
+            self._current = FileEncoder(self._settings, self._names, self._task.partition, encoding, expected_rows)
+        self._current.append(rows, nan)
+
+    def _group_rows(self, rows: int) -> int:
+        """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
+        size = self._task.size_bytes / max(1, self._task.rows) * rows
+        limits = self._settings.parquet
+        groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
+        return max(1, math.ceil(rows / groups))
+
+    def _tables(self) -> Iterator[pa.Table]:
+        projection = Projection(self._settings, self._task.partition)
+        for victim in self._task.victims:
+            rows = 0
+            for table in read_file(self._settings, victim.path, victim.size_bytes, projection):
+                rows += table.num_rows
+                yield table
+            if rows != victim.rows:
+                raise RewriteFailed(
+                    f"Cannot merge {victim.path}: it has {rows} rows, its manifest says {victim.rows}, "
+                    "check the table's metadata",
+                    path=victim.path,
+                )
+
+
+class _Take:
+    """A stream of tables, cut anew."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._tables = tables
+        self._rest: pa.Table | None = None
+
+    def take(self, rows: int) -> pa.Table:
+        """The next `rows` rows; fewer when they would exceed `MAX_DECODED_BYTES`, or the stream ends early."""
+        parts: list[pa.Table] = []
+        taken = size = 0
+        while taken < rows and (size < MAX_DECODED_BYTES or not parts):
+            table = self._rest if self._rest is not None else next(self._tables, None)
+            self._rest = None
+            if table is None:
+                raise RewriteFailed("Cannot merge: the files end before the rows of their manifests do", path=None)
+            if taken + table.num_rows > rows:
+                self._rest = table.slice(rows - taken)
+                table = table.slice(0, rows - taken)
+            if table.num_rows:
+                parts.append(table)
+                taken, size = taken + table.num_rows, size + table.nbytes
+        return pa.concat_tables(parts)
+
+    def drain(self) -> None:
+        """Read to the end, so that a file with more rows than its manifest says is noticed."""
+        for _ in self._tables:
+            continue
+
+
+def output_rows(victims: tuple[FileFact, ...], outputs: int) -> list[int]:
+    """Rows of each output so that outputs are of about equal size: cut where the victims' bytes, in order, reach each
+    n-th part of their sum.
+    """
+    total = sum(victim.size_bytes for victim in victims)
+    rows, done_bytes, done_rows = [0], 0, 0
+    for victim in victims:
+        while len(rows) < outputs and total * len(rows) < (done_bytes + victim.size_bytes) * outputs:
+            share = (total * len(rows) / outputs - done_bytes) / victim.size_bytes
+            rows.append(done_rows + round(victim.rows * share))
+        done_bytes += victim.size_bytes
+        done_rows += victim.rows
+    ends = [*rows[1:], done_rows]
+    return [end - start for start, end in zip(rows, ends, strict=True)]

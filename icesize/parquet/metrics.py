@@ -1,0 +1,214 @@
+"""Iceberg column metrics of a finished Parquet file, from its footer and the rows written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, match_metrics_mode
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+)
+from pyiceberg.utils.decimal import bytes_to_decimal, unscaled_to_decimal
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
+
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import PartitionKey
+
+_DEFAULT = "write.metadata.metrics.default"
+_COLUMN = "write.metadata.metrics.column."
+_MAX_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
+
+Serialise = Callable[[Any], "bytes | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One Parquet column: `position` in the footer, `path` in the file, `name` as Iceberg writes it; it is the `nth`
+    leaf of the table's column number `column`.
+
+    `counts` and `bounds` say what its metrics mode keeps. Only top-level columns have bounds (as PyIceberg: what a
+    bound below a list or map means is not defined).
+    """
+
+    position: int
+    column: int
+    nth: int
+    field_id: int
+    path: str
+    name: str
+    type: PrimitiveType
+    top_level: bool
+    counts: bool
+    lower: Serialise | None
+    upper: Serialise | None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values can be NaN."""
+        return isinstance(self.type, (FloatType, DoubleType))
+
+
+def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
+    """The Parquet columns of the table's files, in file order."""
+    return settings.derived(_leaves)
+
+
+def describe(
+    settings: WriteSettings,
+    path: str,
+    size_bytes: int,
+    partition: PartitionKey,
+    footer: pq.FileMetaData,
+    nulls: Mapping[int, int],
+    nans: Mapping[int, int],
+) -> WrittenFile:
+    """What a manifest entry needs to know of a finished file.
+
+    `nans` and `nulls` are counted from the rows, by field id: `nans` for top-level float columns, `nulls` for columns
+    whose Parquet statistics were left out because they hold NaN. Such columns have no bounds.
+    """
+    file = WrittenFile(path, size_bytes, footer.num_rows, partition)
+    columns = leaves(settings)
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    for leaf in columns:
+        chunks = [group.column(leaf.position) for group in groups]
+        file.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        if leaf.counts:
+            _describe_column(file, leaf, chunks, nulls)
+    for leaf in columns:
+        if leaf.counts and leaf.top_level and leaf.is_float:
+            file.nan_value_counts[leaf.field_id] = nans.get(leaf.field_id, 0)
+    object.__setattr__(file, "split_offsets", tuple(sorted(_start(group) for group in groups)))
+    return file
+
+
+def _describe_column(file: WrittenFile, leaf: Leaf, chunks: list[Any], nulls: Mapping[int, int]) -> None:
+    file.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
+    statistics = [chunk.statistics for chunk in chunks]
+    if leaf.field_id in nulls:
+        file.null_value_counts[leaf.field_id] = nulls[leaf.field_id]
+    elif all(s is not None and s.has_null_count for s in statistics):
+        file.null_value_counts[leaf.field_id] = sum(s.null_count for s in statistics)
+    if leaf.lower is None or leaf.upper is None:
+        return
+    # a chunk of only nulls has no bounds and needs none; any other without them makes the file's unknown
+    if any(s is None or not (s.has_min_max or s.num_values == 0) for s in statistics):
+        return
+    bounded = [s for s in statistics if s.has_min_max]
+    if not bounded:
+        return
+    lower, upper = leaf.lower(min(s.min_raw for s in bounded)), leaf.upper(max(s.max_raw for s in bounded))
+    if lower is not None:
+        file.lower_bounds[leaf.field_id] = lower
+    if upper is not None:
+        file.upper_bounds[leaf.field_id] = upper
+
+
+def _start(group: Any) -> int:
+    first = group.column(0)
+    dictionary = first.dictionary_page_offset if first.has_dictionary_page else None
+    start = first.data_page_offset if dictionary is None else min(dictionary, first.data_page_offset)
+    return int(start)
+
+
+def count_nans(column: pa.ChunkedArray) -> int:
+    """How many values of a float column are NaN."""
+    return pc.sum(pc.is_nan(column)).as_py() or 0
+
+
+def _leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
+    schema = settings.schema
+    modes = _modes(schema, settings.properties)
+    found: list[Leaf] = []
+    for column, field in enumerate(schema.fields):
+        for nth, (path, field_id, kind) in enumerate(_walk(field.name, field.field_id, field.field_type)):
+            name = schema.find_column_name(field_id) or path
+            top_level = field_id == field.field_id
+            mode = modes(name)
+            lower, upper = _bounds(kind, mode) if top_level else (None, None)
+            counts = mode.type is not MetricModeTypes.NONE
+            found.append(Leaf(len(found), column, nth, field_id, path, name, kind, top_level, counts, lower, upper))
+    return tuple(found)
+
+
+def _walk(path: str, field_id: int, kind: IcebergType) -> list[tuple[str, int, PrimitiveType]]:
+    if isinstance(kind, PrimitiveType):
+        return [(path, field_id, kind)]
+    below: list[tuple[str, NestedField]] = []
+    if isinstance(kind, StructType):
+        below = [(field.name, field) for field in kind.fields]
+    elif isinstance(kind, ListType):
+        below = [("list.element", kind.element_field)]
+    elif isinstance(kind, MapType):
+        below = [("key_value.key", kind.key_field), ("key_value.value", kind.value_field)]
+    return [leaf for name, f in below for leaf in _walk(f"{path}.{name}", f.field_id, f.field_type)]
+
+
+def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], MetricsMode]:
+    """Metrics mode by column name; without a default of its own a wide table has metrics for its first 100 columns."""
+    own = {k.removeprefix(_COLUMN): match_metrics_mode(v) for k, v in properties.items() if k.startswith(_COLUMN)}
+    default = match_metrics_mode(properties.get(_DEFAULT, "truncate(16)"))
+    if _DEFAULT in properties:
+        return lambda name: own.get(name, default)
+    limit = int(properties.get(_MAX_INFERRED, "100"))
+    names = [schema.find_column_name(i) for f in schema.fields for _, i, _ in _walk(f.name, f.field_id, f.field_type)]
+    inferred = set(names[:limit])
+    none = match_metrics_mode("none")
+    return lambda name: own.get(name, default if name in inferred else none)
+
+
+def _bounds(kind: PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
+    """Serialisers of a column's physical minimum and maximum."""
+    if mode.type not in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL):
+        return None, None
+    serialise = to_bytes.dispatch(type(kind))
+    if isinstance(kind, DecimalType):
+        return _decimal(kind), _decimal(kind)
+    if isinstance(kind, StringType):
+        return _text(mode.length)
+    if isinstance(kind, BinaryType):
+        length = mode.length
+        return lambda value: value[:length], lambda value: truncate_upper_bound_binary_string(value, length)
+
+    def exact(value: Any) -> bytes:
+        return bytes(serialise(kind, value))
+
+    return exact, exact
+
+
+def _text(length: int | None) -> tuple[Serialise, Serialise]:
+    def lower(value: bytes) -> bytes:
+        return value.decode()[:length].encode()
+
+    def upper(value: bytes) -> bytes | None:
+        bound = truncate_upper_bound_text_string(value.decode(), length)
+        return None if bound is None else bound.encode()
+
+    return lower, upper
+
+
+def _decimal(kind: DecimalType) -> Serialise:
+    def serialise(value: int | bytes) -> bytes:
+        if isinstance(value, bytes):
+            return to_bytes(kind, bytes_to_decimal(value, kind.scale))
+        return to_bytes(kind, unscaled_to_decimal(value, kind.scale))
+
+    return serialise

@@ -1,0 +1,62 @@
+"""What data files are called and where they lie."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from urllib.parse import quote_plus
+
+from pyiceberg.partitioning import PartitionFieldValue, PartitionSpec
+from pyiceberg.partitioning import PartitionKey as IcebergPartitionKey
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.layout import PartitionKey
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """Names of the files of one task attempt: `<prefix>-<task>-<attempt>-<uuid>.parquet`.
+
+    `prefix` is `<stream hash>-<batch>`, so that files nobody committed can be traced to what wrote them. The uuid
+    keeps two attempts that believe to be the same one (a zombie executor) from writing over each other.
+    """
+
+    prefix: str
+    task: int
+    attempt: int
+
+    def next(self) -> str:
+        """A name never given before, without a folder."""
+        return f"{self.prefix}-{self.task}-{self.attempt}-{uuid.uuid4()}.parquet"
+
+
+class _LocationKey(IcebergPartitionKey):
+    """What location providers get: PyIceberg's key, which by itself refuses two fields over one source column."""
+
+    @property
+    def partition(self) -> Record:
+        return Record(*(pair.value for pair in self.field_values))
+
+    def to_path(self) -> str:
+        try:
+            return super().to_path()
+        except (OverflowError, ValueError):
+            # dates outside the years 1-9999 have no text in Python; the folder is only a label
+            return "/".join(f"{quote_plus(p.field.name, safe='')}={p.value}" for p in self.field_values)
+
+
+def data_location(settings: WriteSettings, partition: PartitionKey, file_name: str) -> str:
+    """Full location of a new data file, from the table's location provider (`write.data.path`,
+    `write.object-storage.*`, `write.py-location-provider.impl`), partition values percent-encoded as Iceberg does.
+    """
+    provider = settings.locations
+    if not partition.values:
+        return provider.new_data_location(file_name)
+    return provider.new_data_location(file_name, _location_key(settings.spec, settings.schema, partition))
+
+
+def _location_key(spec: PartitionSpec, schema: Schema, partition: PartitionKey) -> _LocationKey:
+    pairs = [PartitionFieldValue(field, value) for field, value in zip(spec.fields, partition.values, strict=True)]
+    return _LocationKey(field_values=pairs, partition_spec=spec, schema=schema)

@@ -1,0 +1,166 @@
+"""`write.parquet.*` of a table, parsed once into what pyarrow's writer takes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icesize.errors import UnsupportedTable
+
+_PREFIX = "write.parquet."
+_BLOOM = "write.parquet.bloom-filter-enabled.column."
+_BLOOM_FPP = "write.parquet.bloom-filter-fpp.column."
+_CODECS = {
+    "zstd": "zstd",
+    "snappy": "snappy",
+    "gzip": "gzip",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "uncompressed": "none",
+    "none": "none",
+}
+_WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """How files are encoded; sizes in bytes, limits in rows. Defaults are Iceberg's documented ones.
+
+    `codec` is zstd when the table does not say (Iceberg's default since 1.4); `level` None is the codec's own default.
+    `bloom_fpp` maps a column's Iceberg name to the false positive rate of its filter (Iceberg's default 0.01).
+    """
+
+    codec: str = "zstd"
+    level: int | None = None
+    row_group_bytes: int = 128 * 2**20
+    row_group_rows: int = 2**20
+    page_bytes: int = 2**20
+    page_rows: int = 20_000
+    dictionary_bytes: int = 2 * 2**20
+    bloom_bytes: int = 2**20
+    bloom_fpp: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(properties: Mapping[str, str]) -> ParquetOptions:
+        """Parse table properties; raises `UnsupportedTable` naming the property that cannot be honoured."""
+        codec = _codec(properties)
+        return ParquetOptions(
+            codec=codec,
+            level=_level(properties, codec),
+            row_group_bytes=_positive(properties, "row-group-size-bytes", 128 * 2**20),
+            row_group_rows=_positive(properties, "row-group-limit", 2**20),
+            page_bytes=_positive(properties, "page-size-bytes", 2**20),
+            page_rows=_positive(properties, "page-row-limit", 20_000),
+            dictionary_bytes=_positive(properties, "dict-size-bytes", 2 * 2**20),
+            bloom_bytes=_positive(properties, "bloom-filter-max-bytes", 2**20),
+            bloom_fpp=_bloom_columns(properties),
+        )
+
+    def writer_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `pyarrow.parquet.ParquetWriter` that are the same for each file.
+
+        v1 data pages, because Iceberg's vectorised reader refuses booleans in v2 pages; a page index, integers for
+        decimals up to 18 digits, no Arrow schema (its time zones and 256-bit decimals confuse other readers).
+        """
+        arguments: dict[str, Any] = {
+            "compression": self.codec,
+            "compression_level": self.level,
+            "data_page_size": self.page_bytes,
+            "dictionary_pagesize_limit": self.dictionary_bytes,
+            "data_page_version": "1.0",
+            "version": "2.6",
+            "write_page_index": True,
+            "store_decimal_as_integer": True,
+            "store_schema": False,
+        }
+        if "max_rows_per_page" in _WRITER_ARGUMENTS:
+            arguments["max_rows_per_page"] = self.page_rows
+        return arguments
+
+    def bloom_arguments(self, rows: int, paths: Mapping[str, str]) -> dict[str, Any]:
+        """The argument for bloom filters of a file of `rows` rows; `paths` maps Iceberg names to Parquet paths.
+
+        Each filter is sized for as many distinct values as rows, but at most `write.parquet.bloom-filter-max-bytes`.
+        """
+        filters = {}
+        for name, fpp in self.bloom_fpp.items():
+            if name in paths:
+                bits_per_value = -8.0 / math.log(1.0 - fpp ** (1.0 / 8.0))  # split block filter, Parquet specification
+                most = int(self.bloom_bytes * 8 / bits_per_value)
+                filters[paths[name]] = {"ndv": max(1, min(rows, most)), "fpp": fpp}
+        return {"bloom_filter_options": filters} if filters else {}
+
+
+def _codec(properties: Mapping[str, str]) -> str:
+    key = _PREFIX + "compression-codec"
+    name = properties.get(key, "zstd")
+    codec = _CODECS.get(name.strip().lower())
+    if codec is None:
+        raise UnsupportedTable(
+            f"Cannot honour '{key}' ({name}): Spark cannot read it or pyarrow cannot write it, "
+            f"use one of {', '.join(sorted(_CODECS))}",
+            property=key,
+        )
+    return codec
+
+
+def _level(properties: Mapping[str, str], codec: str) -> int | None:
+    key = _PREFIX + "compression-level"
+    text = properties.get(key)
+    # Iceberg, too, applies the level only to codecs that have one
+    if text is None or codec not in ("zstd", "gzip"):
+        return None
+    try:
+        level = int(text)
+    except ValueError:
+        raise UnsupportedTable(f"Cannot honour '{key}' ({text}): it must be a whole number", property=key) from None
+    low, high = pa.Codec.minimum_compression_level(codec), pa.Codec.maximum_compression_level(codec)
+    if not low <= level <= high:
+        raise UnsupportedTable(f"Cannot honour '{key}' ({text}): {codec} has levels {low} to {high}", property=key)
+    return level
+
+
+def _positive(properties: Mapping[str, str], name: str, default: int) -> int:
+    key = _PREFIX + name
+    text = properties.get(key)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise UnsupportedTable(f"Cannot honour '{key}' ({text}): it must be a whole number above 0", property=key)
+    return value
+
+
+def _bloom_columns(properties: Mapping[str, str]) -> dict[str, float]:
+    columns: dict[str, float] = {}
+    for key, enabled in properties.items():
+        if not key.startswith(_BLOOM) or enabled.strip().lower() != "true":
+            continue
+        if "bloom_filter_options" not in _WRITER_ARGUMENTS:
+            raise UnsupportedTable(
+                f"Cannot honour '{key}' (true): pyarrow {pa.__version__} writes no bloom filters, upgrade pyarrow",
+                property=key,
+            )
+        name = key.removeprefix(_BLOOM)
+        columns[name] = _fpp(properties, name)
+    return columns
+
+
+def _fpp(properties: Mapping[str, str], name: str) -> float:
+    text = properties.get(_BLOOM_FPP + name, "0.01")
+    try:
+        fpp = float(text)
+    except ValueError:
+        fpp = 0.0
+    if not 0.0 < fpp < 1.0:
+        raise UnsupportedTable(f"Cannot honour '{_BLOOM_FPP}{name}' ({text}): it must be between 0 and 1")
+    return fpp

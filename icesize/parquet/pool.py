@@ -1,0 +1,56 @@
+"""Runs merge groups in threads of this process: for small groups, and where there is no Spark.
+
+Arrow decodes and encodes without holding Python's lock, so two threads keep two cores busy.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.merge import MergeOutcome, MergeTask, merge
+from icesize.parquet.names import FileNames
+from icesize.parquet.settings import WriteSettings
+
+Result = MergeOutcome | RewriteFailed | None
+"""What became of a group: its outcome, why it failed, or None when the work was cancelled before it began."""
+
+
+def merge_in_threads(
+    groups: Sequence[MergeTask],
+    settings: WriteSettings,
+    prefix: str,
+    *,
+    cancelled: threading.Event | None = None,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+    threads: int | None = None,
+) -> list[Result]:
+    """One result per group, in their order. A damaged input fails its own group only.
+
+    `cancelled` is looked at before each group: those under way are finished. `progress` hears the bytes of each
+    finished group, from several threads.
+    """
+    stop = cancelled or threading.Event()
+
+    def work(numbered: tuple[int, MergeTask]) -> Result:
+        number, task = numbered
+        if stop.is_set():
+            return None
+        try:
+            return merge(task, settings, FileNames(prefix, number, 0))
+        except RewriteFailed as error:
+            return error
+        finally:
+            progress(task.size_bytes)
+
+    # at least two: while one group waits for storage the other computes
+    workers = threads or max(2, os.cpu_count() or 2)
+    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(groups)))) as pool:
+        try:
+            return list(pool.map(work, enumerate(groups)))
+        except BaseException:
+            stop.set()
+            raise

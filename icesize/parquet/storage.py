@@ -1,0 +1,75 @@
+"""Files as the table's FileIO sees them, with a short cut for local paths."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+log = logging.getLogger(__name__)
+
+WHOLE_READ_BYTES = 32 * 2**20
+"""Remote files up to this size are fetched by one request instead of one per column chunk."""
+
+
+class Storage:
+    """Opens, measures and deletes data files.
+
+    `file:/x`, `file:///x` and `/x` go straight to the operating system when the table's FileIO is PyArrow's (the
+    default): creating a file through it costs an extra look-up and a directory creation each.
+    """
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self._folders: set[str] = set()
+
+    def local_path(self, location: str) -> str | None:
+        """The path in the local file system, or None when `location` is elsewhere."""
+        if not isinstance(self._io, PyArrowFileIO):
+            return None
+        scheme, _, path = PyArrowFileIO.parse_location(location, self._io.properties)
+        return path if scheme == "file" else None
+
+    def create(self, location: str) -> Any:
+        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten."""
+        path = self.local_path(location)
+        if path is None:
+            return self._io.new_output(location).create(overwrite=True)
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        return pa.OSFile(path, "wb")
+
+    def open(self, location: str, size_bytes: int) -> Any:
+        """A seekable stream on an existing file of `size_bytes`."""
+        path = self.local_path(location)
+        if path is not None:
+            return pa.OSFile(path, "rb")
+        stream = self._io.new_input(location).open()
+        if size_bytes > WHOLE_READ_BYTES:
+            return stream
+        with stream:
+            return pa.BufferReader(stream.read())
+
+    def size(self, location: str) -> int:
+        """Bytes of the file as storage reports them."""
+        path = self.local_path(location)
+        return len(self._io.new_input(location)) if path is None else os.path.getsize(path)
+
+    def delete(self, location: str) -> None:
+        """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest."""
+        try:
+            path = self.local_path(location)
+            if path is None:
+                self._io.delete(location)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(path)
+        except Exception as error:
+            log.warning("Cannot delete %s, it stays as an orphan: %s", location, error)

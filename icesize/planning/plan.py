@@ -1,0 +1,122 @@
+"""What will be merged and what stays, as plain values: the outcome of `icesize.planning.merging`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from icesize.planning.layout import FileFact, PartitionKey, SkipReason
+
+HELD_BACK = frozenset(
+    {SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC, SkipReason.CONTESTED}
+)
+"""Reasons that no budget and no later commit of ours removes; such files are not *mergeable*."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """Small files of one partition that become `outputs` files, always fewer than there are `victims`.
+
+    Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
+    would leave a crumb. `cold` says that the partition gets no rows any more and is being finished.
+    """
+
+    partition: PartitionKey
+    label: str
+    victims: tuple[FileFact, ...]
+    outputs: int
+    cold: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the victims, which is also what is expected to be written."""
+        return sum(f.size_bytes for f in self.victims)
+
+    @property
+    def rows(self) -> int:
+        """Records of the victims."""
+        return sum(f.rows for f in self.victims)
+
+    @property
+    def output_size_bytes(self) -> int:
+        """Expected size of each output, rounded up."""
+        return -(-self.size_bytes // self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Files that stay as they are: one small `file`, or None and the count of a partition's well-sized files."""
+
+    file: FileFact | None
+    partition: PartitionKey
+    reason: SkipReason
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """Small files that one partition will hold after the plan and the batch that it was made for.
+
+    `small_files` are mergeable ones, new files of the batch included; `held_back` counts the others by reason.
+    """
+
+    partition: PartitionKey
+    label: str
+    small_files: int
+    held_back: Mapping[SkipReason, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be merged; every file of the layout is a victim of one group or counted in one `Skipped`.
+
+    `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
+    applies to. `groups` come in the order in which they are worth their bytes. `notes` are sentences for people.
+    """
+
+    snapshot_id: int | None
+    sequence_number: int
+    spec_id: int
+    groups: tuple[MergeGroup, ...]
+    skipped: tuple[Skipped, ...]
+    outcomes: tuple[PartitionOutcome, ...]
+    max_small_files: int
+    files_before: int
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def bytes_to_write(self) -> int:
+        """Bytes of all victims."""
+        return sum(g.size_bytes for g in self.groups)
+
+    @property
+    def files_removed(self) -> int:
+        """Number of victims."""
+        return sum(len(g.victims) for g in self.groups)
+
+    @property
+    def files_added(self) -> int:
+        """Number of expected outputs."""
+        return sum(g.outputs for g in self.groups)
+
+    @property
+    def files_after(self) -> int:
+        """Expected number of live data files, new files of a batch not counted."""
+        return self.files_before - self.files_removed + self.files_added
+
+    @property
+    def held_back(self) -> tuple[PartitionOutcome, ...]:
+        """Partitions with small files that must not be merged."""
+        return tuple(o for o in self.outcomes if o.held_back)
+
+    @property
+    def debt(self) -> tuple[PartitionOutcome, ...]:
+        """Partitions that will still hold more than `max_small_files` mergeable small files."""
+        return tuple(o for o in self.outcomes if o.small_files > self.max_small_files)
+
+    @property
+    def small_files_max(self) -> int:
+        """Most mergeable small files that a partition will hold."""
+        return max((o.small_files for o in self.outcomes), default=0)

@@ -1,0 +1,234 @@
+"""The size policy: how large files should be and how much merging may cost, as one value that was validated once."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from icesize.errors import PolicyError
+
+MIB = 2**20
+PROPERTY_PREFIX = "icesize.policy."
+ICEBERG_TARGET = "write.target-file-size-bytes"
+DEFAULT_TARGET_BYTES = 512 * MIB
+SMALL_FILE_RATIO = 0.75
+"""Small file limit / target: Iceberg's default ratio of `min-file-size-bytes` in `rewrite_data_files`."""
+MIN_MERGE_BUDGET_BYTES = 256 * MIB
+MERGE_BUDGET_PER_BATCH = 4
+MIN_MERGE_DEADLINE_MS = 1_000
+
+
+class _NotGiven:
+    """Marks a field that the caller left out, so that a table property may still fill it."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+_NOT_GIVEN: Any = _NotGiven()
+
+
+def _key(default: object, source: str) -> Any:
+    """A policy field: left out means `default`, which is also what the documentation prints."""
+    return field(default=_NOT_GIVEN, metadata={"default": default, "source": source})
+
+
+@dataclass(frozen=True)
+class SizePolicy:
+    """How large files should be, how many small ones may stay, what merging may cost.
+
+    Fields that are left out get their default; `given` remembers which were not left out, so that `resolve` can put
+    an argument above the table's properties. A value that contradicts another raises `PolicyError` here and never
+    later. `DOCUMENTED` lists keys, defaults and their sources.
+
+    target_file_size_bytes   the size that new and merged files aim at
+    small_file_limit_bytes   files below it are small and may be merged; 0 turns merging off
+    max_small_files          mergeable small files that a partition may hold after a batch (k)
+    merge_budget_bytes       bytes that merges of one batch may rewrite; None: grows with the batch, `budget_for`
+    merge_deadline_ms        how long merges may run on after the batch is written; None: `merge_deadline_for`
+    commit_deadline_ms       how long an append is retried against other writers
+    cold_after_commits       commits without rows for a partition after which it is finished to the fewest files
+    bytes_per_row            size of one written row; None: learned from the table's files
+    """
+
+    target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`")
+    small_file_limit_bytes: int = _key("0.75 x target", "Iceberg, `min-file-size-bytes` of `rewrite_data_files`")
+    max_small_files: int = _key(6, "measured: rewrites 3-6 bytes per byte, where always merging takes 13-194")
+    merge_budget_bytes: int | None = _key(None, "max(4 x batch, 256 MiB)")
+    merge_deadline_ms: int | None = _key(None, "as long as the write job took, at least 1 s")
+    commit_deadline_ms: int = _key(600_000, "ten minutes: longer than any pause of a healthy catalog")
+    cold_after_commits: int = _key(20, "late rows of a partition mostly come within 20 batches")
+    bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
+    given: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        given = frozenset(name for name in KEYS if getattr(self, name) is not _NOT_GIVEN)
+        object.__setattr__(self, "given", given)
+        for name in given:
+            object.__setattr__(self, name, _number(_dashed(name), getattr(self, name)))
+        # in the order of the fields: the default limit needs the target
+        for name in (name for name in _FIELDS if name not in given):
+            object.__setattr__(self, name, self._default(name))
+        self._validate()
+
+    def _default(self, name: str) -> object:
+        if name == "target_file_size_bytes":
+            return DEFAULT_TARGET_BYTES
+        if name == "small_file_limit_bytes":
+            return int(SMALL_FILE_RATIO * self.target_file_size_bytes)
+        return _FIELDS[name].metadata["default"]
+
+    def _validate(self) -> None:
+        for name, (least, consequence) in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise PolicyError(
+                    f"'{_dashed(name)}' ({value}) must be >= {least}: {consequence}", key=_dashed(name), value=value
+                )
+        limit, target = self.small_file_limit_bytes, self.target_file_size_bytes
+        # a limit alone is judged in `resolve`, where the table may bring a larger target
+        if limit > target and "target_file_size_bytes" in self.given:
+            raise PolicyError(
+                f"'small-file-limit-bytes' ({limit}) must be <= 'target-file-size-bytes' ({target}): "
+                "every merged file would still be small",
+                key="small-file-limit-bytes",
+                value=limit,
+            )
+        if self.bytes_per_row is not None and not (0 < self.bytes_per_row < math.inf):
+            raise PolicyError(
+                f"'bytes-per-row' ({self.bytes_per_row}) must be > 0: "
+                "the number of files of a batch is computed from it; leave it out to have it learned",
+                key="bytes-per-row",
+                value=self.bytes_per_row,
+            )
+
+    @property
+    def merging(self) -> bool:
+        """Whether small files are merged at all; `small_file_limit_bytes` 0 turns it off, as in Hudi."""
+        return self.small_file_limit_bytes > 0
+
+    def budget_for(self, batch_bytes: int) -> int:
+        """Bytes that the merges of a batch of `batch_bytes` may rewrite: the key, or max(4 x batch, 256 MiB)."""
+        if self.merge_budget_bytes is not None:
+            return self.merge_budget_bytes
+        return max(MERGE_BUDGET_PER_BATCH * batch_bytes, MIN_MERGE_BUDGET_BYTES)
+
+    def merge_deadline_for(self, write_ms: int) -> int:
+        """Milliseconds that merges may run on after a write job of `write_ms`: the key, or as long again, >= 1 s."""
+        if self.merge_deadline_ms is not None:
+            return self.merge_deadline_ms
+        return max(write_ms, MIN_MERGE_DEADLINE_MS)
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        """Field name -> resolved value; None where the value depends on the batch or the table."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name in KEYS}
+
+    @classmethod
+    def resolve(
+        cls,
+        table_properties: Mapping[str, str],
+        argument: SizePolicy | Mapping[str, object] | None = None,
+    ) -> tuple[SizePolicy, list[str]]:
+        """The policy of one table, and sentences about what a person should know.
+
+        Precedence by key: `argument` > table property `icesize.policy.<key>` > Iceberg's own
+        `write.target-file-size-bytes` > default. An unknown key of a mapping raises `PolicyError`; an unknown
+        property is a warning, because another version of icesize may know it.
+        """
+        values: dict[str, Any] = {"target_file_size_bytes": DEFAULT_TARGET_BYTES}
+        if ICEBERG_TARGET in table_properties:
+            values["target_file_size_bytes"] = _number(ICEBERG_TARGET, table_properties[ICEBERG_TARGET])
+        from_properties, warnings = _from_properties(table_properties)
+        values |= from_properties
+        values |= _from_argument(argument)
+        policy = cls(**values)
+        if not policy.merging:
+            warnings.append("merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are")
+        return policy, warnings
+
+
+_FIELDS = {f.name: f for f in fields(SizePolicy) if f.default is not MISSING and "source" in f.metadata}
+KEYS = frozenset(_FIELDS)
+_AT_LEAST: dict[str, tuple[int, str]] = {
+    "target_file_size_bytes": (1, "no file could hold a row"),
+    "small_file_limit_bytes": (0, "no file is smaller than nothing; 0 turns merging off"),
+    "max_small_files": (1, "the rows of a partition need at least one file"),
+    "merge_budget_bytes": (1, "nothing would ever be merged; set 'small-file-limit-bytes' to 0 to turn merging off"),
+    "merge_deadline_ms": (0, "merges cannot end before the batch is written; 0 means they never outlast it"),
+    "commit_deadline_ms": (1, "an append could not be retried once"),
+    "cold_after_commits": (1, "a partition would be cold while the batch writes to it"),
+}
+DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
+    (
+        name.replace("_", "-"),
+        "unset" if f.metadata["default"] is None else str(f.metadata["default"]),
+        f.metadata["source"],
+    )
+    for name, f in _FIELDS.items()
+)
+"""(key, default, source of the default) of every policy key, as the README prints them."""
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _nearest(key: str) -> str | None:
+    near = difflib.get_close_matches(key, [_dashed(name) for name in _FIELDS], n=1, cutoff=0.0)
+    return near[0] if near else None
+
+
+def _number(key: str, value: object) -> int | float | None:
+    """The number that `value` states; strings must be plain numbers, because '512MB' means two things."""
+    name = key.removeprefix(PROPERTY_PREFIX).replace("-", "_")
+    optional = name in KEYS and _FIELDS[name].metadata["default"] is None
+    if value is None and optional:
+        return None
+    if name == "bytes_per_row":
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?", value.strip(), re.ASCII):
+            return float(value)
+        raise PolicyError(f"'{key}' ({value!r}) must be a number of bytes, such as 84.5", key=key, value=value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip(), re.ASCII):
+        return int(value)
+    raise PolicyError(
+        f"'{key}' ({value!r}) must be a whole number without a unit, such as 536870912", key=key, value=value
+    )
+
+
+def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    values: dict[str, Any] = {}
+    warnings: list[str] = []
+    for name, value in sorted(properties.items()):
+        if not name.startswith(PROPERTY_PREFIX):
+            continue
+        key = name.removeprefix(PROPERTY_PREFIX)
+        if key in map(_dashed, KEYS):
+            values[key.replace("-", "_")] = _number(name, value)
+        else:
+            warnings.append(
+                f"ignored table property '{name}': this version knows no such key; "
+                f"the nearest is '{PROPERTY_PREFIX}{_nearest(key)}'"
+            )
+    return values, warnings
+
+
+def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[str, Any]:
+    if argument is None:
+        return {}
+    if isinstance(argument, SizePolicy):
+        return {name: getattr(argument, name) for name in argument.given}
+    values: dict[str, Any] = {}
+    for key, value in argument.items():
+        name = key.replace("-", "_")
+        if name not in KEYS:
+            raise PolicyError(f"unknown policy key '{key}': did you mean '{_nearest(_dashed(name))}'?", key=key)
+        values[name] = _number(_dashed(name), value)
+    return values

@@ -1,0 +1,76 @@
+"""What happened in one call, as data: the same dictionary in Python, in JSON and behind the log line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcome of a micro-batch or a maintenance call.
+
+    `operations` and `snapshot_ids` go together (empty: nothing was committed). `rows` were added. Bytes are those of
+    data files: `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and
+    `bytes_copied` moved as they were; `bytes_ingested` hold the new rows. `small_files_max` is the largest number of
+    mergeable small files that a touched partition holds now. `seconds` per phase and `total`. `skipped` counts files
+    by reason, `held_back` names partitions whose small files must not be merged, `conflicts` are sentences about what
+    was lost to other writers, `notes` about everything else worth knowing. `already_committed`: the batch was in the
+    table before this call.
+    """
+
+    table: str = ""
+    batch_id: int | None = None
+    snapshot_ids: tuple[int, ...] = ()
+    operations: tuple[str, ...] = ()
+    rows: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes_ingested: int = 0
+    bytes_written: int = 0
+    bytes_copied: int = 0
+    bytes_decoded: int = 0
+    small_files_max: int = 0
+    partitions_touched: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    held_back: dict[str, int] = field(default_factory=dict)
+    conflicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    already_committed: bool = False
+
+    @property
+    def write_amplification(self) -> float | None:
+        """W: bytes written per byte ingested; None when nothing was ingested."""
+        return self.bytes_written / self.bytes_ingested if self.bytes_ingested else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
+        data = asdict(self)
+        data["write_amplification"] = self.write_amplification
+        return data
+
+    def __str__(self) -> str:
+        if self.already_committed:
+            return f"batch {self.batch_id} already committed to {self.table}"
+        head = f"batch {self.batch_id}: " if self.batch_id is not None else ""
+        if not self.snapshot_ids:
+            return f"{head}nothing to do in {self.table}" + self._tail()
+        parts = [
+            f"{head}{self.rows:,} rows",
+            f"files +{self.files_added} -{self.files_removed}",
+            f"most small files {self.small_files_max}",
+            f"{self.seconds.get('total', 0.0):.2f} s",
+        ]
+        if self.write_amplification is not None:
+            parts.insert(2, f"W {self.write_amplification:.2f}")
+        return "  ".join(parts) + self._tail()
+
+    def _tail(self) -> str:
+        words = [f"{reason} {n}" for reason, n in sorted(self.skipped.items()) if reason in _WORTH_A_LINE]
+        if self.held_back:
+            words.append(f"held back {sum(self.held_back.values())} files in {len(self.held_back)} partitions")
+        return "".join("  " + w for w in (*words, *self.conflicts, *self.notes))
+
+
+_WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")

@@ -1,0 +1,234 @@
+"""The facade: one table, and everything that can be done to its files. Wires the floors, decides nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from icesize.environment import Environment
+from icesize.errors import EngineUnavailable, TableError
+from icesize.parquet.merge import MergeTask
+from icesize.parquet.pool import Result, merge_in_threads
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.inspection import Inspection
+from icesize.planning.inspection import inspect as inspect_layout
+from icesize.planning.layout import Layout
+from icesize.planning.merging import Plan, plan_merges
+from icesize.policy import SizePolicy
+from icesize.report import Report
+from icesize.table import catalog as catalogs
+from icesize.table import ledger
+from icesize.table.changes import partitions_changed
+from icesize.table.filters import Where, partition_filter
+from icesize.table.growth import bytes_per_partition_and_day
+from icesize.table.handle import Current, PolicyArgument, TableHandle
+from icesize.table.maintenance import Maintenance
+from icesize.table.reader import Labels
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icesize.spark.sink import Sink
+
+MAX_BYTES_WITHOUT_SPARK = 2**30
+"""Small files that `compact` merges in this process; more are Spark's work."""
+
+Progress = Callable[[int], None]
+
+
+def open(  # noqa: A001 - the public name, icesize.open
+    spark: SparkSession | None,
+    name: str,
+    *,
+    catalog: Catalog | None = None,
+    policy: PolicyArgument = None,
+    environment: Environment | None = None,
+) -> SizedTable:
+    """A table whose files are to be kept well sized.
+
+    `name` is `catalog.namespace.table`; the catalog comes from the session's `spark.sql.catalog.<catalog>.*`, from
+    PyIceberg's configuration, or is the PyIceberg `catalog` object given (then `namespace.table` will do). Without
+    Spark (`None`) only `inspect`, `plan`, `compact` up to 1 GiB and `after_batch` work. `policy` is a SizePolicy or a
+    mapping of its keys; it wins over the table's own properties, key by key.
+
+    Raises TableNotFound, UnsupportedTable or PolicyError.
+    """
+    table = SizedTable(spark, name, catalog, policy, environment or Environment())
+    table.policy  # noqa: B018 - wrong names and settings are told here, not in the first batch
+    return table
+
+
+class SizedTable:
+    """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        name: str,
+        catalog: Catalog | None,
+        policy: PolicyArgument,
+        environment: Environment,
+    ) -> None:
+        self._spark = spark
+        self._environment = environment
+        self._lock = threading.RLock()
+        if spark is None:
+            self._handle = _handle_without_spark(name, catalog, policy)
+            self._source = None
+        else:
+            from icesize.spark import runtime
+
+            token = runtime.remember_catalog(catalog) if catalog is not None else None
+            self._source = runtime.TableSource(name, policy, token)
+            self._handle, _ = runtime.handle_of(spark, self._source, runtime.state_of(self._source, None))
+
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+        return self._handle.name
+
+    @property
+    def policy(self) -> SizePolicy:
+        """The policy that holds now: argument over table properties over Iceberg's properties over defaults."""
+        return self._handle.load().policy
+
+    def inspect(self, where: Where = None) -> Inspection:
+        """How well sized the files are; `where` limits it to partitions that match as a whole."""
+        current, layout, notes = self._read(where)
+        labels = Labels(current.table.metadata)
+        return inspect_layout(
+            current.name,
+            layout,
+            current.policy,
+            {key: labels.values(key) for key in layout.partitions},
+            bytes_per_partition_and_day(current.table.metadata),
+            (*current.warnings, *notes),
+        )
+
+    def plan(self, where: Where = None) -> Plan:
+        """What `compact` would do now; changes nothing."""
+        current, layout, _ = self._read(where)
+        return plan_merges(layout, current.policy)
+
+    def compact(
+        self,
+        where: Where = None,
+        *,
+        on_plan: Callable[[Plan], object] = lambda plan: None,
+        progress: Progress = lambda size_bytes: None,
+    ) -> Report:
+        """Merge the small files of every partition to as few as possible, in one REPLACE commit.
+
+        `on_plan` hears the plan before anything is done, `progress` the bytes of each finished group. Raises
+        EngineUnavailable when more than 1 GiB is to be merged and there is no Spark.
+        """
+        with self._lock:
+            current, layout, notes = self._read(where)
+            plan = plan_merges(layout, current.policy)
+            on_plan(plan)
+            return self._maintain(current, layout, plan, notes, progress)
+
+    def after_batch(self) -> Report:
+        """Another writer has appended: merge what is due in the partitions changed since icesize last merged."""
+        with self._lock:
+            current, layout, notes = self._read(None)
+            touched = partitions_changed(current.table.metadata, current.table.io)
+            plan = plan_merges(
+                layout,
+                current.policy,
+                touched=layout.partitions.keys() if touched is None else touched,
+                budget_bytes=current.policy.budget_for(_newest_bytes(current)),
+            )
+            return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
+
+    def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
+        """Append a DataFrame in few, well-sized files, and merge what that makes due, in one commit.
+
+        With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
+        """
+        from icesize.spark.batch import BatchOptions, run_batch
+        from icesize.spark.runtime import state_of
+
+        if (stream_id is None) != (batch_id is None):
+            raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
+        if stream_id is not None and batch_id is not None:
+            return self.sink(stream_id, query_id=stream_id).run(df, batch_id)
+        source = self._spark_source("append")
+        return run_batch(df, BatchOptions(source, environment=self._environment), state_of(source, None))
+
+    def sink(self, stream_id: str, **options: Any) -> Sink:
+        """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append"), `merge` ("inline",
+        "off"), `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `query_id`, `listener`.
+        """
+        from icesize.spark.sink import Sink
+
+        source = self._spark_source("sink")
+        return Sink(source, stream_id, environment=self._environment, **options)
+
+    def streams(self) -> list[ledger.LedgerEntry]:
+        """The streams that have committed to the table, each with its newest batch."""
+        return ledger.entries(self._handle.load().table.metadata.properties)
+
+    def forget_stream(self, stream_id: str) -> None:
+        """Remove a stream from the ledger: its next batch is taken whatever its query and id. TableError if unknown."""
+        table = self._handle.load().table
+        entry = next((e for e in ledger.entries(table.metadata.properties) if e.stream_id == stream_id), None)
+        if entry is None:
+            raise TableError(f"Cannot forget stream '{stream_id}': '{self.name}' has no such stream", table=self.name)
+        with table.transaction() as transaction:
+            transaction.remove_properties(entry.key)
+
+    def _spark_source(self, what: str) -> Any:
+        if self._source is None:
+            raise EngineUnavailable(f"Cannot {what}: it needs Spark; open the table with a session")
+        return self._source
+
+    def _read(self, where: Where) -> tuple[Current, Layout, tuple[str, ...]]:
+        current = self._handle.load()
+        selection = partition_filter(current.table.metadata, where)
+        layout = self._handle.reader(current.policy).read(
+            current.table.metadata, current.table.io, selection.may_hold
+        )
+        chosen, partly = selection.select(layout)
+        if not partly:
+            return current, chosen, ()
+        return current, chosen, (f"{partly:,} partitions match the filter only in part and were left out",)
+
+    def _maintain(
+        self, current: Current, layout: Layout, plan: Plan, notes: Sequence[str], progress: Progress
+    ) -> Report:
+        if self._spark is None and plan.bytes_to_write > MAX_BYTES_WITHOUT_SPARK:
+            raise EngineUnavailable(
+                f"Cannot merge {plan.bytes_to_write / 2**30:.1f} GiB of small files without Spark: the bound is 1 GiB; "
+                "open the table with a session, or choose fewer partitions (where=...)"
+            )
+
+        def run(tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
+            if self._spark is None:
+                return merge_in_threads(tasks, settings, prefix, progress=progress)
+            from icesize.spark.merges import run_merges
+
+            return run_merges(self._spark, tasks, settings, prefix, threading.Event(), progress)
+
+        report = Maintenance(self._handle, current, layout, plan, run, self._environment, tuple(notes)).run()
+        if report.snapshot_ids and self._spark is not None:
+            from icesize.spark import session
+
+            session.refresh(self._spark, current.name, self._handle.spark_conf)
+        return report
+
+
+def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:
+    if catalog is not None:
+        return TableHandle(catalogs.with_timeout(catalog), catalogs.namespace_and_table(catalog, name), policy)
+    catalog_name, identifier = catalogs.split_name(name)
+    return TableHandle(catalogs.open_catalog(catalog_name), identifier, policy)
+
+
+def _newest_bytes(current: Current) -> int:
+    """Bytes that the newest snapshot added: what the budget of `after_batch` grows with."""
+    head = current.table.metadata.current_snapshot()
+    summary: Mapping[str, str] = head.summary.additional_properties if head and head.summary else {}
+    return int(summary.get("added-files-size", "0"))

@@ -1,0 +1,140 @@
+"""The columns of a batch against those of the table: matched by name, as Spark compares names.
+
+A missing optional column becomes NULL, an extra one is refused or added, types are cast only where no value can be
+lost unnoticed (Spark's `DataFrame.to`: its store assignment rules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyiceberg import types as iceberg
+from pyiceberg.schema import Schema
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import types as spark
+
+from icesize.errors import SchemaMismatch, UnsupportedTable
+
+_PRIMITIVES: dict[type[iceberg.IcebergType], Callable[[], spark.DataType]] = {
+    iceberg.BooleanType: spark.BooleanType,
+    iceberg.IntegerType: spark.IntegerType,
+    iceberg.LongType: spark.LongType,
+    iceberg.FloatType: spark.FloatType,
+    iceberg.DoubleType: spark.DoubleType,
+    iceberg.DateType: spark.DateType,
+    iceberg.TimestampType: spark.TimestampNTZType,
+    iceberg.TimestamptzType: spark.TimestampType,
+    iceberg.StringType: spark.StringType,
+    iceberg.UUIDType: spark.StringType,
+    iceberg.BinaryType: spark.BinaryType,
+    iceberg.FixedType: spark.BinaryType,
+}
+
+
+def spark_type(kind: iceberg.IcebergType) -> spark.DataType:
+    """The Spark type of an Iceberg type, as Iceberg's own Spark integration maps it; everything nullable.
+
+    Whether a value is required is checked where it is written. Raises UnsupportedTable for types without a match.
+    """
+    if isinstance(kind, iceberg.StructType):
+        return spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in kind.fields])
+    if isinstance(kind, iceberg.ListType):
+        return spark.ArrayType(spark_type(kind.element_type))
+    if isinstance(kind, iceberg.MapType):
+        return spark.MapType(spark_type(kind.key_type), spark_type(kind.value_type))
+    if isinstance(kind, iceberg.DecimalType):
+        return spark.DecimalType(kind.precision, kind.scale)
+    if type(kind) in _PRIMITIVES:
+        return _PRIMITIVES[type(kind)]()
+    raise UnsupportedTable(f"Cannot write from Spark: Spark has no type for Iceberg's '{kind}'")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A column of the batch that the table lacks: its path from the top, and its Spark type."""
+
+    path: tuple[str, ...]
+    kind: spark.DataType
+
+
+def extra_columns(batch: spark.StructType, schema: Schema, case_sensitive: bool) -> list[Extra]:
+    """Columns, nested ones too, that the table lacks.
+
+    Raises SchemaMismatch when a required column of the table is missing, or two columns have one name.
+    """
+    return _compare(batch, schema.as_struct(), (), _same_name(case_sensitive))
+
+
+def _same_name(case_sensitive: bool) -> Callable[[str], str]:
+    return (lambda name: name) if case_sensitive else str.lower
+
+
+def _compare(
+    batch: spark.StructType, table: iceberg.StructType, path: tuple[str, ...], fold: Callable[[str], str]
+) -> list[Extra]:
+    names = [fold(f.name) for f in batch.fields]
+    twice = next((f.name for f in batch.fields if names.count(fold(f.name)) > 1), None)
+    if twice is not None:
+        raise SchemaMismatch(f"Cannot write column '{_dotted(path, twice)}': the batch has two of that name")
+    known = {fold(f.name): f for f in table.fields}
+    missing = [f.name for f in table.fields if f.required and fold(f.name) not in names]
+    if missing:
+        raise SchemaMismatch(
+            f"Cannot write without column '{_dotted(path, missing[0])}': the table requires it",
+            column=_dotted(path, missing[0]),
+        )
+    extras = []
+    for field in batch.fields:
+        match = known.get(fold(field.name))
+        if match is None:
+            extras.append(Extra((*path, field.name), field.dataType))
+        elif isinstance(field.dataType, spark.StructType) and isinstance(match.field_type, iceberg.StructType):
+            extras += _compare(field.dataType, match.field_type, (*path, match.name), fold)
+    return extras
+
+
+def _dotted(path: tuple[str, ...], name: str) -> str:
+    return ".".join((*path, name))
+
+
+def refuse(extras: list[Extra], table: str) -> None:
+    """Raise SchemaMismatch naming the columns that the table lacks, when there are any."""
+    if extras:
+        names = ", ".join(f"'{'.'.join(e.path)}' ({e.kind.simpleString()})" for e in extras)
+        raise SchemaMismatch(
+            f"Cannot write to '{table}': the batch has columns that the table lacks: {names}; drop them, add them to "
+            "the table, or use schema_evolution=\"add\"",
+            columns=[".".join(e.path) for e in extras],
+        )
+
+
+def align(df: DataFrame, schema: Schema, table: str) -> DataFrame:
+    """The batch with exactly the table's columns, in its order and types. Raises SchemaMismatch, saying which and why."""
+    target = spark_type(schema.as_struct())
+    assert isinstance(target, spark.StructType)
+    try:
+        return df.to(target)
+    except AnalysisException as error:
+        reason = str(error).split("\n")[0]
+        raise SchemaMismatch(f"Cannot write to '{table}': {reason}", table=table) from error
+
+
+def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:
+    """The Iceberg type for a column to be added; ids are placeholders that the schema update assigns anew."""
+    for iceberg_class, spark_class in _PRIMITIVES.items():
+        if iceberg_class not in (iceberg.UUIDType, iceberg.FixedType) and isinstance(kind, type(spark_class())):
+            return iceberg_class()
+    if isinstance(kind, (spark.ByteType, spark.ShortType)):
+        return iceberg.IntegerType()
+    if isinstance(kind, spark.DecimalType):
+        return iceberg.DecimalType(kind.precision, kind.scale)
+    if isinstance(kind, spark.StructType):
+        fields = [iceberg.NestedField(i + 1, f.name, iceberg_type(f.dataType)) for i, f in enumerate(kind.fields)]
+        return iceberg.StructType(*fields)
+    if isinstance(kind, spark.ArrayType):
+        return iceberg.ListType(1, iceberg_type(kind.elementType), element_required=False)
+    if isinstance(kind, spark.MapType):
+        return iceberg.MapType(1, iceberg_type(kind.keyType), 2, iceberg_type(kind.valueType), value_required=False)
+    raise SchemaMismatch(f"Cannot add a column of type '{kind.simpleString()}': Iceberg has no such type")

@@ -1,0 +1,114 @@
+"""Spark jobs: write routed rows, count them, run merge groups. They move bytes and decide nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed
+from icesize.parquet.merge import MergeOutcome, MergeTask
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import PartitionKey
+from icesize.spark.worker import ANSWERS, CountRows, MeasureRows, MergeGroups, WriteRows, pruned, read_answer
+
+SAMPLE_ROWS = 10_000
+"""Rows encoded to learn how large a row is when the table has none yet."""
+
+_MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'")
+
+
+def write_rows(df: DataFrame, settings: WriteSettings, prefix: str) -> list[WrittenFile]:
+    """Write the rows of each Spark task; returns the files of the attempts that won, each path once.
+
+    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; files known by then are
+    removed.
+    """
+    answers = _run(df, WriteRows(settings, prefix), "write the batch")
+    files: dict[str, WrittenFile] = {}
+    failed: IcesizeError | None = None
+    for answer in answers:
+        try:
+            files.update({f.path: f for f in read_answer(answer)})
+        except IcesizeError as error:
+            failed = error
+    if failed is not None:
+        for path in files:
+            settings.storage.delete(path)
+        raise failed
+    return list(files.values())
+
+
+def count_rows(df: DataFrame, settings: WriteSettings, columns: list[str], key: str) -> dict[tuple[int, PartitionKey], int]:
+    """Rows per (routing key, partition): one pass over the source columns of the partition values only."""
+    totals: dict[tuple[int, PartitionKey], int] = {}
+    for answer in _run(df.select(*(f"`{c}`" for c in columns), key), CountRows(pruned(settings, columns), key), "count"):
+        for pair, rows in read_answer(answer).items():
+            totals[pair] = totals.get(pair, 0) + rows
+    return totals
+
+
+def measure_rows(df: DataFrame, settings: WriteSettings) -> float | None:
+    """Encoded bytes per row of a sample of the batch; None when it is empty."""
+    answers = [read_answer(a) for a in _run(df.limit(SAMPLE_ROWS), MeasureRows(settings), "encode a sample")]
+    rows = sum(n for _, n in answers)
+    return sum(size for size, _ in answers) / rows if rows else None
+
+
+@dataclass(frozen=True)
+class SparkMerges:
+    """Runs merge groups as one Spark job, the largest first onto the least loaded task."""
+
+    spark: SparkSession
+    tasks: int
+
+    def run(self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[MergeOutcome | RewriteFailed]:
+        """One outcome per group, in their order; a group whose input is damaged is its error."""
+        bins = _balanced(groups, self.tasks)
+        numbers = self.spark.range(0, len(bins), 1, len(bins))
+        results: dict[int, Any] = {}
+        for answer in _run(numbers, MergeGroups(bins, settings, prefix), "merge files"):
+            results.update(read_answer(answer))
+        return [results[i] for i in range(len(groups))]
+
+
+def _balanced(groups: Sequence[MergeTask], tasks: int) -> tuple[tuple[tuple[int, MergeTask], ...], ...]:
+    count = max(1, min(tasks, len(groups)))
+    bins: list[list[tuple[int, MergeTask]]] = [[] for _ in range(count)]
+    load = [0] * count
+    for i in sorted(range(len(groups)), key=lambda i: -groups[i].size_bytes):
+        least = load.index(min(load))
+        bins[least].append((i, groups[i]))
+        load[least] += groups[i].size_bytes
+    return tuple(tuple(b) for b in bins)
+
+
+def _run(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
+    try:
+        return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
+    except PySparkException as error:
+        raise _translated(error, what) from error
+    except Exception as error:
+        if type(error).__name__ == "Py4JJavaError":
+            raise _translated(error, what) from error
+        raise
+
+
+def _translated(error: Exception, what: str) -> IcesizeError:
+    text = str(error)
+    if missing := _MISSING.search(text):
+        return EngineUnavailable(
+            f"Cannot {what}: Spark's workers have no module '{missing[1]}'; install icesize where they run, or ship an "
+            "environment with --archives (spark.archives) or icesize with --py-files (spark.submit.pyFiles)",
+            module=missing[1],
+        )
+    lines = [line for line in text.splitlines() if line.strip()]
+    cause = next((x.strip() for x in reversed(lines) if re.match(r"\s*[\w.]+(Error|Exception|Mismatch)\b", x)), None)
+    return RewriteFailed(f"Cannot {what}: {cause or (lines[0] if lines else type(error).__name__)}")
+
+

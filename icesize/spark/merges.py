@@ -1,0 +1,104 @@
+"""The merges of a batch, running beside its write job, and stopped in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.util import inheritable_thread_target
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.merge import MergeOutcome, MergeTask
+from icesize.parquet.pool import Result, merge_in_threads
+from icesize.parquet.settings import WriteSettings
+from icesize.spark import session
+from icesize.spark.jobs import SparkMerges
+
+DRIVER_MERGE_BYTES = 8 * 2**20
+"""Groups up to this size are merged in the driver: a Spark job costs 0.15 s before it reads a byte, in which the
+driver decodes and encodes about 10 MB."""
+
+
+def run_merges(
+    spark: SparkSession | None,
+    tasks: Sequence[MergeTask],
+    settings: WriteSettings,
+    prefix: str,
+    cancelled: threading.Event,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+) -> list[Result]:
+    """Small groups in threads of this process, the others as one Spark job; results in the order of `tasks`."""
+    small = [i for i, t in enumerate(tasks) if spark is None or t.size_bytes <= DRIVER_MERGE_BYTES]
+    large = [i for i in range(len(tasks)) if i not in set(small)]
+    results: list[Result] = [None] * len(tasks)
+    done = merge_in_threads([tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress)
+    for i, result in zip(small, done, strict=True):
+        results[i] = result
+    if large and spark is not None and not cancelled.is_set():
+        outcomes = SparkMerges(spark, session.parallelism(spark)).run([tasks[i] for i in large], settings, prefix)
+        for i, outcome in zip(large, outcomes, strict=True):
+            results[i] = outcome
+            progress(tasks[i].size_bytes)
+    return results
+
+
+class MergeRun:
+    """Merges in a thread of their own. `finish` waits for them up to a deadline, then stops and joins the thread."""
+
+    def __init__(self, spark: SparkSession, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> None:
+        self._spark = spark
+        self._tasks = tasks
+        self._settings = settings
+        self._prefix = prefix
+        self._cancelled = threading.Event()
+        self._results: list[Result] = [None] * len(tasks)
+        self._failure: Exception | None = None
+        self._tag = f"icesize-merge-{prefix}-{id(self):x}"
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> MergeRun:
+        """Begin; does nothing when there is nothing to merge."""
+        if self._tasks:
+            # local properties (the query, the scheduler pool) are per thread in Spark
+            connect = session.is_connect(self._spark)
+            target = inheritable_thread_target(self._spark)(self._work) if connect else inheritable_thread_target(self._work)
+            self._thread = threading.Thread(target=target, name="icesize-merges", daemon=True)
+            self._thread.start()
+        return self
+
+    def _work(self) -> None:
+        if not session.is_connect(self._spark):
+            self._spark.sparkContext.addJobTag(self._tag)
+        try:
+            self._results = run_merges(self._spark, self._tasks, self._settings, self._prefix, self._cancelled)
+        except Exception as error:  # merging is optional: the append goes on, the report names this
+            self._failure = error
+
+    def finish(self, timeout_seconds: float) -> list[MergeOutcome | RewriteFailed | None]:
+        """Results in the order of the tasks; None for merges that did not begin before the deadline."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+            self.stop()
+        if self._failure is not None and not self._cancelled.is_set():
+            return [RewriteFailed(str(self._failure))] * len(self._tasks)
+        return self._results
+
+    def stop(self) -> None:
+        """Stop what has not begun, wait for what has. Safe to call twice."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if thread.is_alive():
+            self._cancelled.set()
+            if not session.is_connect(self._spark):
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        thread.join()
+
+    def discard(self) -> None:
+        """Stop, and remove what the merges wrote: the batch failed."""
+        self.stop()
+        for result in self._results:
+            if isinstance(result, MergeOutcome):
+                for file in result.files:
+                    self._settings.storage.delete(file.path)

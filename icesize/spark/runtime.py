@@ -1,0 +1,97 @@
+"""What a process remembers between batches: catalogs, manifests read, back-off, the last report. Losing it costs time.
+
+A sink is a plain value that may be pickled to another process; everything live hangs here, keyed by its names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from icesize.errors import EngineUnavailable
+from icesize.planning.backoff import BackOff
+from icesize.report import Report
+from icesize.spark import session
+from icesize.table import catalog as catalogs
+from icesize.table.handle import PolicyArgument, TableHandle
+
+_lock = threading.Lock()
+_given: dict[str, Catalog] = {}
+_opened: dict[tuple[object, ...], Catalog] = {}
+_states: dict[tuple[object, ...], StreamState]
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Names a table without holding anything live: its name, its policy argument, and which catalog it comes from.
+
+    `catalog_token` stands for a catalog object that the user passed in; None means the session's own settings.
+    """
+
+    name: str
+    policy: PolicyArgument = None
+    catalog_token: str | None = None
+
+
+@dataclass
+class StreamState:
+    """One stream into one table, as this process knows it. `lock` lets one batch or maintenance call in at a time."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    backoff: BackOff = field(default_factory=BackOff)
+    table_uuid: str | None = None
+    handle: TableHandle | None = None
+    last_report: Report | None = None
+
+
+_states = {}
+
+
+def state_of(source: TableSource, stream_id: str | None) -> StreamState:
+    """The state of a stream into a table, made on first use."""
+    with _lock:
+        return _states.setdefault((source.name, source.catalog_token, stream_id), StreamState())
+
+
+def remember_catalog(catalog: Catalog) -> str:
+    """Keep a catalog object that cannot be pickled; returns the token that a sink carries instead."""
+    token = f"{catalog.name}-{id(catalog):x}"
+    with _lock:
+        _given[token] = catalogs.with_timeout(catalog)
+    return token
+
+
+def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> tuple[TableHandle, Mapping[str, str]]:
+    """The table's handle, and the settings of the session it is opened under.
+
+    Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown catalog.
+    """
+    settings = session.settings_of(spark)
+    handle = state.handle
+    if handle is None or dict(handle.spark_conf) != settings:
+        catalog, identifier = _open(source, settings)
+        handle = state.handle = TableHandle(catalog, identifier, source.policy, settings)
+    return handle, settings
+
+
+def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tuple[str, ...]]:
+    if source.catalog_token is not None:
+        catalog = _given.get(source.catalog_token)
+        if catalog is None:
+            raise EngineUnavailable(
+                f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "
+                "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
+            )
+        return catalog, catalogs.namespace_and_table(catalog, source.name)
+    name, identifier = catalogs.split_name(source.name)
+    configured = f"spark.sql.catalog.{name}" in settings
+    properties = catalogs.pyiceberg_properties(name, settings) if configured else None
+    key = (name, *sorted((properties or {}).items()))
+    with _lock:
+        if key not in _opened:
+            _opened[key] = catalogs.open_catalog(name, properties)
+        return _opened[key], identifier

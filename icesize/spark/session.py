@@ -1,0 +1,108 @@
+"""What icesize asks of a Spark session: its settings, its size, the query a batch belongs to, what a batch is made of.
+
+Works on classic sessions and on Spark Connect, where there is no JVM to look into: then nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+LOG = logging.getLogger("icesize")
+
+_CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
+_COLUMNAR = ("ParquetFileFormat", "OrcFileFormat", "ParquetScan", "OrcScan", "SparkBatchQueryScan")
+_CHEAP_NODES = {"Project", "Filter", "Union", "SubqueryAlias", "EventTimeWatermark", "LocalLimit", "GlobalLimit"}
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a Spark Connect session, which has no driver JVM on this side."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """The session's explicit settings, secrets unmasked (`SET` masks them, `conf.get` does not)."""
+    masked = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    relevant = (k for k in masked if k.startswith(("spark.sql.catalog.", "spark.wap.", "spark.sql.caseSensitive")))
+    return {k: str(spark.conf.get(k)) for k in relevant}
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether column names that differ in case are different."""
+    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that run at one time, as far as this side can know."""
+    if is_connect(spark):
+        return int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def query_id_of(spark: SparkSession) -> str | None:
+    """The id of the streaming query whose batch is being handled, None outside of one and on Spark Connect."""
+    if is_connect(spark):
+        return None
+    value = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return str(value) if value else None
+
+
+def is_cheap_to_read_again(df: DataFrame) -> bool:
+    """Whether counting the batch first costs little: it is cached, local, or columnar files without heavy operators.
+
+    Streams from Kafka or text files, joins, aggregations, Python functions and anything that is not deterministic are
+    not; nor is a batch that this side cannot look into (Spark Connect, RDDs).
+    """
+    if is_connect(df.sparkSession):
+        return bool(df.is_cached)
+    plan = df._jdf.queryExecution().withCachedData()  # type: ignore[operator]
+    return all(_is_cheap(node) for node in _nodes(plan))
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for i in range(children.size()):
+        yield from _nodes(children.apply(i))
+
+
+def _is_cheap(node: Any) -> bool:
+    kind = node.getClass().getSimpleName()
+    if not node.deterministic():
+        return False
+    if node.children().size() > 0:
+        return kind in _CHEAP_NODES
+    if kind == "LogicalRelation":
+        relation = node.relation()
+        return hasattr_java(relation, "fileFormat") and any(c in type_name(relation.fileFormat()) for c in _COLUMNAR)
+    if kind in ("DataSourceV2ScanRelation", "StreamingDataSourceV2ScanRelation"):
+        return any(c in type_name(node.scan()) for c in _COLUMNAR)
+    return kind in _CHEAP_LEAVES
+
+
+def type_name(java_object: Any) -> str:
+    """Simple class name of a JVM object."""
+    return str(java_object.getClass().getSimpleName()).rstrip("$")
+
+
+def hasattr_java(java_object: Any, method: str) -> bool:
+    """Whether a JVM object has a method of this name."""
+    return any(m.getName() == method for m in java_object.getClass().getMethods())
+
+
+def refresh(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None:
+    """Make Spark's own catalog forget what it cached of the table, so that `spark.table(name)` sees the commit.
+
+    A session without Iceberg's runtime has nothing to forget.
+    """
+    if f"spark.sql.catalog.{name.split('.')[0]}" not in settings:
+        return
+    quoted = ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
+    try:
+        spark.sql(f"REFRESH TABLE {quoted}")
+    except PySparkException as error:
+        LOG.debug("REFRESH TABLE %s: %s", name, type(error).__name__)

@@ -1,0 +1,152 @@
+"""What runs inside Spark's Python workers: functions from Arrow batches to one column of pickled answers.
+
+Errors that another try cannot mend (a batch that does not fit the table, a damaged file) are answers too: raised, Spark
+would run the task four times and the caller would have to parse a traceback.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from icesize.errors import IcesizeError, RewriteFailed
+from icesize.parquet.conform import Conformer
+from icesize.parquet.merge import MergeTask, merge
+from icesize.parquet.names import FileNames
+from icesize.parquet.partition import split_by_partition
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.write import use_system_memory, write_rows
+from icesize.planning.layout import PartitionKey
+
+ANSWERS = "answer binary"
+"""Spark schema of what each function yields; the column holds pickles of our own workers, never of stored data."""
+
+
+def _answer(value: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(value)], pa.binary())], names=["answer"])
+
+
+def read_answer(data: bytes | bytearray) -> Any:
+    """The value of one answer; an error that a worker sent is raised."""
+    value = pickle.loads(bytes(data))  # noqa: S301 - made by our own workers in this job
+    if isinstance(value, IcesizeError):
+        raise value
+    return value
+
+
+def names_of_task(prefix: str) -> FileNames:
+    """File names that tell the task and the attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return FileNames(prefix, 0, 0)
+    return FileNames(prefix, context.partitionId(), context.attemptNumber())
+
+
+@dataclass(frozen=True)
+class WriteRows:
+    """Writes the rows of one task; answers with its finished files."""
+
+    settings: WriteSettings
+    prefix: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_system_memory()
+        try:
+            files = write_rows(batches, self.settings, names_of_task(self.prefix))
+        except IcesizeError as error:
+            yield _answer(error)
+            return
+        if files:
+            yield _answer(files)
+
+
+@dataclass(frozen=True)
+class CountRows:
+    """Counts the rows of each partition; answers with {(routing key, partition): rows}.
+
+    Its input has the source columns of the partition values, then the routing key.
+    """
+
+    settings: WriteSettings
+    key: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts: dict[tuple[int, PartitionKey], int] = {}
+        conform = Conformer(self.settings)
+        try:
+            for batch in batches:
+                table = pa.Table.from_batches([batch])
+                rows = conform(table.drop_columns([self.key]))
+                for partition, keys in _keys_by_partition(rows, table.column(self.key), self.settings):
+                    for key, n in keys.items():
+                        counts[key, partition] = counts.get((key, partition), 0) + n
+        except IcesizeError as error:
+            yield _answer(error)
+            return
+        if counts:
+            yield _answer(counts)
+
+
+def _keys_by_partition(
+    rows: pa.Table, keys: pa.ChunkedArray, settings: WriteSettings
+) -> Iterator[tuple[PartitionKey, dict[int, int]]]:
+    """Rows per routing key in each partition; usually one key, whose count is the partition's."""
+    groups = split_by_partition(rows.append_column("_icesize_key", keys), settings)
+    for partition, group in groups:
+        counted = group.column("_icesize_key").value_counts()
+        yield partition, {pair["values"].as_py(): pair["counts"].as_py() for pair in counted}
+
+
+def pruned(settings: WriteSettings, columns: list[str]) -> WriteSettings:
+    """The same settings for a batch that has only some top-level columns."""
+    schema = settings.schema
+    kept = Schema(*(f for f in schema.fields if f.name in columns), schema_id=schema.schema_id)
+    return replace(settings, schema_json=kept.model_dump_json())
+
+
+@dataclass(frozen=True)
+class MeasureRows:
+    """Encodes a sample of rows in memory; answers with (bytes, rows)."""
+
+    settings: WriteSettings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from icesize.parquet.sizes import measure
+
+        conform = Conformer(self.settings)
+        try:
+            tables = [conform(b) for b in batches if b.num_rows]
+        except IcesizeError as error:
+            yield _answer(error)
+            return
+        if tables:
+            table = pa.concat_tables(tables)
+            yield _answer((measure(table, self.settings), table.num_rows))
+
+
+@dataclass(frozen=True)
+class MergeGroups:
+    """Runs merge tasks; its input is the number of a bin, it answers with {position: outcome or error}."""
+
+    bins: tuple[tuple[tuple[int, MergeTask], ...], ...]
+    settings: WriteSettings
+    prefix: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_system_memory()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield _answer({position: self._merge(task) for position, task in self.bins[number]})
+
+    def _merge(self, task: MergeTask) -> object:
+        try:
+            return merge(task, self.settings, names_of_task(self.prefix))
+        except RewriteFailed as error:
+            return error

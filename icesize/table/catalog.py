@@ -1,0 +1,205 @@
+"""Opens the catalog that holds a table: by object, by PyIceberg's configuration, or from Spark's own settings.
+
+Spark's `spark.sql.catalog.<name>.*` and PyIceberg's properties mostly share their names; `pyiceberg_properties` maps
+the rest, so that a user configures a catalog once. Properties can hold credentials: no message here prints a value
+other than a catalog type.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+
+from icesize.errors import TableError, TableNotFound, UnsupportedTable
+
+HTTP_TIMEOUT_SECONDS = 60.0
+"""Seconds without an answer after which a catalog call fails; PyIceberg 0.12 sets none and would wait for ever."""
+
+_TYPES = {"rest": "rest", "hive": "hive", "glue": "glue", "jdbc": "sql"}
+_IMPLEMENTATIONS = {
+    "org.apache.iceberg.rest.RESTCatalog": "rest",
+    "org.apache.iceberg.hive.HiveCatalog": "hive",
+    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
+    "org.apache.iceberg.jdbc.JdbcCatalog": "jdbc",
+    "org.apache.iceberg.hadoop.HadoopCatalog": "hadoop",
+    "org.apache.iceberg.nessie.NessieCatalog": "nessie",
+}
+_REFUSED = {
+    "hadoop": "a path-based catalog has no atomic commit; use a REST, JDBC, Hive or Glue catalog",
+    "nessie": "use Nessie's Iceberg REST endpoint: type=rest, uri=http(s)://HOST:PORT/iceberg",
+}
+_RENAMED = {
+    "rest.access-key-id": "client.access-key-id",
+    "rest.secret-access-key": "client.secret-access-key",
+    "rest.session-token": "client.session-token",
+    "client.assume-role.arn": "client.role-arn",
+}
+_JAVA_ONLY = ("type", "catalog-impl", "io-impl", "cache-enabled", "default-namespace", "metrics-reporter-impl")
+
+
+def pyiceberg_properties(name: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """The PyIceberg properties of Spark's catalog `name`, from Spark settings (`spark.sql.catalog.<name>.*`).
+
+    Raises TableNotFound when Spark has no such catalog and UnsupportedTable for catalog types that PyIceberg lacks.
+    """
+    prefix = f"spark.sql.catalog.{name}"
+    if prefix not in conf:
+        known = sorted({k.split(".")[3] for k in conf if k.startswith("spark.sql.catalog.") and k.count(".") >= 3})
+        raise TableNotFound(
+            f"Cannot open catalog '{name}': Spark has no setting '{prefix}'" + _nearest(name, known), catalog=name
+        )
+    spark = {k.removeprefix(prefix + "."): v for k, v in conf.items() if k.startswith(prefix + ".")}
+    kind = _kind(name, spark)
+    properties = {_RENAMED.get(k, k): v for k, v in spark.items() if k not in _JAVA_ONLY and not k.startswith("cache.")}
+    properties["type"] = _TYPES[kind]
+    if kind == "jdbc":
+        _jdbc(properties)
+    if properties.pop("s3.path-style-access", "").lower() == "false":
+        properties["s3.force-virtual-addressing"] = "true"
+    return properties
+
+
+def _kind(name: str, spark: Mapping[str, str]) -> str:
+    implementation = spark.get("catalog-impl", "")
+    kind = spark.get("type") or _IMPLEMENTATIONS.get(implementation, implementation) or "hive"
+    if kind in _REFUSED:
+        raise UnsupportedTable(f"Cannot open catalog '{name}': its type is '{kind}'; {_REFUSED[kind]}", catalog=name)
+    if kind not in _TYPES:
+        raise UnsupportedTable(
+            f"Cannot open catalog '{name}': icesize does not know the type '{kind}'; pass a PyIceberg catalog object "
+            "(open(spark, name, catalog=...))",
+            catalog=name,
+        )
+    return kind
+
+
+def _jdbc(properties: dict[str, str]) -> None:
+    """Turn a JDBC address into SQLAlchemy's, in place; both sides then share one database and catalog name."""
+    address = properties.get("uri", "").removeprefix("jdbc:")
+    user, password = properties.pop("jdbc.user", ""), properties.pop("jdbc.password", "")
+    for key in [k for k in properties if k.startswith("jdbc.")]:
+        del properties[key]
+    scheme, _, rest = address.partition(":")
+    if scheme == "sqlite":
+        path = rest.removeprefix("file:").partition("?")[0]
+        properties["uri"] = f"sqlite:///{path}"
+        return
+    driver = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}.get(scheme, scheme)
+    login = f"{user}:{password}@" if user else ""
+    properties["uri"] = f"{driver}://{login}{rest.removeprefix('//')}"
+
+
+def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
+    """A catalog by name: from the given properties, or by PyIceberg's own configuration (file and environment).
+
+    Raises TableNotFound when neither knows the name.
+    """
+    try:
+        catalog = load_catalog(name, **(properties or {}))
+    except (ValueError, NoSuchTableError) as error:
+        if properties:
+            raise TableError(f"Cannot open catalog '{name}': {error}", catalog=name) from error
+        raise TableNotFound(
+            f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
+            "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
+            catalog=name,
+        ) from error
+    return with_timeout(catalog)
+
+
+def with_timeout(catalog: Catalog, seconds: float = HTTP_TIMEOUT_SECONDS) -> Catalog:
+    """The same catalog, whose HTTP calls (if it makes any) now fail after `seconds` without an answer."""
+    session = getattr(catalog, "_session", None)
+    for adapter in getattr(session, "adapters", {}).values():
+        if not hasattr(adapter, "icesize_timeout"):
+            adapter.send = _timed(adapter.send, seconds)
+            adapter.icesize_timeout = seconds
+    return catalog
+
+
+def _timed(send: Any, seconds: float) -> Any:
+    def with_default(request: Any, **options: Any) -> Any:
+        options["timeout"] = options.get("timeout") or seconds
+        return send(request, **options)
+
+    return with_default
+
+
+def split_name(name: str) -> tuple[str, tuple[str, ...]]:
+    """`lake.db.events` -> (`lake`, (`db`, `events`)). Raises TableNotFound for a name of fewer than three parts."""
+    parts = tuple(p.strip("`") for p in name.split("."))
+    if len(parts) < 3 or not all(parts):
+        raise TableNotFound(f"Cannot find table '{name}': expected CATALOG.NAMESPACE.TABLE", table=name)
+    return parts[0], parts[1:]
+
+
+def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
+    """The table as the catalog has it now.
+
+    Raises TableNotFound (for a missing namespace or table, with the nearest names) and UnsupportedTable for a view.
+    """
+    try:
+        return catalog.load_table(identifier)
+    except NoSuchTableError as error:
+        raise _not_found(catalog, identifier) from error
+
+
+def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
+    name = ".".join((catalog.name, *identifier))
+    if _is_view(catalog, identifier):
+        return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
+    try:
+        known = [t[-1] for t in catalog.list_tables(identifier[:-1])]
+    except NoSuchNamespaceError:
+        namespace = ".".join(identifier[:-1])
+        return TableNotFound(f"Cannot find table '{name}': there is no namespace '{namespace}'", table=name)
+    return TableNotFound(f"Cannot find table '{name}'" + _nearest(identifier[-1], known), table=name)
+
+
+def _is_view(catalog: Catalog, identifier: tuple[str, ...]) -> bool:
+    try:
+        return catalog.view_exists(identifier)
+    except (NotImplementedError, AttributeError, ValueError):
+        return False  # most catalogs know no views
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -> None:
+    """Refuse, one sentence each, what the committer cannot write safely. Raises UnsupportedTable."""
+    name = ".".join(table.name())
+    metadata = table.metadata
+    if metadata.format_version > 2:
+        raise UnsupportedTable(
+            f"Cannot work on '{name}': its format version is {metadata.format_version}; icesize writes versions 1 and 2",
+            table=name,
+        )
+    if metadata.properties.get("write.wap.enabled", "").lower() == "true":
+        raise UnsupportedTable(
+            f"Cannot work on '{name}': 'write.wap.enabled' is true; icesize commits to the main branch only", table=name
+        )
+    wap = [k for k in ("spark.wap.id", "spark.wap.branch") if (spark_conf or {}).get(k)]
+    if wap:
+        raise UnsupportedTable(
+            f"Cannot work on '{name}': the session sets '{wap[0]}'; icesize commits to the main branch only", table=name
+        )
+    if metadata.properties.get("encryption.key-id"):
+        raise UnsupportedTable(f"Cannot work on '{name}': the table is encrypted ('encryption.key-id')", table=name)
+
+
+def namespace_and_table(catalog: Catalog, name: str) -> tuple[str, ...]:
+    """The identifier of a table in a given catalog; a leading catalog name is accepted."""
+    parts = tuple(p.strip("`") for p in name.split("."))
+    if len(parts) > 2 and parts[0] == catalog.name:
+        parts = parts[1:]
+    if len(parts) < 2 or not all(parts):
+        raise TableNotFound(f"Cannot find table '{name}': expected NAMESPACE.TABLE", table=name)
+    return cast("tuple[str, ...]", parts)

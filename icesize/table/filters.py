@@ -1,0 +1,100 @@
+"""`where`: which partitions a person means, by columns of the table or by fields of the partition spec.
+
+A filter over columns is projected *strictly*: a partition is taken only when every row in it matches. Partitions that
+may hold some matching rows are left out and counted, because files are merged by partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import (
+    bind,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+    strict_projection,
+)
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from icesize.errors import TableError
+from icesize.planning.layout import Layout, PartitionKey
+
+Where = str | BooleanExpression | None
+
+
+@dataclass(frozen=True)
+class PartitionFilter:
+    """Tells which partitions are wholly covered (`covers`), which hold some matches (`touches`), per partition spec."""
+
+    covers: Callable[[PartitionKey], bool]
+    touches: Callable[[PartitionKey], bool]
+    may_hold: Callable[[ManifestFile], bool]
+
+    def select(self, layout: Layout) -> tuple[Layout, int]:
+        """The layout of the covered partitions, and how many partly matching ones were left out."""
+        chosen = {k: p for k, p in layout.partitions.items() if self.covers(k)}
+        partly = sum(1 for k in layout.partitions if k not in chosen and self.touches(k))
+        return replace(layout, partitions=chosen), partly
+
+
+def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
+    """The filter for a table. Raises TableError for text that is no filter and for columns that do not exist."""
+    expression = _parsed(where)
+    if isinstance(expression, AlwaysTrue):
+        return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
+    projections = {spec_id: _project(metadata, spec_id, expression) for spec_id in metadata.specs()}
+    strict = {i: _evaluator(metadata, i, s) for i, (s, _) in projections.items()}
+    inclusive = {i: _evaluator(metadata, i, e) for i, (_, e) in projections.items()}
+    manifests = {
+        i: manifest_evaluator(metadata.specs()[i], metadata.schema(), e) for i, (_, e) in projections.items()
+    }
+    return PartitionFilter(
+        lambda key: strict[key.spec_id](Record(*key.values)),
+        lambda key: inclusive[key.spec_id](Record(*key.values)),
+        lambda manifest: manifests[manifest.partition_spec_id](manifest),
+    )
+
+
+def _parsed(where: Where) -> BooleanExpression:
+    if where is None:
+        return AlwaysTrue()
+    if isinstance(where, BooleanExpression):
+        return where
+    try:
+        return parse(where)
+    except Exception as error:  # the parser's errors have no common base
+        raise TableError(f"Cannot read the filter {where!r}: {str(error).splitlines()[0]}", where=where) from error
+
+
+def _project(
+    metadata: TableMetadata, spec_id: int, expression: BooleanExpression
+) -> tuple[BooleanExpression, BooleanExpression]:
+    """(strict, inclusive) over the fields of one spec; a filter that names those fields already is both."""
+    spec, schema = metadata.specs()[spec_id], metadata.schema()
+    try:
+        bind(schema, expression, case_sensitive=True)
+    except ValueError as error:
+        try:
+            bind(_partition_schema(metadata, spec_id), expression, case_sensitive=True)
+        except ValueError:
+            fields = ", ".join(f.name for f in spec.fields) or "none"
+            raise TableError(
+                f"Cannot filter: {error}; columns are {', '.join(schema.column_names)}, partition fields are {fields}"
+            ) from error
+        return expression, expression
+    return strict_projection(schema, spec)(expression), inclusive_projection(schema, spec)(expression)
+
+
+def _evaluator(metadata: TableMetadata, spec_id: int, expression: BooleanExpression) -> Callable[[Record], bool]:
+    return expression_evaluator(_partition_schema(metadata, spec_id), expression, case_sensitive=True)
+
+
+def _partition_schema(metadata: TableMetadata, spec_id: int) -> Schema:
+    return Schema(*metadata.specs()[spec_id].partition_type(metadata.schema()).fields)

@@ -1,0 +1,69 @@
+"""One table to work on again and again: each `load` gives its state now, with the policy that holds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icesize.parquet.settings import WriteSettings
+from icesize.policy import SizePolicy
+from icesize.table import catalog as catalogs
+from icesize.table.reader import LayoutReader
+
+PolicyArgument = SizePolicy | Mapping[str, object] | None
+
+
+@dataclass(frozen=True)
+class Current:
+    """A table as the catalog has it now, its policy, and sentences about settings that look wrong."""
+
+    table: Table
+    name: str
+    policy: SizePolicy
+    warnings: tuple[str, ...]
+
+    @property
+    def uuid(self) -> str:
+        """The table's UUID, which a table that was dropped and created again does not share."""
+        return str(self.table.metadata.table_uuid)
+
+    def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
+        """How files are written; UnsupportedTable when the table asks for what they cannot honour."""
+        return WriteSettings.of(
+            self.table.metadata, self.table.io.properties, self.policy.target_file_size_bytes, bytes_per_row
+        )
+
+
+@dataclass
+class TableHandle:
+    """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP)."""
+
+    catalog: Catalog
+    identifier: tuple[str, ...]
+    policy: PolicyArgument = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    _reader: LayoutReader | None = None
+
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+        return ".".join((self.catalog.name, *self.identifier))
+
+    def load(self) -> Current:
+        """The table now: schema, spec, properties and vended credentials are fresh.
+
+        Raises TableNotFound, UnsupportedTable, and PolicyError for settings that contradict each other.
+        """
+        table = catalogs.load(self.catalog, self.identifier)
+        catalogs.check_supported(table, self.spark_conf)
+        policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
+        return Current(table, self.name, policy, tuple(warnings))
+
+    def reader(self, policy: SizePolicy) -> LayoutReader:
+        """The reader that remembers this table's manifests; a new one when the small file limit has changed."""
+        if self._reader is None or self._reader.small_file_limit_bytes != policy.small_file_limit_bytes:
+            self._reader = LayoutReader(policy.small_file_limit_bytes)
+        return self._reader

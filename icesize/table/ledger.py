@@ -1,0 +1,96 @@
+"""Which micro-batches are in the table already: one small entry per stream, kept as a table property.
+
+A property, because it survives snapshot expiry; changed only together with a snapshot, in the same commit. The same
+entry goes into the snapshot summary for people. Spark replays only the newest batch of a checkpoint, so the rule can
+be exact: an equal batch id is done, a greater one is next (empty batches leave gaps), a smaller one means that the
+checkpoint was lost or replaced, and is refused rather than skipped silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from icesize.errors import BatchError, BatchOutOfOrder, StreamMismatch
+
+PREFIX = "icesize.stream."
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """The newest batch of one stream: who wrote (`query_id` names the checkpoint) and how far it got."""
+
+    stream_id: str
+    query_id: str
+    batch_id: int
+
+    @property
+    def key(self) -> str:
+        """The table property that holds this stream's entry."""
+        return PREFIX + stream_hash(self.stream_id)
+
+    def to_json(self) -> str:
+        """The property's value; `version` lets later releases change the format."""
+        return json.dumps(
+            {"version": VERSION, "stream-id": self.stream_id, "query-id": self.query_id, "batch-id": self.batch_id}
+        )
+
+
+def stream_hash(stream_id: str) -> str:
+    """Twelve hexadecimal digits that stand for a stream id in property keys and file names."""
+    return hashlib.sha256(stream_id.encode()).hexdigest()[:12]
+
+
+def parse(value: str) -> LedgerEntry:
+    """An entry from its property value. Raises BatchError for one that this release cannot read."""
+    try:
+        data = json.loads(value)
+        if data["version"] != VERSION:
+            raise ValueError(f"version {data['version']}")
+        return LedgerEntry(str(data["stream-id"]), str(data["query-id"]), int(data["batch-id"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BatchError(
+            f"Cannot read the ledger entry {value!r}: {error}; a newer icesize may have written it, "
+            "or it was edited by hand (`icesize streams TABLE` shows it)"
+        ) from error
+
+
+def entries(properties: Mapping[str, str]) -> list[LedgerEntry]:
+    """All streams that have committed to a table, by stream id."""
+    return sorted((parse(v) for k, v in properties.items() if k.startswith(PREFIX)), key=lambda e: e.stream_id)
+
+
+def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
+    """Whether this batch is committed already; False when it is next.
+
+    Raises BatchOutOfOrder for a smaller batch id and StreamMismatch for another query under the same stream id
+    (unless `accept_new_checkpoint`, which lets the new query start its own count).
+    """
+    value = properties.get(entry.key)
+    if value is None:
+        return False
+    last = parse(value)
+    if last.query_id != entry.query_id:
+        if accept_new_checkpoint:
+            return False
+        raise StreamMismatch(
+            f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} wrote batch "
+            f"{last.batch_id} under this stream id, this is query {entry.query_id}. Either the checkpoint is new "
+            f"(then its first batches may hold rows that are in the table: sink(..., accept_new_checkpoint=True) or "
+            f"`icesize streams TABLE --forget {entry.stream_id}` goes on), or two queries share a stream id "
+            "(give each its own)",
+            stream_id=entry.stream_id,
+            last=last,
+        )
+    if entry.batch_id < last.batch_id:
+        raise BatchOutOfOrder(
+            f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': batch {last.batch_id} is committed "
+            "already, and Spark replays only the newest one; the checkpoint was restored from an older copy or is "
+            "shared. Start from the newest checkpoint, or from a new one with accept_new_checkpoint=True",
+            stream_id=entry.stream_id,
+            last=last,
+        )
+    return entry.batch_id == last.batch_id

@@ -1,0 +1,81 @@
+"""Merging without new rows: the flow of a batch with nothing to write. Knows no Spark; who runs merges is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from icesize import failpoints
+from icesize.environment import Environment, Stopwatch
+from icesize.parquet.merge import MergeTask
+from icesize.parquet.pool import Result
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.layout import Layout
+from icesize.planning.merging import Plan
+from icesize.report import Report
+from icesize.table.commit import Timing, commit
+from icesize.table.handle import Current, TableHandle
+from icesize.table.ledger import stream_hash
+from icesize.table.outcome import MergeResults, report_of
+from icesize.table.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.request import CommitOutcome, CommitRequest
+
+Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
+"""Runs merge tasks and gives one result each, in their order."""
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE."""
+
+    handle: TableHandle
+    current: Current
+    layout: Layout
+    plan: Plan
+    runner: Runner
+    environment: Environment = field(default_factory=Environment)
+    notes: tuple[str, ...] = ()
+
+    def run(self) -> Report:
+        """Merge and commit. Raises CommitConflict, CommitStateUnknown, or RewriteFailed when no group could be merged."""
+        watch = Stopwatch(self.environment)
+        run_id = self.environment.new_id()
+        failpoints.reach("planned")
+        if not self.plan.groups:
+            return self._report(MergeResults(), CommitOutcome(), watch.seconds)
+        settings = self.current.settings()
+        tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in self.plan.groups]
+        results = MergeResults.of(self.plan.groups, self.runner(tasks, settings, f"{stream_hash(run_id)}-0"))
+        watch.lap("merge")
+        try:
+            failpoints.reach("files-written")
+        except BaseException:
+            for path in results.paths():
+                settings.storage.delete(path)
+            raise
+        outcome = self._commit(results, run_id)
+        watch.lap("commit")
+        return self._report(results, outcome, watch.seconds)
+
+    def _commit(self, results: MergeResults, run_id: str) -> CommitOutcome:
+        if not results.merged:
+            return CommitOutcome()
+        metadata = self.current.table.metadata
+        request = CommitRequest(
+            table_uuid=self.current.uuid,
+            base_snapshot_id=self.layout.snapshot_id,
+            base_sequence_number=self.layout.sequence_number,
+            schema_id=metadata.current_schema_id,
+            spec_id=metadata.default_spec_id,
+            run_id=run_id,
+            merged=results.merged,
+        )
+        environment = self.environment
+        committer = PyIcebergCommitter(self.handle.catalog, self.current.table, environment.now_ms)
+        deadline = self.current.policy.commit_deadline_ms / 1000
+        return commit(request, committer, Timing(environment.monotonic, environment.sleep, deadline))
+
+    def _report(self, results: MergeResults, outcome: CommitOutcome, seconds: Mapping[str, float]) -> Report:
+        return report_of(
+            self.current.name, self.plan, self.layout, [], results, outcome, seconds, (*self.current.warnings, *self.notes)
+        )

@@ -1,0 +1,256 @@
+"""One stream of data manifests: entries of one encoding in, files and their descriptions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, cast
+
+from pydantic_core import to_json
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
+    ManifestContent,
+    ManifestFile,
+    PartitionFieldStats,
+    PartitionFieldSummary,
+    data_file_with_partition,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType, UnknownType
+from pyiceberg.utils.properties import property_as_int
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from icesize.errors import UnsupportedTable
+from icesize.parquet.written import WrittenFile
+from icesize.table.avro import BLOCK_BYTES, ContainerWriter
+from icesize.table.avro_encode import writer
+from icesize.table.avro_types import AvroSchema, inlined, structure
+from icesize.table.entries import ADDED, DATA, DELETED, EXISTING, DataFileSchema, Entry
+
+FormatVersion = Literal[1, 2]
+
+
+class Target:
+    """Where manifests go and what they share: the table, the snapshot that writes them, the partition spec."""
+
+    def __init__(
+        self, io: FileIO, metadata: TableMetadata, snapshot_id: int, spec_id: int, new_path: Callable[[], str]
+    ) -> None:
+        self.io, self.snapshot_id, self.new_path = io, snapshot_id, new_path
+        self.version = cast(FormatVersion, metadata.format_version)
+        self.spec = metadata.specs()[spec_id]
+        self.partition_type = self.spec.partition_type(metadata.schema())
+        self.header = _header(metadata, self.spec)
+        default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+        self.max_bytes = (
+            property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
+        )
+
+    def own_schema(self) -> DataFileSchema:
+        """How Java encodes data files of this spec: partition values optional, and room for a referenced file.
+
+        PyIceberg's own differs in both; entries of manifests by Java, the most common ones, can then be copied next
+        to new files.
+        """
+        return _own_schema(self.version, self.partition_type)
+
+
+def _header(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, str]:
+    header = {
+        "schema": metadata.schema().model_dump_json(),
+        "schema-id": str(metadata.current_schema_id),
+        "partition-spec": to_json(spec.fields).decode(),
+        "partition-spec-id": str(spec.spec_id),
+        "format-version": str(metadata.format_version),
+    }
+    return {**header, "content": "data"} if metadata.format_version > 1 else header
+
+
+def _own_schema(version: FormatVersion, partition_type: StructType) -> DataFileSchema:
+    optional = [NestedField(f.field_id, f.name, f.field_type, required=False) for f in partition_type.fields]
+    fields = list(data_file_with_partition(StructType(*optional), version).fields)
+    if version > 1:
+        fields.append(NestedField(143, "referenced_data_file", StringType(), required=False))
+    entry = Schema(NestedField(2, "data_file", StructType(*fields), required=True))
+    avro: Any = AvroSchemaConversion().iceberg_to_avro(entry, schema_name="manifest_entry")
+    record = inlined(_with_plain_nulls(avro["fields"][0]["type"]))
+    return DataFileSchema(structure(record), record)
+
+
+def _with_plain_nulls(record: Any) -> Any:
+    """PyIceberg makes a union of null and null, which is not Avro, of a partition field whose column was dropped."""
+    for field in record["fields"]:
+        if field["field-id"] == 102:
+            for value in field["type"]["fields"]:
+                value["type"] = "null" if value["type"] == ["null", "null"] else value["type"]
+    return record
+
+
+_ENTRY_FIELDS: dict[FormatVersion, list[dict[str, Any]]] = {
+    1: [
+        {"name": "status", "type": "int", "field-id": 0},
+        {"name": "snapshot_id", "type": "long", "field-id": 1},
+    ],
+    2: [
+        {"name": "status", "type": "int", "field-id": 0},
+        {"name": "snapshot_id", "type": ["null", "long"], "default": None, "field-id": 1},
+        {"name": "sequence_number", "type": ["null", "long"], "default": None, "field-id": 3},
+        {"name": "file_sequence_number", "type": ["null", "long"], "default": None, "field-id": 4},
+    ],
+}
+
+
+class ManifestStream:
+    """Data manifests for entries whose data files are encoded by `schema`; a full one is followed by the next."""
+
+    def __init__(self, target: Target, schema: DataFileSchema) -> None:
+        self._target, self._schema = target, schema
+        wrapper = {"name": "data_file", "type": schema.avro, "field-id": 2}
+        self._avro = {"type": "record", "name": "manifest_entry", "fields": [*_ENTRY_FIELDS[target.version], wrapper]}
+        self._heads: dict[tuple[int | None, ...], bytes] = {}
+        self._done: list[ManifestFile] = []
+        self.entries = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file = ContainerWriter(self._avro, self._target.header)
+        self._files, self._rows = [0, 0, 0], [0, 0, 0]
+        self._lowest_sequence: int | None = None
+        self._values: set[tuple[Any, ...]] = set()
+
+    def copy(self, entry: Entry, status: int) -> None:
+        """Append a file that is in the table: EXISTING as it was, or DELETED by this snapshot."""
+        if entry.sequence_number is None and self._target.version > 1:
+            raise UnsupportedTable(
+                f"Cannot keep '{entry.path}': its manifest entry has no sequence number, so it is not valid Iceberg",
+                path=entry.path,
+            )
+        snapshot_id = entry.snapshot_id if status == EXISTING else self._target.snapshot_id
+        head = self._head(status, snapshot_id, entry.sequence_number, entry.file_sequence_number)
+        self._add(status, entry.sequence_number, entry.rows, entry.values, head, entry.data)
+
+    def add(self, files: Iterable[WrittenFile]) -> None:
+        """Append files that are new to the table. Raises ValueError for values that the schema has no place for."""
+        encode = _encoder(self._schema.avro)
+        for file in files:
+            if file.partition.spec_id != self._target.spec.spec_id:
+                raise ValueError(
+                    f"'{file.path}' is of partition spec {file.partition.spec_id}, "
+                    f"the manifest of spec {self._target.spec.spec_id}"
+                )
+            data = bytearray()
+            encode(data, file)
+            head = self._head(ADDED, self._target.snapshot_id, file.sequence_number, None)
+            self._add(ADDED, file.sequence_number, file.rows, file.partition.values, head, bytes(data))
+
+    def _head(self, *values: int | None) -> bytes:
+        """What comes before the data file; few distinct ones are needed, as there is one for each snapshot."""
+        if (head := self._heads.get(values)) is None:
+            fields = _ENTRY_FIELDS[self._target.version]
+            out = bytearray()
+            for field, value in zip(fields, values, strict=False):
+                writer(field["type"])(out, value)
+            head = self._heads[values] = bytes(out)
+        return head
+
+    def _add(
+        self, status: int, sequence: int | None, rows: int, values: tuple[Any, ...], head: bytes, data: bytes
+    ) -> None:
+        self._file.add(head, data)
+        self._files[status] += 1
+        self._rows[status] += rows
+        self._values.add(values)
+        self.entries += 1
+        lowest = self._lowest_sequence
+        if status != DELETED and sequence is not None and (lowest is None or sequence < lowest):
+            self._lowest_sequence = sequence
+        # One more block must still fit, however badly it compresses.
+        if self._file.size_bytes + BLOCK_BYTES > self._target.max_bytes and self._file.has_blocks:
+            self._end()
+
+    def finish(self) -> list[ManifestFile]:
+        """Everything that was appended, on storage."""
+        if any(self._files):
+            self._end()
+        return self._done
+
+    def _end(self) -> None:
+        target, data, path = self._target, self._file.finish(), self._target.new_path()
+        with target.io.new_output(path).create(overwrite=True) as stream:
+            stream.write(data)
+        lowest = UNASSIGNED_SEQ if self._lowest_sequence is None else self._lowest_sequence
+        self._done.append(
+            ManifestFile.from_args(
+                manifest_path=path,
+                manifest_length=len(data),
+                partition_spec_id=target.spec.spec_id,
+                content=ManifestContent.DATA,
+                sequence_number=UNASSIGNED_SEQ,
+                min_sequence_number=lowest,
+                added_snapshot_id=target.snapshot_id,
+                added_files_count=self._files[ADDED],
+                existing_files_count=self._files[EXISTING],
+                deleted_files_count=self._files[DELETED],
+                added_rows_count=self._rows[ADDED],
+                existing_rows_count=self._rows[EXISTING],
+                deleted_rows_count=self._rows[DELETED],
+                partitions=_summaries(target.partition_type, self._values),
+                key_metadata=None,
+            )
+        )
+        self._begin()
+
+
+def _summaries(partition_type: StructType, values: set[tuple[Any, ...]]) -> list[PartitionFieldSummary]:
+    """Bounds of each partition field, as PyIceberg's `construct_partition_summaries` has them, from distinct values.
+
+    A field whose column was dropped has no type to write bounds by, and nobody can filter by it: it gets none.
+    """
+    summaries = []
+    for i, field in enumerate(partition_type.fields):
+        stats = PartitionFieldStats(cast(PrimitiveType, field.field_type))
+        for value in {each[i] for each in values}:
+            stats.update(None if isinstance(field.field_type, UnknownType) else value)
+        summaries.append(stats.to_summary())
+    return summaries
+
+
+_Get = Callable[[WrittenFile], Any]
+# Format v1 wants a number here that nobody reads; this is the one that Java and PyIceberg write.
+_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
+
+_FIELDS: Mapping[int, _Get] = {
+    134: lambda file: DATA,
+    100: lambda file: file.path,
+    101: lambda file: "PARQUET",
+    102: lambda file: file.partition.values,
+    103: lambda file: file.rows,
+    104: lambda file: file.size_bytes,
+    105: lambda file: _BLOCK_SIZE_IN_BYTES,
+    108: lambda file: file.column_sizes,
+    109: lambda file: file.value_counts,
+    110: lambda file: file.null_value_counts,
+    137: lambda file: file.nan_value_counts,
+    125: lambda file: file.lower_bounds,
+    128: lambda file: file.upper_bounds,
+    132: lambda file: file.split_offsets or None,
+    140: lambda file: file.sort_order_id,
+}
+
+
+def _nothing(_: WrittenFile) -> None:
+    return None
+
+
+def _encoder(record: AvroSchema) -> Callable[[bytearray, WrittenFile], None]:
+    """A function that encodes a new file by any manifest's data file schema; what it does not have is null."""
+    steps = [(_FIELDS.get(field["field-id"], _nothing), writer(field["type"])) for field in record["fields"]]
+
+    def encode(out: bytearray, file: WrittenFile) -> None:
+        for get, write in steps:
+            write(out, get(file))
+
+    return encode

@@ -1,0 +1,111 @@
+"""Manifests and manifest lists, written without decoding what is only kept.
+
+Surviving entries are copied as bytes under the Avro schema that they were written with: fast, and lossless for
+statistics that nobody here understands. The files of one call go into as few manifests as their schemas allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import UNASSIGNED_SEQ, ManifestFile, write_manifest_list
+from pyiceberg.table.metadata import TableMetadata
+
+from icesize.errors import UnsupportedTable
+from icesize.parquet.written import WrittenFile
+from icesize.table.entries import ADDED, DELETED, EXISTING, DataFileSchema, Entry, read_entries, without_gc
+from icesize.table.manifest_writer import ManifestStream, Target
+
+__all__ = [
+    "ADDED",
+    "DELETED",
+    "EXISTING",
+    "DataFileSchema",
+    "Entry",
+    "read_entries",
+    "without_gc",
+    "write_list",
+    "write_manifests",
+]
+
+_LIST_CODEC: AvroCompressionCodec = "deflate"
+
+
+def write_manifests(
+    io: FileIO,
+    metadata: TableMetadata,
+    spec_id: int,
+    snapshot_id: int,
+    new_path: Callable[[], str],
+    *,
+    added: Sequence[WrittenFile] = (),
+    existing: Iterable[Entry] = (),
+    deleted: Iterable[Entry] = (),
+) -> list[ManifestFile]:
+    """Write the data manifests of one partition spec in snapshot `snapshot_id` and say what is in them.
+
+    `added` become ADDED, with their sequence number where they have one; `existing` keep their snapshot and sequence
+    numbers; `deleted` become DELETED by this snapshot. Each is of partition spec `spec_id`; `existing` and `deleted`
+    were read with their data. One manifest results, more when the encodings of the entries differ or when it would
+    exceed `commit.manifest.target-size-bytes` (Iceberg's default: 8 MiB). `new_path` names each new file. The sequence
+    numbers of the results are assigned by `write_list`.
+
+    Raises `UnsupportedTable` for a format version above 2 and for entries that Iceberg could not read back, ValueError
+    for a file of another spec or with values that do not fit; files written before an error stay.
+    """
+    if metadata.format_version > 2:
+        raise UnsupportedTable(
+            f"Cannot write manifests of Iceberg format v{metadata.format_version}: only v1 and v2 are supported",
+            format_version=metadata.format_version,
+        )
+    target = Target(io, metadata, snapshot_id, spec_id, new_path)
+    streams: dict[str, ManifestStream] = {}
+
+    def stream(schema: DataFileSchema) -> ManifestStream:
+        return streams.get(schema.key) or streams.setdefault(schema.key, ManifestStream(target, schema))
+
+    with without_gc():
+        for entry in existing:
+            stream(entry.schema).copy(entry, EXISTING)
+        for entry in deleted:
+            stream(entry.schema).copy(entry, DELETED)
+        if added:
+            # New files join the entries that are already there, whatever their encoding: one manifest less.
+            fullest = max(streams.values(), key=lambda each: each.entries, default=None)
+            (fullest or stream(target.own_schema())).add(added)
+        return [manifest for each in streams.values() for manifest in each.finish()]
+
+
+def write_list(
+    metadata: TableMetadata,
+    io: FileIO,
+    location: str,
+    snapshot_id: int,
+    parent_id: int | None,
+    sequence_number: int,
+    manifests: Sequence[ManifestFile],
+) -> list[ManifestFile]:
+    """Write the manifest list of a snapshot to `location`; `sequence_number` is ignored by format v1.
+
+    Returns the manifests as the list has them: those that this snapshot wrote now carry its sequence number, which a
+    second snapshot of the same commit needs to list and to read them. The given ones are left as they were.
+    """
+    listed = [_assigned(manifest, sequence_number if metadata.format_version > 1 else 0) for manifest in manifests]
+    output = io.new_output(location)
+    with write_manifest_list(
+        metadata.format_version, output, snapshot_id, parent_id, sequence_number, _LIST_CODEC
+    ) as out:
+        out.add_manifests(listed)
+    return listed
+
+
+def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
+    """A copy with sequence numbers; PyIceberg's own writer sets them on a shallow copy, which changes the original."""
+    copy = ManifestFile(*[manifest[i] for i in range(len(manifest))])
+    if copy.sequence_number == UNASSIGNED_SEQ:
+        copy.sequence_number = sequence_number
+    if copy.min_sequence_number == UNASSIGNED_SEQ:
+        copy.min_sequence_number = sequence_number
+    return copy

@@ -1,0 +1,108 @@
+"""From a plan, written files and a commit to the Report of what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.merge import MergeOutcome
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.plan import MergeGroup, Plan
+from icesize.report import Report
+from icesize.table.request import CommitOutcome, MergedGroup
+
+
+@dataclass(frozen=True)
+class MergeResults:
+    """Which groups of a plan were merged and may be committed; the others, in words."""
+
+    merged: tuple[MergedGroup, ...] = ()
+    notes: tuple[str, ...] = ()
+    bytes_copied: int = 0
+    bytes_decoded: int = 0
+
+    @classmethod
+    def of(cls, groups: Sequence[MergeGroup], results: Sequence[MergeOutcome | RewriteFailed | None]) -> MergeResults:
+        """Pair groups with what became of them; a failed group is dropped and named, a cancelled one counted."""
+        merged, notes, copied, decoded, cancelled = [], [], 0, 0, 0
+        for group, result in zip(groups, results, strict=True):
+            if isinstance(result, RewriteFailed):
+                notes.append(f"merge of {len(group.victims)} files in '{group.label}' dropped: {result}")
+            elif result is None:
+                cancelled += 1
+            else:
+                merged.append(MergedGroup(group.victims, tuple(result.files)))
+                copied += result.bytes_copied
+                decoded += result.bytes_decoded
+        if cancelled:
+            notes.append(f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')")
+        return cls(tuple(merged), tuple(notes), copied, decoded)
+
+    def paths(self) -> list[str]:
+        """Every file that the merges wrote."""
+        return [f.path for g in self.merged for f in g.outputs]
+
+
+def report_of(
+    table: str,
+    plan: Plan,
+    layout: Layout,
+    appended: Sequence[WrittenFile],
+    merges: MergeResults,
+    outcome: CommitOutcome,
+    seconds: Mapping[str, float],
+    notes: Iterable[str] = (),
+    batch_id: int | None = None,
+) -> Report:
+    """The report of one commit. An outcome without snapshots reports what was planned and why nothing came of it."""
+    landed = outcome.merged
+    outputs = [f for g in landed for f in g.outputs]
+    ingested = sum(f.size_bytes for f in appended)
+    touched = {f.partition for f in appended} | {g.victims[0].partition for g in landed}
+    return Report(
+        table=table,
+        batch_id=batch_id,
+        snapshot_ids=outcome.snapshot_ids,
+        operations=outcome.operations,
+        rows=sum(f.rows for f in appended),
+        files_added=len(appended) + len(outputs),
+        files_removed=sum(len(g.victims) for g in landed),
+        bytes_ingested=ingested,
+        bytes_written=ingested + sum(f.size_bytes for f in outputs),
+        bytes_copied=merges.bytes_copied,
+        bytes_decoded=merges.bytes_decoded,
+        small_files_max=most_small_files(layout, touched, appended, landed),
+        partitions_touched=len(touched),
+        seconds={k: round(v, 4) for k, v in seconds.items()},
+        skipped=dict(_skipped(plan)),
+        held_back={o.label: sum(o.held_back.values()) for o in plan.held_back},
+        conflicts=outcome.conflicts,
+        notes=(*notes, *plan.notes, *merges.notes),
+        already_committed=outcome.already_committed,
+    )
+
+
+def _skipped(plan: Plan) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for skip in plan.skipped:
+        counts[skip.reason.value] += skip.files
+    return counts
+
+
+def most_small_files(
+    layout: Layout, touched: Iterable[PartitionKey], appended: Sequence[WrittenFile], landed: Sequence[MergedGroup]
+) -> int:
+    """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
+    limit = layout.small_file_limit_bytes
+    counts: Counter[PartitionKey] = Counter()
+    for key in touched:
+        facts = layout.partitions.get(key)
+        counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
+    for file in (*appended, *(f for g in landed for f in g.outputs)):
+        counts[file.partition] += file.size_bytes < limit
+    for group in landed:
+        counts[group.victims[0].partition] -= len(group.victims)
+    return max(counts.values(), default=0)

@@ -1,0 +1,78 @@
+"""The Java archives that the integration tests and the benchmarks run against, fetched once by Maven.
+
+`pom.xml` beside this module names them. They are kept under `target/jars`, with the digest of the pom that fetched
+them, so a changed version is fetched anew and an unchanged one costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_POM = _HERE / "pom.xml"
+_JARS = _HERE / "target" / "jars"
+_FETCH_TIMEOUT_S = 900
+
+
+class JarsUnavailableError(RuntimeError):
+    """The jars are neither kept here nor to be had; the message says why in one sentence."""
+
+
+def spark_jars() -> list[Path]:
+    """Iceberg's runtime for Spark 4.1 (Scala 2.13) and the SQLite JDBC driver, as absolute paths.
+
+    Raises `JarsUnavailableError` when they have to be fetched and cannot be.
+    """
+    jars = sorted(_jars_of("spark").glob("*.jar"))
+    if len(jars) != 2:
+        raise JarsUnavailableError(
+            f"Cannot run Spark with Iceberg: expected two jars, found {[jar.name for jar in jars]}"
+        )
+    return jars
+
+
+def rest_server_jar() -> Path:
+    """Iceberg's REST catalog server as one runnable jar; its main class is `org.apache.iceberg.rest.RESTCatalogServer`.
+
+    Raises `JarsUnavailableError` when it has to be fetched and cannot be.
+    """
+    jars = list(_jars_of("rest-server").glob("*.jar"))
+    if len(jars) != 1:
+        raise JarsUnavailableError(f"Cannot run the REST server: expected one jar, found {_names(jars)}")
+    return jars[0]
+
+
+def _names(jars: list[Path]) -> str:
+    return ", ".join(jar.name for jar in jars) or "none"
+
+
+def _jars_of(profile: str) -> Path:
+    """The folder with the jars of one profile of the pom, fetched when missing or fetched by another pom."""
+    folder, digest = _JARS / profile, hashlib.sha256(_POM.read_bytes()).hexdigest()
+    marker = folder / "pom.sha256"
+    if marker.is_file() and marker.read_text() == digest:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    _fetch(profile, folder)
+    # Written last: a fetch that was interrupted leaves no marker and is repeated.
+    marker.write_text(digest)
+    return folder
+
+
+def _fetch(profile: str, folder: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JarsUnavailableError("Cannot fetch the Java archives: 'mvn' (Apache Maven) is not on PATH.")
+    command = [maven, "-q", "-B", "-f", str(_POM), "-P", profile]
+    command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S)
+    except subprocess.TimeoutExpired as slow:
+        raise JarsUnavailableError(f"Cannot fetch the Java archives: Maven took over {_FETCH_TIMEOUT_S} s.") from slow
+    if done.returncode != 0:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "[ERROR]" in line]
+        reason = lines[0].split("[ERROR]", 1)[1].strip() if lines else f"exit code {done.returncode}"
+        raise JarsUnavailableError(f"Cannot fetch the Java archives: Maven failed: {reason}")
