@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarks.children import run_child
 from benchmarks.generate import batch_files
 from integration.jars import spark_jars
 
@@ -34,7 +34,6 @@ Partition = Literal["hour", "day", "none"]
 TABLE = "c.db.t"
 _PARTITIONING = {"hour": "PARTITIONED BY (hour)", "day": "PARTITIONED BY (days(event_time))", "none": ""}
 _WARM_UP_ROWS = 500_000
-_ERROR_LINES_SHOWN = 12
 _STATUSES = ("new", "paid", "sent", "done", "void")
 _SMALL_FILE_COLUMNS = (
     "id bigint, p int, user_id bigint, event_time timestamp, amount double, status string, payload string"
@@ -122,7 +121,7 @@ def create_stream_table(
 
 
 def _stream(args: argparse.Namespace) -> dict[str, Any]:
-    spark = session(_emptied(args.warehouse))
+    spark = session(emptied(args.warehouse))
     create_stream_table(spark, args.data, args.distribution, args.target_bytes, args.partition)
     files = batch_files(args.data, args.batches)
     seconds = [_timed(partial(_append, spark, file, args.distribution)) for file in files]
@@ -149,7 +148,7 @@ def _append(spark: SparkSession, file: Path, distribution: Distribution) -> None
 
 
 def _small_files(args: argparse.Namespace) -> dict[str, Any]:
-    spark = session(_emptied(args.warehouse))
+    spark = session(emptied(args.warehouse))
     _create(spark, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", args.target_bytes)
     # Each task writes one file into every partition.
     _random_rows(spark, args.partitions, args.files, args.rows).writeTo(TABLE).append()
@@ -227,7 +226,8 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _emptied(warehouse: Path) -> Path:
+def emptied(warehouse: Path) -> Path:
+    """The folder, without a former benchmark's catalog; FileExistsError when it holds something else."""
     if warehouse.exists() and any(warehouse.iterdir()) and not (warehouse / "cat.db").exists():
         raise FileExistsError(f"Cannot empty {warehouse}: it holds something else than a benchmark's catalog")
     shutil.rmtree(warehouse, ignore_errors=True)
@@ -236,15 +236,7 @@ def _emptied(warehouse: Path) -> Path:
 
 
 def _in_child(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.peers", *arguments]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    if done.returncode != 0:
-        # Indented lines are stack frames, most of them Spark's own.
-        told = [line for line in done.stderr.splitlines() if line.strip() and not line[0].isspace()]
-        raise RuntimeError("\n".join([f"Cannot run the peer {' '.join(arguments)}:", *told[-_ERROR_LINES_SHOWN:]]))
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return run_child("benchmarks.peers", *arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

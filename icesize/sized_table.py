@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icesize.environment import Environment
@@ -38,7 +39,7 @@ MAX_BYTES_WITHOUT_SPARK = 2**30
 Progress = Callable[[int], None]
 
 
-def open(  # noqa: A001 - the public name, icesize.open
+def open(
     spark: SparkSession | None,
     name: str,
     *,
@@ -109,8 +110,9 @@ class SizedTable:
 
     def plan(self, where: Where = None) -> Plan:
         """What `compact` would do now; changes nothing."""
-        current, layout, _ = self._read(where)
-        return plan_merges(layout, current.policy)
+        current, layout, notes = self._read(where)
+        plan = plan_merges(layout, current.policy)
+        return replace(plan, notes=(*notes, *plan.notes))
 
     def compact(
         self,

@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.memory import InMemoryCatalog
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -24,6 +26,25 @@ from icesize.parquet.write import write_rows
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact
 
+
+class RemoteLike(FileIO):
+    """A FileIO that is not the local file system to icesize, though its files are here."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__(dict(properties))
+        self._io = PyArrowFileIO(dict(properties))
+
+    def new_input(self, location: str) -> InputFile:
+        return self._io.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        return self._io.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._io.delete(location)
+
+
+REMOTE = {"py-io-impl": "tests.parquet_tools.RemoteLike"}
 NAMES = FileNames("s1-7", 3, 0)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icesize.planning import merging, prefix
+from icesize.planning.grouping import Work, groups_of
 from icesize.planning.layout import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging import Plan, plan_merges
 from icesize.planning.sizing import SAFE_RATIO, merged_files
@@ -289,6 +290,38 @@ def test_hot_backlog_reaches_its_slots_under_any_budget(data: st.DataObject) -> 
     assert plan.debt == ()
 
 
+@thorough
+@given(policies(), st.lists(st.floats(0.001, 0.999), min_size=2, max_size=80), st.integers(1, 4))
+def test_groups_are_cut_where_every_output_keeps_its_size(
+    policy: SizePolicy, fractions: list[float], most_outputs: int
+) -> None:
+    """However coarse the files are, a cut leaves outputs that are above the limit for sure and near the target."""
+    sizes = [max(1, int(fraction * policy.small_file_limit_bytes)) for fraction in fractions]
+    facts = partition("a", sizes, limit=policy.small_file_limit_bytes)
+    groups = groups_of(Work(facts), facts.small, policy, most_outputs)
+    assert sum(len(group.victims) for group in groups) == len(facts.small)
+    outputs = sum(group.outputs for group in groups)
+    largest = max(1.1 * policy.target_file_size_bytes, sum(file.size_bytes for file in facts.small) / outputs)
+    for group in groups:
+        assert group.size_bytes / group.outputs <= largest
+        assert outputs == 1 or group.size_bytes / group.outputs >= SAFE_RATIO * policy.small_file_limit_bytes
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.75, 0.9, 1.0])
+@pytest.mark.parametrize("trend", [0.95, 1.0, 1.05])
+def test_maintenance_converges_for_every_total(ratio: float, trend: float) -> None:
+    """Totals from 1 to 4 targets in steps of a hundredth: merged once, nothing is left to merge."""
+    policy = SizePolicy(target_file_size_bytes=100_000, small_file_limit_bytes=int(100_000 * ratio))
+    for total in range(100_000, 400_000, 1_000):
+        layout = layout_of(
+            partition("a", equal_parts(total, 50), limit=policy.small_file_limit_bytes),
+            limit=policy.small_file_limit_bytes,
+        )
+        after = simulate(layout, plan_merges(layout, policy), lambda size: round(trend * size))
+        assert after.files < 5
+        assert plan_merges(after, policy).groups == ()
+
+
 def test_choose_prefix_is_the_public_one() -> None:
     """`merging.choose_prefix` is the function that the planner uses."""
     assert merging.choose_prefix is prefix.choose_prefix
@@ -424,6 +457,15 @@ def test_files_at_the_limit_are_not_rewritten() -> None:
     assert [file.size_bytes for file in group.victims] == [LIMIT - 1, LIMIT - 1]
 
 
+def test_a_layout_with_a_higher_limit_is_judged_by_the_policy() -> None:
+    """Files that are small for the layout and not for the policy are counted as well sized."""
+    layout = layout_of(partition("a", [LIMIT, LIMIT - 1, 5, 5], limit=2 * LIMIT), limit=2 * LIMIT)
+    plan = plan_merges(layout, SMALL_TARGET)
+    assert [file.size_bytes for group in plan.groups for file in group.victims] == [LIMIT - 1, 5, 5]
+    (skip,) = plan.skipped
+    assert (skip.file, skip.reason, skip.files, skip.size_bytes) == (None, SkipReason.WELL_SIZED, 1, LIMIT)
+
+
 def test_budget_goes_to_hot_partitions_then_to_the_best_value() -> None:
     """Hot merges come before cold ones; among equals those that remove most files per byte; the rest waits."""
     layout = layout_of(
@@ -478,13 +520,51 @@ def test_odd_sizes_take_turns() -> None:
         assert abs(mergeable(layout, key("a")) - mergeable(layout, key("b"))) <= 2
 
 
+def test_the_merge_above_the_budget_goes_to_the_neediest() -> None:
+    """Of partitions whose merges all exceed the budget, the one furthest above its slots is served."""
+    layout = layout_of(partition("a", [60_000] * 8), partition("b", [60_000] * 10), partition("c", [60_000] * 9))
+    plan = plan_merges(layout, SMALL_TARGET, incoming=dict.fromkeys(layout.partitions, 0), budget_bytes=70_000)
+    assert [group.label for group in plan.groups] == ["hour=b"]
+
+
+def test_only_one_merge_of_a_plan_exceeds_the_budget() -> None:
+    """A hot and a cold partition of odd sizes: the hot one is merged on top of the budget, the cold one waits."""
+    layout = layout_of(partition("cold", [60_000] * 7, quiet=50), partition("hot", [60_000] * 7))
+    plan = plan_merges(layout, SMALL_TARGET, incoming={key("hot"): 0}, budget_bytes=70_000)
+    assert [group.label for group in plan.groups] == ["hour=hot"]
+
+
 def test_a_hot_partition_falls_back_to_the_cheapest_merge_that_reaches_its_slots() -> None:
-    """When others used up the budget, a hot partition merges just enough of its smallest files."""
-    others = [partition(n, [20_000] * 7) for n in range(3)]
-    layout = layout_of(partition("z", [100, 200, *range(30_000, 30_005)]), *others)
-    plan = plan_merges(layout, SMALL_TARGET, incoming=dict.fromkeys(layout.partitions, 0), budget_bytes=121_000)
-    left = {owner: mergeable(simulate(layout, plan), owner) for owner in layout.partitions}
-    assert left[key("z")] <= 6
+    """When others used up the budget, a partition above its slots merges just enough of its smallest files."""
+    sizes = [1_000, 2_000, *[20_000] * 5]
+    layout = layout_of(*(partition(n, sizes) for n in range(4)))
+    hot = dict.fromkeys(layout.partitions, 0)
+    due = plan_merges(layout, SMALL_TARGET, incoming=hot).groups[0].size_bytes
+    assert due > 20_000
+    plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=due + 9_000)
+    assert [group.size_bytes for group in plan.groups] == [due, 3_000, 3_000, 3_000]
+    assert plan.debt == ()
+
+
+def test_a_budget_below_the_cheapest_merge_still_lowers_the_number_of_files() -> None:
+    """Where a budget cannot bring a partition to its slots, as many small files as it pays for are merged."""
+    sizes = [1_000] * 40
+    layout = layout_of(partition("a", sizes), partition("b", sizes))
+    hot = dict.fromkeys(layout.partitions, 0)
+    plan = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=10_500)
+    assert sorted(len(group.victims) for group in plan.groups) == [10, 40]
+
+
+def test_partitions_above_their_slots_come_before_those_within() -> None:
+    """A cheap merge that could wait does not take the bytes of one that must not."""
+    within = partition("within", [12_600] * 6)
+    above = partition("above", [20_000] * 7)
+    layout = layout_of(above, within)
+    hot = dict.fromkeys(layout.partitions, 0)
+    both = plan_merges(layout, SMALL_TARGET, incoming=hot)
+    assert [group.label for group in both.groups] == ["hour=above", "hour=within"]
+    tight = plan_merges(layout, SMALL_TARGET, incoming=hot, budget_bytes=100_000)
+    assert [group.label for group in tight.groups] == ["hour=above"]
 
 
 @pytest.fixture

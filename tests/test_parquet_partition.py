@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyiceberg.expressions import IsNull
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
@@ -131,7 +130,7 @@ def test_years_beyond_python_have_partitions_and_paths(tmp_path: Path) -> None:
     """A timestamp in the year 58,000 (milliseconds taken for microseconds) does not fail the batch."""
     schema = schema_of(("ts", TimestampType()))
     micros = pa.array([1_767_225_600_000_000_000, 0], pa.int64())
-    texts = {"year": "=57971/", "month": "=57971-02/", "day": "=20454166/", "identity": "=1767225600000000000/"}
+    texts = {"year": "=57971/", "month": "=57971-02/", "day": "=20454000/", "identity": "=1767225600000000000/"}
     for transform, text in texts.items():
         options = settings_of(tmp_path, schema, spec_of(schema, ts=transform))
         rows = pa.table([micros.view(pa.timestamp("us"))], schema=options.arrow_schema)
@@ -144,7 +143,7 @@ def test_nan_in_an_identity_field_is_refused(tmp_path: Path) -> None:
     """NaN partition values break PyIceberg's metadata: the error names the field and says what to do."""
     schema = schema_of(("x", DoubleType()))
     options = settings_of(tmp_path, schema, spec_of(schema, x="identity"))
-    with pytest.raises(SchemaMismatch, match="NaN into partition field 'x'.*replace NaN by null"):
+    with pytest.raises(SchemaMismatch, match=r"NaN into partition field 'x'.*replace NaN by null"):
         write_rows([pa.table({"x": [1.0, math.nan]})], options, NAMES)
 
 
@@ -215,6 +214,6 @@ def test_partition_values_pass_through_manifests(tmp_path: Path) -> None:
     files = write_rows([rows], options, NAMES)
     append(table, files)
     stored = [task.file.partition for task in table.scan().plan_files()]
-    assert {tuple(record) for record in stored} == {file.partition.values for file in files}
+    assert {tuple(record[i] for i in range(6)) for record in stored} == {file.partition.values for file in files}
     assert files[0].partition.values[:5] == (Decimal("-1.28"), UUID(int=5), b"\x00\xff", -1, -60_000_000)
-    assert table.scan(row_filter=IsNull("d")).to_arrow().num_rows == 1
+    assert table.scan("d is null").to_arrow().num_rows == 1

@@ -10,7 +10,8 @@ from icesize.planning.routing import route
 from icesize.planning.sizing import expected_files
 
 TARGET = 1_000
-WEIGHTS = st.dictionaries(st.one_of(st.none(), st.text(max_size=3), st.integers()), st.floats(0, 20_000), max_size=30)
+KEYS = st.one_of(st.none(), st.text(max_size=3), st.integers())
+WEIGHTS = st.dictionaries(KEYS, st.sampled_from([100.0, 700.0, 3_000.0]) | st.floats(0, 20_000), max_size=30)
 
 
 @given(WEIGHTS, st.integers(1, 40), st.integers(1, 12))
@@ -67,6 +68,7 @@ def test_a_skewed_partition_is_split_up_to_half_of_the_slots() -> None:
     """A partition of half a file that holds all bytes is split over k // 2 tasks, not over more."""
     assert len(route({"a": 500.0}, 8, TARGET, 6).assignment["a"]) == 3
     assert len(route({"a": 500.0}, 2, TARGET, 6).assignment["a"]) == 2
+    assert len(route({"a": 600.0, "b": 300.0}, 3, TARGET, 6).assignment["a"]) == 2
     assert len(route({"a": 500.0}, 8, TARGET, 1).assignment["a"]) == 1
 
 
@@ -85,5 +87,6 @@ def test_no_tasks_are_refused() -> None:
 
 def test_nothing_to_route() -> None:
     """An empty batch has an empty routing."""
-    routing = route({}, 3, TARGET, 6)
+    nothing: dict[str, float] = {}
+    routing = route(nothing, 3, TARGET, 6)
     assert (dict(routing.assignment), dict(routing.files)) == ({}, {})

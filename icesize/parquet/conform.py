@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.shape import Convert, Rules, ShapeError, compile_convert
+from icesize.parquet.shape import Convert, Rules, ShapeError, compile_convert, nulls
 
 
 class Conformer:
@@ -27,7 +27,7 @@ class Conformer:
             self._source = rows.schema
         columns = []
         for field, (position, step) in zip(self._target, self._steps, strict=True):
-            column = pa.nulls(rows.num_rows, field.type) if position is None else rows.column(position)
+            column = nulls(rows.num_rows, field.type) if position is None else rows.column(position)
             columns.append(_convert(field, column, step))
         return pa.Table.from_arrays(columns, schema=self._target)
 

@@ -47,7 +47,8 @@ class FileEncoder:
         try:
             self._writer = _writer(settings, self._sink, encoding, expected_rows)
         except BaseException:
-            self._sink.close()
+            with contextlib.suppress(Exception):
+                self._sink.close()
             settings.storage.delete(self.path)
             raise
 

@@ -75,6 +75,11 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
             run.remove()
+        except (pa.ArrowException, OSError) as error:
+            run.remove()
+            raise RewriteFailed(
+                f"Cannot merge {len(task.victims)} files: {error}, what was written is removed", path=None
+            ) from error
         except BaseException:
             run.remove()
             raise

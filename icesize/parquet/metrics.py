@@ -25,7 +25,7 @@ from pyiceberg.types import (
     StringType,
     StructType,
 )
-from pyiceberg.utils.decimal import bytes_to_decimal, unscaled_to_decimal
+from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from icesize.parquet.settings import WriteSettings
@@ -59,6 +59,11 @@ class Leaf:
     counts: bool
     lower: Serialise | None
     upper: Serialise | None
+
+    @property
+    def order(self) -> Callable[[Any], Any] | None:
+        """Key by which physical values are ordered, None for their own order."""
+        return _unscaled if isinstance(self.type, DecimalType) else None
 
     @property
     def is_float(self) -> bool:
@@ -115,7 +120,8 @@ def _describe_column(file: WrittenFile, leaf: Leaf, chunks: list[Any], nulls: Ma
     bounded = [s for s in statistics if s.has_min_max]
     if not bounded:
         return
-    lower, upper = leaf.lower(min(s.min_raw for s in bounded)), leaf.upper(max(s.max_raw for s in bounded))
+    lower = leaf.lower(min((s.min_raw for s in bounded), key=leaf.order))
+    upper = leaf.upper(max((s.max_raw for s in bounded), key=leaf.order))
     if lower is not None:
         file.lower_bounds[leaf.field_id] = lower
     if upper is not None:
@@ -207,8 +213,11 @@ def _text(length: int | None) -> tuple[Serialise, Serialise]:
 
 def _decimal(kind: DecimalType) -> Serialise:
     def serialise(value: int | bytes) -> bytes:
-        if isinstance(value, bytes):
-            return to_bytes(kind, bytes_to_decimal(value, kind.scale))
-        return to_bytes(kind, unscaled_to_decimal(value, kind.scale))
+        return to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale))
 
     return serialise
+
+
+def _unscaled(value: int | bytes) -> int:
+    """A stored decimal as an integer: more than 18 digits are stored as big-endian bytes."""
+    return int.from_bytes(value, "big", signed=True) if isinstance(value, bytes) else value

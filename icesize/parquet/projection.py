@@ -10,7 +10,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from pyiceberg.transforms import IdentityTransform
 
 from icesize.parquet.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.shape import Convert, Rules, ShapeError, compile_convert
+from icesize.parquet.shape import Convert, Rules, ShapeError, compile_convert, nulls
 from icesize.planning.layout import PartitionKey
 
 FIELD_ID = b"PARQUET:field_id"
@@ -81,7 +81,7 @@ class Projection:
             return pa.chunked_array([pa.repeat(value, rows)], type=field.type)
         if not field.nullable:
             raise ShapeError(f"column '{field.name}' is required and not in the file")
-        return pa.chunked_array([pa.nulls(rows, field.type)])
+        return pa.chunked_array([nulls(rows, field.type)])
 
 
 def _field_id(field: pa.Field) -> int | None:

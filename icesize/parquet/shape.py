@@ -66,7 +66,7 @@ def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Conve
         children = []
         for field, position, step in steps:
             if position is None or step is None:
-                children.append(pa.nulls(len(array), field.type))
+                children.append(nulls(len(array), field.type))
                 continue
             child = step(array.field(position))
             if not field.nullable and child.null_count:
@@ -86,7 +86,31 @@ def _required(field: pa.Field, child: pa.Array, parent_is_null: pa.Array | None)
         missing = pc.and_not(missing, parent_is_null)
     if pc.any(missing).as_py():
         raise ShapeError(f"has null in required field '{field.name}'")
-    return child
+    return _without_mask(child)
+
+
+def _without_mask(array: pa.Array) -> pa.Array:
+    """The same array with some value wherever it was NULL: pyarrow refuses NULL in a required field even where it
+    lies below a NULL parent.
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, _without_mask(array.storage))
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays([array.field(i) for i in range(len(fields))], fields=fields)
+    if types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
+    if _is_list(kind):
+        return type(array).from_arrays(array.offsets, array.values, type=kind)
+    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset)
+
+
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    """`rows` NULLs, whose structs hide values and not NULLs in their required fields."""
+    if not types.is_nested(kind):
+        return pa.nulls(rows, kind)
+    return pa.array([None], kind).take(pa.repeat(0, rows))
 
 
 def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
@@ -101,7 +125,9 @@ def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
         offsets, values = _unsliced(array.offsets, array.values)
         values = step(values)
         if required and values.null_count:
-            raise ShapeError("has null in a list of required elements")
+            if pc.list_flatten(array).null_count:
+                raise ShapeError("has null in a list of required elements")
+            values = _without_mask(values)
         offsets = offsets.cast(pa.int64() if large else pa.int32())
         mask = array.is_null() if array.null_count else None
         return kind.from_arrays(offsets, values, type=target, mask=mask)

@@ -8,6 +8,9 @@ import pyarrow.parquet as pq
 from icesize.parquet.encoding import Encoding, dictionary_columns, sample
 from icesize.parquet.settings import WriteSettings
 
+LEARN_BYTES = 8 * 2**10
+"""A footer of a dozen columns takes 2 KiB."""
+
 
 def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...] | None = None) -> int:
     """Bytes of one Parquet file of exactly these rows, encoded in memory as `write_rows` would encode them.
@@ -44,7 +47,7 @@ class Density:
 
     def learn(self, arrow_bytes: int, encoded_bytes: int) -> None:
         """A file of `encoded_bytes` was made of rows of `arrow_bytes`; tiny ones, mostly footer, teach nothing."""
-        if encoded_bytes >= min(2**20, self._settings.target_file_size_bytes // 2):
+        if encoded_bytes >= LEARN_BYTES:
             self._ratio = encoded_bytes / max(1, arrow_bytes)
 
     def _first(self, rows: pa.Table, encoding: Encoding) -> float:

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from icesize.parquet.conform import Conformer
-from icesize.parquet.encoder import FileEncoder, LateNanError, remove_files
+from icesize.parquet.encoder import FileEncoder, LateNanError
 from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.finish import Finisher
 from icesize.parquet.names import FileNames
 from icesize.parquet.partition import split_by_partition
 from icesize.parquet.settings import WriteSettings
@@ -66,7 +67,7 @@ class RowWriter:
         self._open: dict[PartitionKey, FileEncoder] = {}
         self._arrow_bytes: dict[PartitionKey, int] = {}
         self._density = Density(settings)
-        self._done: list[WrittenFile] = []
+        self._finisher = Finisher(settings.storage)
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take a batch; raises `SchemaMismatch` when it does not fit the table."""
@@ -79,20 +80,20 @@ class RowWriter:
             self._spill()
 
     def close(self) -> list[WrittenFile]:
-        """Write what is left and return all finished files, in the order they were finished."""
+        """Write what is left and return all files; after an error call `abort`."""
         groups, encoding = self._split()
         for group in groups:
             self._emit(group, encoding, last=True)
         for key in list(self._open):
             self._finish(key)
-        return self._done
+        return self._finisher.files()
 
     def abort(self) -> None:
         """Delete everything written so far, best effort."""
         for encoder in self._open.values():
             encoder.discard()
-        remove_files(self._settings.storage, self._done)
-        self._open, self._done, self._rows, self._buffered_bytes = {}, [], [], 0
+        self._finisher.discard()
+        self._open, self._rows, self._buffered_bytes = {}, [], 0
 
     def _split(self) -> tuple[list[Group], Encoding]:
         """The buffered rows by partition, and how to encode them: judged once, from the partition with most rows."""
@@ -162,7 +163,6 @@ class RowWriter:
             self._arrow_bytes[key] = self._arrow_bytes.get(key, 0) + part.nbytes
 
     def _finish(self, key: PartitionKey) -> None:
-        file = self._open[key].finish()
-        del self._open[key]
-        self._density.learn(self._arrow_bytes.pop(key), file.size_bytes)
-        self._done.append(file)
+        encoder = self._open.pop(key)
+        self._density.learn(self._arrow_bytes.pop(key), encoder.size_bytes)
+        self._finisher.finish(encoder)

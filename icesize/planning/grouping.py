@@ -107,13 +107,14 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int |
     byte. Two rules keep odd sizes from starving. One group that exceeds the whole budget is taken on top of it, from
     the partition that is furthest above its slots: two files that together exceed the budget could never be merged
     else. A hot partition of which no group was taken gets the cheapest merge that reaches its slots or, if that does
-    not fit either, the largest that fits.
+    not fit either, the largest that fits; this pays only with what is left, because cheap merges paid first leave
+    ever less for the due ones, which are what keeps later merges cheap.
     """
     purse = _Purse(budget_bytes)
     hot = [work for work in works if work.slots is not None]
     purse.take_due(hot)
     for work in sorted(hot, key=lambda work: -work.excess):
-        if work.due and not work.taken:
+        if not work.taken:
             purse.take_cheaper(work, policy)
     purse.take_due([work for work in works if work.slots is None])
     return tuple(purse.groups)
@@ -141,10 +142,9 @@ class _Purse:
                 self._take(work, group)
 
     def take_cheaper(self, work: Work, policy: SizePolicy) -> None:
-        sums = list(accumulate(file.size_bytes for file in work.mergeable))
+        sums = accumulate(file.size_bytes for file in work.mergeable[: work.excess + 1])
         fitting = sum(size_bytes <= self._left_bytes for size_bytes in sums)
-        prefix = min(work.excess + 1, fitting)
-        for group in groups_of(work, work.mergeable[:prefix], policy, OUTPUTS_PER_GROUP):
+        for group in groups_of(work, work.mergeable[:fitting], policy, OUTPUTS_PER_GROUP):
             self._left_bytes -= group.size_bytes
             self._take(work, group)
 

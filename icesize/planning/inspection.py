@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icesize.planning.layout import Layout, PartitionFacts
+from icesize.planning.layout import FileFact, Layout, PartitionFacts, SkipReason
+from icesize.planning.words import count_words, size_words
 from icesize.policy import SizePolicy
 
 MIB = 2**20
 SMALLER_TARGET_BYTES = 128 * MIB
-"""Target advised for partitions that get little: files of 128 MiB are Iceberg's row group size, so scans lose nothing."""
+"""Target advised for partitions that get little: Iceberg's row group size is 128 MiB, so scans lose nothing by it."""
 
 LITTLE_PER_DAY_BYTES = 512 * MIB
 """A partition that gets less than this a day stays below one default file for a day of merging."""
@@ -27,7 +29,10 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class PartitionSizes:
-    """One partition in an inspection; `mergeable` of its small files may be merged now."""
+    """One partition in an inspection.
+
+    `mergeable` of its small files may be merged now; `held_back` counts the others by reason.
+    """
 
     partition: dict[str, str]
     files: int
@@ -35,11 +40,22 @@ class PartitionSizes:
     small_files: int
     mergeable: int
     small_bytes: int
+    held_back: dict[str, int]
+
+    @property
+    def label(self) -> str:
+        """`hour=h191/kind=3`, as `where` and people write it; `` for the one partition of an unpartitioned table."""
+        return "/".join(f"{name}={value}" for name, value in self.partition.items())
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The state of a table's data files at one snapshot. Sizes in bytes; `held_back` counts small files by reason."""
+    """The state of a table's data files at one snapshot. Sizes in bytes.
+
+    Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
+    `worst` the partitions with the most of them. `held_back` counts small files that must not be merged, by reason;
+    `held_back_in` names the partitions with the most of those. `advice` are sentences for people.
+    """
 
     table: str
     snapshot_id: int | None
@@ -49,12 +65,14 @@ class Inspection:
     rows: int
     small_file_limit_bytes: int
     target_file_size_bytes: int
+    max_small_files: int
     small_files: int
     small_bytes: int
     small_files_max: int
     histogram: tuple[SizeClass, ...]
     worst: tuple[PartitionSizes, ...]
     held_back: dict[str, int]
+    held_back_in: tuple[PartitionSizes, ...]
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,10 +80,10 @@ class Inspection:
         return asdict(self)
 
     def __str__(self) -> str:
-        mib = self.size_bytes / MIB
+        parts = count_words(self.partitions, "partition"), count_words(self.files, "file"), size_words(self.size_bytes)
         lines = [
-            f"{self.table}  {self.partitions:,} partitions  {self.files:,} files  {mib:,.1f} MiB",
-            f"small files (< {self.small_file_limit_bytes / MIB:,.1f} MiB) {self.small_files:,}, "
+            "  ".join((self.table, *parts)),
+            f"small files (< {size_words(self.small_file_limit_bytes)}) {self.small_files:,}, "
             f"most in one partition {self.small_files_max:,}",
             *self.advice,
         ]
@@ -83,12 +101,9 @@ def inspect(
 ) -> Inspection:
     """Count and advise. `labels` print the values of each partition key; what a partition gets per day may be None."""
     small = [f for p in layout.partitions.values() for f in p.small]
-    mergeable = {k: [f for f in p.small if f.obstacle is None] for k, p in layout.partitions.items()}
-    held: dict[str, int] = {}
-    for file in small:
-        if file.obstacle is not None:
-            held[file.obstacle.value] = held.get(file.obstacle.value, 0) + 1
-    ranked = sorted(layout.partitions.values(), key=lambda p: (-len(mergeable[p.key]), repr(p.key)))
+    in_order = sorted(layout.partitions.values(), key=lambda p: (p.key.spec_id, repr(p.key.values)))
+    sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
+    held = [p for p in sizes if p.held_back]
     return Inspection(
         table=table,
         snapshot_id=layout.snapshot_id,
@@ -98,19 +113,27 @@ def inspect(
         rows=layout.rows,
         small_file_limit_bytes=policy.small_file_limit_bytes,
         target_file_size_bytes=policy.target_file_size_bytes,
+        max_small_files=policy.max_small_files,
         small_files=len(small),
         small_bytes=sum(f.size_bytes for f in small),
-        small_files_max=max((len(m) for m in mergeable.values()), default=0),
+        small_files_max=max((p.mergeable for p in sizes), default=0),
         histogram=_histogram([f.size_bytes for f in small], policy.small_file_limit_bytes),
-        worst=tuple(_sizes(p, labels[p.key], len(mergeable[p.key])) for p in ranked[:worst] if p.small),
-        held_back=held,
-        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, mergeable)),
+        worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:worst] if p.mergeable),
+        held_back=dict(sum((Counter(p.held_back) for p in held), Counter())),
+        held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:worst]),
+        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes)),
     )
 
 
-def _sizes(facts: PartitionFacts, label: dict[str, str], mergeable: int) -> PartitionSizes:
+def _sizes(facts: PartitionFacts, label: dict[str, str], spec_id: int) -> PartitionSizes:
+    held = Counter(reason.value for f in facts.small if (reason := _obstacle(f, spec_id)))
     small_bytes = sum(f.size_bytes for f in facts.small)
-    return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes)
+    mergeable = len(facts.small) - held.total()
+    return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))
+
+
+def _obstacle(file: FileFact, spec_id: int) -> SkipReason | None:
+    return file.obstacle or (SkipReason.OLD_SPEC if file.partition.spec_id != spec_id else None)
 
 
 def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
@@ -127,14 +150,19 @@ def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
     return tuple(reversed(classes))
 
 
-def _advice(
-    policy: SizePolicy, bytes_per_day: float | None, mergeable: dict[Any, list[Any]]
-) -> list[str]:
+def _advice(policy: SizePolicy, bytes_per_day: float | None, partitions: list[PartitionSizes]) -> list[str]:
     advice = []
-    over = sum(len(m) > policy.max_small_files for m in mergeable.values())
+    over = sum(p.mergeable > policy.max_small_files for p in partitions)
     if over:
         advice.append(
-            f"{over:,} partitions hold more than {policy.max_small_files} mergeable small files: run `icesize compact`"
+            f"{count_words(over, 'partition')} with more than {policy.max_small_files} mergeable small files: "
+            "run `icesize compact`"
+        )
+    stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in partitions)
+    if stuck:
+        advice.append(
+            f"{count_words(stuck, 'partition')} with more than {policy.max_small_files} small files held back: "
+            "no merge of ours can lower their number"
         )
     little = bytes_per_day is not None and bytes_per_day < LITTLE_PER_DAY_BYTES
     if little and policy.target_file_size_bytes > SMALLER_TARGET_BYTES:

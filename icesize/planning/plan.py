@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from icesize.planning.layout import FileFact, PartitionKey, SkipReason
+from icesize.planning.words import count_words, size_words
 
 HELD_BACK = frozenset(
     {SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC, SkipReason.CONTESTED}
@@ -120,3 +123,52 @@ class Plan:
     def small_files_max(self) -> int:
         """Most mergeable small files that a partition will hold."""
         return max((o.small_files for o in self.outcomes), default=0)
+
+    @property
+    def skipped_by_reason(self) -> dict[str, int]:
+        """Number of files that stay, by `SkipReason` value."""
+        counts: Counter[str] = Counter()
+        for skip in self.skipped:
+            counts[skip.reason.value] += skip.files
+        return dict(counts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the totals under the names of the properties, each group with the paths of its victims."""
+        return {
+            "snapshot_id": self.snapshot_id,
+            "spec_id": self.spec_id,
+            "files_before": self.files_before,
+            "files_after": self.files_after,
+            "files_removed": self.files_removed,
+            "files_added": self.files_added,
+            "bytes_to_write": self.bytes_to_write,
+            "max_small_files": self.max_small_files,
+            "small_files_max": self.small_files_max,
+            "groups": [_group_dict(g) for g in self.groups],
+            "skipped": self.skipped_by_reason,
+            "held_back": {o.label: {r.value: n for r, n in o.held_back.items()} for o in self.held_back},
+            "debt": {o.label: o.small_files for o in self.debt},
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        if not self.groups:
+            return f"plan: nothing to merge, {count_words(self.files_before, 'file')} stay"
+        partitions = count_words(len({g.partition for g in self.groups}), "partition")
+        return (
+            f"plan: {partitions}, {self.files_removed:,} -> {count_words(self.files_added, 'file')}, "
+            f"{size_words(self.bytes_to_write)} to write"
+        )
+
+
+def _group_dict(group: MergeGroup) -> dict[str, Any]:
+    return {
+        "partition": group.label,
+        "files": len(group.victims),
+        "size_bytes": group.size_bytes,
+        "rows": group.rows,
+        "outputs": group.outputs,
+        "output_size_bytes": group.output_size_bytes,
+        "cold": group.cold,
+        "victims": [f.path for f in group.victims],
+    }

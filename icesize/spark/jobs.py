@@ -7,18 +7,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed
+from icesize.parquet.conform import Conformer
 from icesize.parquet.merge import MergeOutcome, MergeTask
+from icesize.parquet.partition import split_by_partition
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import PartitionKey
-from icesize.spark.worker import ANSWERS, CountRows, MeasureRows, MergeGroups, WriteRows, pruned, read_answer
+from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, pruned, read_answer
 
 SAMPLE_ROWS = 10_000
 """Rows encoded to learn how large a row is when the table has none yet."""
+
+_KEY = "_icesize_key"
+_ROWS = "_icesize_rows"
 
 _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'")
 
@@ -44,13 +51,37 @@ def write_rows(df: DataFrame, settings: WriteSettings, prefix: str) -> list[Writ
     return list(files.values())
 
 
-def count_rows(df: DataFrame, settings: WriteSettings, columns: list[str], key: str) -> dict[tuple[int, PartitionKey], int]:
-    """Rows per (routing key, partition): one pass over the source columns of the partition values only."""
-    totals: dict[tuple[int, PartitionKey], int] = {}
-    for answer in _run(df.select(*(f"`{c}`" for c in columns), key), CountRows(pruned(settings, columns), key), "count"):
-        for pair, rows in read_answer(answer).items():
-            totals[pair] = totals.get(pair, 0) + rows
-    return totals
+def count_rows(
+    df: DataFrame, settings: WriteSettings, columns: list[str], key: Column
+) -> dict[tuple[int, PartitionKey], int]:
+    """Rows per (routing key, partition): one pass over the source columns of the partition values only.
+
+    Spark counts by key and keeps one row of each; which partition that row belongs to is computed here, exactly as
+    where rows are written.
+    """
+    kept = [F.first(F.col(f"`{column}`")).alias(column) for column in columns]
+    counted = df.groupBy(key.alias(_KEY)).agg(F.count(F.lit(1)).alias(_ROWS), *kept)
+    table = _collected(counted)
+    keys, rows = table.column(_KEY).to_pylist(), table.column(_ROWS).to_pylist()
+    if not keys:
+        return {}
+    sources = pruned(settings, columns)
+    samples = Conformer(sources)(table.drop_columns([_KEY, _ROWS])).append_column(_ROWS, pa.array(range(len(keys))))
+    return {
+        (keys[i], partition): rows[i]
+        for partition, group in split_by_partition(samples, sources)
+        for i in group.column(_ROWS).to_pylist()
+    }
+
+
+def _collected(df: DataFrame) -> pa.Table:
+    """The rows in this process; Spark before 4.0 has no public way to get them as Arrow."""
+    try:
+        if hasattr(df, "toArrow"):
+            return df.toArrow()
+        return pa.Table.from_batches(df._collect_as_arrow())
+    except PySparkException as error:
+        raise _translated(error, "count the batch") from error
 
 
 def measure_rows(df: DataFrame, settings: WriteSettings) -> float | None:

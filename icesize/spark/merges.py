@@ -19,6 +19,8 @@ DRIVER_MERGE_BYTES = 8 * 2**20
 """Groups up to this size are merged in the driver: a Spark job costs 0.15 s before it reads a byte, in which the
 driver decodes and encodes about 10 MB."""
 
+_CANCEL_AGAIN_SECONDS = 1.0
+
 
 def run_merges(
     spark: SparkSession | None,
@@ -36,11 +38,21 @@ def run_merges(
     for i, result in zip(small, done, strict=True):
         results[i] = result
     if large and spark is not None and not cancelled.is_set():
-        outcomes = SparkMerges(spark, session.parallelism(spark)).run([tasks[i] for i in large], settings, prefix)
-        for i, outcome in zip(large, outcomes, strict=True):
+        groups = [tasks[i] for i in large]
+        for i, outcome in zip(large, _on_executors(spark, groups, settings, prefix, cancelled), strict=True):
             results[i] = outcome
             progress(tasks[i].size_bytes)
     return results
+
+
+def _on_executors(
+    spark: SparkSession, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str, cancelled: threading.Event
+) -> Sequence[Result]:
+    """A job that fails takes its own groups with it, not those that are done."""
+    try:
+        return SparkMerges(spark, session.parallelism(spark)).run(groups, settings, prefix)
+    except RewriteFailed as error:
+        return [None if cancelled.is_set() else error] * len(groups)
 
 
 class MergeRun:
@@ -89,11 +101,12 @@ class MergeRun:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        if thread.is_alive():
+        while thread.is_alive():
             self._cancelled.set()
             if not session.is_connect(self._spark):
                 self._spark.sparkContext.cancelJobsWithTag(self._tag)
-        thread.join()
+            # again, should the job have been on its way to the scheduler
+            thread.join(_CANCEL_AGAIN_SECONDS)
 
     def discard(self) -> None:
         """Stop, and remove what the merges wrote: the batch failed."""

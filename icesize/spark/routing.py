@@ -12,6 +12,7 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import date
+from decimal import Decimal
 from typing import cast
 
 import mmh3
@@ -32,7 +33,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 TASK = "_icesize_task"
-KEY = "_icesize_key"
 
 PLACED_KEYS = 512
 """Partitions placed one by one, the heaviest first; the others go by their hash. A map literal of 97 keys costs nothing
@@ -83,32 +83,30 @@ def _bucket(column: Column, kind: iceberg.IcebergType, buckets: int) -> Column:
     elif isinstance(kind, iceberg.TimestamptzType):
         column, kind = F.unix_micros(column), iceberg.LongType()
     elif isinstance(kind, iceberg.TimestampType):
-        # only a key: hours repeated by summer time may share one
-        column, kind = F.unix_micros(column.cast("timestamp")), iceberg.LongType()
+        column, kind = _local_micros(column), iceberg.LongType()
     return F.udf(_bucket_of(kind, buckets), "int", useArrow=True)(column)
 
 
-def _bucket_of(kind: iceberg.IcebergType, buckets: int) -> Callable[[object], int | None]:
-    text, is_uuid = str(kind), isinstance(kind, iceberg.UUIDType)
+def _bucket_of(kind: iceberg.IcebergType, buckets: int) -> Callable[[Any], int | None]:
+    of_value = BucketTransform(buckets).transform(kind)
+    is_uuid = isinstance(kind, iceberg.UUIDType)
+    return lambda value: of_value(uuid.UUID(str(value)) if is_uuid and value else value)
 
-    def bucket(value: object) -> int | None:
-        from pyiceberg.schema import IcebergType
-        from pyiceberg.transforms import BucketTransform as Bucket
-        from pydantic import TypeAdapter
 
-        kind = TypeAdapter(IcebergType).validate_python(text)
-        return Bucket(buckets).transform(kind)(uuid.UUID(str(value)) if is_uuid and value else value)
-
-    return bucket
+def _local_micros(column: Column) -> Column:
+    """Microseconds since 1970 of a timestamp without zone; a cast would go through the session's zone, in which hours
+    are missing or twice."""
+    micros = (F.date_part(F.lit("SECOND"), column) * F.lit(1_000_000)).cast("long")
+    minutes = (F.unix_date(column.cast("date")).cast("long") * 24 + F.hour(column)) * 60 + F.minute(column)
+    return minutes * F.lit(60_000_000) + micros
 
 
 def _truncate(column: Column, kind: iceberg.IcebergType, width: int) -> Column:
     if isinstance(kind, (iceberg.StringType, iceberg.BinaryType)):
         return F.substring(column, 1, width)
-    if isinstance(kind, iceberg.DecimalType):
-        step = F.lit(width).cast("decimal(38,0)") / F.lit(10**kind.scale).cast("decimal(38,0)")
-        return F.floor(column / step)
-    return column - F.pmod(column, F.lit(width))
+    step = F.lit(Decimal(width).scaleb(-kind.scale)) if isinstance(kind, iceberg.DecimalType) else F.lit(width)
+    # values so small that this would overflow share a key
+    return F.try_subtract(column, F.pmod(column, step))
 
 
 def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Column:
@@ -120,7 +118,7 @@ def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Col
         column = F.date_add(F.lit(date(1970, 1, 1)), days)
     elif isinstance(kind, iceberg.TimestampType):
         if transform is HourTransform:
-            return F.date_trunc("HOUR", column)
+            return F.unix_date(column.cast("date")) * 24 + F.hour(column)
         column = column.cast("date")
     return {DayTransform: column, MonthTransform: F.trunc(column, "MM"), YearTransform: F.trunc(column, "YYYY")}[
         transform

@@ -55,7 +55,7 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
     if not session.is_cheap_to_read_again(df):
         return _unseen(settings, policy, key, cores, learned(layout, policy))
     columns = routing.source_columns(spec, schema)
-    counted = count_rows(df.withColumn(routing.KEY, key), settings, columns, routing.KEY)
+    counted = count_rows(df, settings, columns, key)
     if not counted:
         return BatchShape(1, None, {}, 0)
     bytes_per_row = learned(layout, policy) or measure_rows(df, settings) or DEFAULT_BYTES_PER_ROW

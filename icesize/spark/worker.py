@@ -18,10 +18,8 @@ from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.conform import Conformer
 from icesize.parquet.merge import MergeTask, merge
 from icesize.parquet.names import FileNames
-from icesize.parquet.partition import split_by_partition
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import use_system_memory, write_rows
-from icesize.planning.layout import PartitionKey
 
 ANSWERS = "answer binary"
 """Spark schema of what each function yields; the column holds pickles of our own workers, never of stored data."""
@@ -65,43 +63,6 @@ class WriteRows:
             return
         if files:
             yield _answer(files)
-
-
-@dataclass(frozen=True)
-class CountRows:
-    """Counts the rows of each partition; answers with {(routing key, partition): rows}.
-
-    Its input has the source columns of the partition values, then the routing key.
-    """
-
-    settings: WriteSettings
-    key: str
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counts: dict[tuple[int, PartitionKey], int] = {}
-        conform = Conformer(self.settings)
-        try:
-            for batch in batches:
-                table = pa.Table.from_batches([batch])
-                rows = conform(table.drop_columns([self.key]))
-                for partition, keys in _keys_by_partition(rows, table.column(self.key), self.settings):
-                    for key, n in keys.items():
-                        counts[key, partition] = counts.get((key, partition), 0) + n
-        except IcesizeError as error:
-            yield _answer(error)
-            return
-        if counts:
-            yield _answer(counts)
-
-
-def _keys_by_partition(
-    rows: pa.Table, keys: pa.ChunkedArray, settings: WriteSettings
-) -> Iterator[tuple[PartitionKey, dict[int, int]]]:
-    """Rows per routing key in each partition; usually one key, whose count is the partition's."""
-    groups = split_by_partition(rows.append_column("_icesize_key", keys), settings)
-    for partition, group in groups:
-        counted = group.column("_icesize_key").value_counts()
-        yield partition, {pair["values"].as_py(): pair["counts"].as_py() for pair in counted}
 
 
 def pruned(settings: WriteSettings, columns: list[str]) -> WriteSettings:

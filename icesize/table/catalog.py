@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
+from urllib.parse import quote
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from icesize.errors import TableError, TableNotFound, UnsupportedTable
+from icesize.table.request import brief
 
 HTTP_TIMEOUT_SECONDS = 60.0
 """Seconds without an answer after which a catalog call fails; PyIceberg 0.12 sets none and would wait for ever."""
@@ -57,6 +59,7 @@ def pyiceberg_properties(name: str, conf: Mapping[str, str]) -> dict[str, str]:
     kind = _kind(name, spark)
     properties = {_RENAMED.get(k, k): v for k, v in spark.items() if k not in _JAVA_ONLY and not k.startswith("cache.")}
     properties["type"] = _TYPES[kind]
+    _auth(name, properties)
     if kind == "jdbc":
         _jdbc(properties)
     if properties.pop("s3.path-style-access", "").lower() == "false":
@@ -78,6 +81,19 @@ def _kind(name: str, spark: Mapping[str, str]) -> str:
     return kind
 
 
+def _auth(name: str, properties: dict[str, str]) -> None:
+    """What `rest.auth.type` chooses, in place: PyIceberg finds OAuth 2 and SigV4 by their other properties."""
+    kind = properties.pop("rest.auth.type", "oauth2").lower()
+    if kind == "sigv4":
+        properties["rest.sigv4-enabled"] = "true"
+    elif kind not in ("oauth2", "none"):
+        raise UnsupportedTable(
+            f"Cannot open catalog '{name}': 'rest.auth.type' is '{kind}'; pass a PyIceberg catalog object made with "
+            "its 'auth' property (open(spark, name, catalog=...))",
+            catalog=name,
+        )
+
+
 def _jdbc(properties: dict[str, str]) -> None:
     """Turn a JDBC address into SQLAlchemy's, in place; both sides then share one database and catalog name."""
     address = properties.get("uri", "").removeprefix("jdbc:")
@@ -90,25 +106,29 @@ def _jdbc(properties: dict[str, str]) -> None:
         properties["uri"] = f"sqlite:///{path}"
         return
     driver = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}.get(scheme, scheme)
-    login = f"{user}:{password}@" if user else ""
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
     properties["uri"] = f"{driver}://{login}{rest.removeprefix('//')}"
 
 
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
     """A catalog by name: from the given properties, or by PyIceberg's own configuration (file and environment).
 
-    Raises TableNotFound when neither knows the name.
+    Raises TableNotFound when neither knows the name, TableError when it cannot be opened.
     """
     try:
         catalog = load_catalog(name, **(properties or {}))
-    except (ValueError, NoSuchTableError) as error:
-        if properties:
-            raise TableError(f"Cannot open catalog '{name}': {error}", catalog=name) from error
-        raise TableNotFound(
-            f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
-            "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
-            catalog=name,
-        ) from error
+    except Exception as error:  # of PyIceberg, its HTTP client or its database driver: they have no common base
+        if not properties and isinstance(error, ValueError):
+            raise TableNotFound(
+                f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
+                "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
+                catalog=name,
+            ) from None
+        told = brief(error)
+        for key, value in (properties or {}).items():
+            told = told.replace(value, f"<{key}>") if key != "type" and len(value) > 3 else told
+        # not chained: the original text may hold a password
+        raise TableError(f"Cannot open catalog '{name}': {told}", catalog=name) from None
     return with_timeout(catalog)
 
 
@@ -158,14 +178,16 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     except NoSuchNamespaceError:
         namespace = ".".join(identifier[:-1])
         return TableNotFound(f"Cannot find table '{name}': there is no namespace '{namespace}'", table=name)
+    except Exception:
+        known = []  # the right to list is another one than the right to load
     return TableNotFound(f"Cannot find table '{name}'" + _nearest(identifier[-1], known), table=name)
 
 
 def _is_view(catalog: Catalog, identifier: tuple[str, ...]) -> bool:
     try:
         return catalog.view_exists(identifier)
-    except (NotImplementedError, AttributeError, ValueError):
-        return False  # most catalogs know no views
+    except Exception:
+        return False  # most catalogs know no views, and each says so in its own way
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -179,7 +201,8 @@ def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -
     metadata = table.metadata
     if metadata.format_version > 2:
         raise UnsupportedTable(
-            f"Cannot work on '{name}': its format version is {metadata.format_version}; icesize writes versions 1 and 2",
+            f"Cannot work on '{name}': its format version is {metadata.format_version}; "
+            "icesize writes versions 1 and 2",
             table=name,
         )
     if metadata.properties.get("write.wap.enabled", "").lower() == "true":
@@ -202,4 +225,4 @@ def namespace_and_table(catalog: Catalog, name: str) -> tuple[str, ...]:
         parts = parts[1:]
     if len(parts) < 2 or not all(parts):
         raise TableNotFound(f"Cannot find table '{name}': expected NAMESPACE.TABLE", table=name)
-    return cast("tuple[str, ...]", parts)
+    return parts

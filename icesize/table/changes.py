@@ -8,29 +8,37 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, ancestors_of
 
 from icesize.planning.layout import PartitionKey
-from icesize.table.manifests import ADDED, read_entries
-from icesize.table.request import RUN_ID
+from icesize.table.manifests import read_entries
+from icesize.table.request import BASE_ID, RUN_ID
 
 
 def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey] | None:
-    """Partitions with files added by others since the newest REPLACE snapshot of ours.
+    """Partitions with files added by others since the newest REPLACE snapshot of ours was *planned*.
 
-    None means all of them: there is no such snapshot, or it has expired. Stateless, so it holds after a restart.
+    What others committed between that plan and its commit was not considered by it. None means all partitions: there
+    is no such snapshot, or it has expired. Stateless, so it holds after a restart.
     """
     newer: set[int] = set()
+    ours: set[int] = set()
+    base: str | None = None
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
-        summary = snapshot.summary
-        if summary and summary.operation == Operation.REPLACE and RUN_ID in summary.additional_properties:
+        if str(snapshot.snapshot_id) == base:
             break
-        newer.add(snapshot.snapshot_id)
-    else:
+        facts = snapshot.summary.additional_properties if snapshot.summary else {}
+        if base is None and snapshot.summary and snapshot.summary.operation == Operation.REPLACE and RUN_ID in facts:
+            ours.add(snapshot.snapshot_id)
+            base = facts.get(BASE_ID, "")
+        else:
+            newer.add(snapshot.snapshot_id)
+    if base is None:
         return None
     head = metadata.current_snapshot()
     manifests = head.manifests(io) if head and newer else []
+    # our REPLACE rewrote entries of its rivals too: they keep their snapshot id in our manifests
     return {
         PartitionKey(manifest.partition_spec_id, entry.values)
         for manifest in manifests
-        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id in newer
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id in newer | ours
         for entry in read_entries(io, manifest, with_data=False)
-        if entry.status == ADDED or entry.snapshot_id in newer
+        if entry.snapshot_id in newer
     }

@@ -36,9 +36,14 @@ class DeleteIndex:
                 if (entry.sequence_number or 0) <= above:
                     continue
                 by_partition[PartitionKey(manifest.partition_spec_id, entry.values)].append(entry)
-                if entry.content == DataFileContent.EQUALITY_DELETES and not entry.values:
+                # also a partition without values: a spec whose fields were all dropped (void, format v1) is one
+                if entry.content == DataFileContent.EQUALITY_DELETES and all(v is None for v in entry.values):
                     everywhere.append(entry)
         return cls(dict(by_partition), everywhere)
+
+    def concerns(self, partition: PartitionKey) -> bool:
+        """Whether any delete of this index could apply to files of the partition."""
+        return bool(self.everywhere) or partition in self.by_partition
 
     def applies(self, file: FileFact) -> bool:
         """Whether some delete of this index hits rows of `file` (or may: bounds can only rule it out)."""
@@ -52,8 +57,18 @@ def _hits(delete: Entry, file: FileFact) -> bool:
         return number > file.sequence_number
     if number < file.sequence_number:
         return False
+    path = _plain(file.path)
     if delete.referenced_path is not None:
-        return delete.referenced_path == file.path
-    lowest, highest, path = delete.lowest_path, delete.highest_path, file.path
+        return _plain(delete.referenced_path) == path
+    if delete.lowest_path is None or delete.highest_path is None:
+        return True
+    lowest, highest = _plain(delete.lowest_path), _plain(delete.highest_path)
+    if len(delete.lowest_path) - len(lowest) != len(delete.highest_path) - len(highest):
+        return True  # paths of two spellings do not lie between these two
     # bounds may be truncated: compare only as many characters as they have
-    return (lowest is None or path[: len(lowest)] >= lowest) and (highest is None or path[: len(highest)] <= highest)
+    return path[: len(lowest)] >= lowest and path[: len(highest)] <= highest
+
+
+def _plain(path: str) -> str:
+    """Local paths without their scheme: Java writes `file:/x` where Python writes `file:///x`."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith(("file:", "/")) else path

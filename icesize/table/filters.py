@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import (
     bind,
@@ -49,7 +49,7 @@ def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     expression = _parsed(where)
     if isinstance(expression, AlwaysTrue):
         return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
-    projections = {spec_id: _project(metadata, spec_id, expression) for spec_id in metadata.specs()}
+    projections = _projections(metadata, expression)
     strict = {i: _evaluator(metadata, i, s) for i, (s, _) in projections.items()}
     inclusive = {i: _evaluator(metadata, i, e) for i, (_, e) in projections.items()}
     manifests = {
@@ -73,23 +73,34 @@ def _parsed(where: Where) -> BooleanExpression:
         raise TableError(f"Cannot read the filter {where!r}: {str(error).splitlines()[0]}", where=where) from error
 
 
-def _project(
-    metadata: TableMetadata, spec_id: int, expression: BooleanExpression
-) -> tuple[BooleanExpression, BooleanExpression]:
-    """(strict, inclusive) over the fields of one spec; a filter that names those fields already is both."""
-    spec, schema = metadata.specs()[spec_id], metadata.schema()
+def _projections(
+    metadata: TableMetadata, expression: BooleanExpression
+) -> dict[int, tuple[BooleanExpression, BooleanExpression]]:
+    """(strict, inclusive) over the fields of each spec. A filter over partition fields is both where a spec has them;
+    of a spec without them nothing is known: its partitions may match, none as a whole.
+    """
+    schema = metadata.schema()
+    unbound = _why_unbound(schema, expression)
+    if unbound is None:
+        return {
+            i: (strict_projection(schema, spec)(expression), inclusive_projection(schema, spec)(expression))
+            for i, spec in metadata.specs().items()
+        }
+    named = {i for i in metadata.specs() if _why_unbound(_partition_schema(metadata, i), expression) is None}
+    if not named:
+        fields = ", ".join(f.name for f in metadata.spec().fields) or "none"
+        raise TableError(
+            f"Cannot filter: {unbound}; columns are {', '.join(schema.column_names)}, partition fields are {fields}"
+        )
+    return {i: (expression, expression) if i in named else (AlwaysFalse(), AlwaysTrue()) for i in metadata.specs()}
+
+
+def _why_unbound(schema: Schema, expression: BooleanExpression) -> ValueError | None:
     try:
         bind(schema, expression, case_sensitive=True)
     except ValueError as error:
-        try:
-            bind(_partition_schema(metadata, spec_id), expression, case_sensitive=True)
-        except ValueError:
-            fields = ", ".join(f.name for f in spec.fields) or "none"
-            raise TableError(
-                f"Cannot filter: {error}; columns are {', '.join(schema.column_names)}, partition fields are {fields}"
-            ) from error
-        return expression, expression
-    return strict_projection(schema, spec)(expression), inclusive_projection(schema, spec)(expression)
+        return error
+    return None
 
 
 def _evaluator(metadata: TableMetadata, spec_id: int, expression: BooleanExpression) -> Callable[[Record], bool]:

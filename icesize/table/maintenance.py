@@ -37,7 +37,10 @@ class Maintenance:
     notes: tuple[str, ...] = ()
 
     def run(self) -> Report:
-        """Merge and commit. Raises CommitConflict, CommitStateUnknown, or RewriteFailed when no group could be merged."""
+        """Merge and commit; groups that could not be merged are named in the report.
+
+        Raises TableError, CommitConflict or CommitStateUnknown.
+        """
         watch = Stopwatch(self.environment)
         run_id = self.environment.new_id()
         failpoints.reach("planned")
@@ -77,5 +80,6 @@ class Maintenance:
 
     def _report(self, results: MergeResults, outcome: CommitOutcome, seconds: Mapping[str, float]) -> Report:
         return report_of(
-            self.current.name, self.plan, self.layout, [], results, outcome, seconds, (*self.current.warnings, *self.notes)
-        )
+            self.current.name, self.plan, self.layout, [], results, outcome, seconds,
+            (*self.current.warnings, *self.notes),
+        )  # fmt: skip

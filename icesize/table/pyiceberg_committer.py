@@ -13,14 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    BadRequestError,
-    CommitFailedException,
-    ForbiddenError,
-    NoSuchTableError,
-    TooManyRequestsError,
-    UnauthorizedError,
-)
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -40,7 +33,16 @@ from pyiceberg.table.update import (
 from icesize.table import catalog as catalogs
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import read_entries
-from icesize.table.request import RUN_ID, CommitRequest, SwapLost, SwapRefused
+from icesize.table.request import (
+    BASE_EXPIRED,
+    BASE_ID,
+    RUN_ID,
+    CommitRequest,
+    SwapBusy,
+    SwapLost,
+    SwapRefused,
+    brief,
+)
 from icesize.table.snapshots import SnapshotBuilder
 
 LOG = logging.getLogger("icesize")
@@ -50,6 +52,12 @@ _RIGHTS = (
     "and to set its properties (in Polaris TABLE_WRITE_DATA and TABLE_WRITE_PROPERTIES), because the ledger of "
     "committed batches is a table property; nothing is visible"
 )
+
+_OTHER_BRANCH = "older than last sequence number"
+"""How catalogs say that another branch of the table was committed to: sequence numbers are shared by all branches."""
+
+_MAY_HAVE_LANDED = (408, 409)
+"""Answers of class 4xx after which one has to look."""
 
 
 @dataclass
@@ -105,9 +113,8 @@ class PyIcebergLoaded:
         victims = {v.path: v for g in request.merged for v in g.victims}
         if self.head_id == request.base_snapshot_id:
             return {}
-        known = {s.snapshot_id for s in self.table.metadata.snapshots}
-        if request.base_snapshot_id not in known:
-            return dict.fromkeys(victims, "the snapshot it was planned on has expired")
+        if not self._knows(request.base_snapshot_id):
+            return dict.fromkeys(victims, BASE_EXPIRED)
         lost = dict.fromkeys(victims.keys() - self._live_victims(request), "another writer removed a file of it")
         deletes = DeleteIndex.of(
             self.table.io, self._manifests(ManifestContent.DELETES), above=request.base_sequence_number
@@ -120,7 +127,8 @@ class PyIcebergLoaded:
     def _live_victims(self, request: CommitRequest) -> set[str]:
         """Manifests never change: a victim whose manifest is still listed lives; the others are looked up."""
         manifests = {m.manifest_path: m for m in self._manifests(ManifestContent.DATA)}
-        live, missing = set(), set()
+        live: set[str] = set()
+        missing: set[str] = set()
         for victim in (v for g in request.merged for v in g.victims):
             (live if victim.manifest_path in manifests else missing).add(victim.path)
         if missing:
@@ -130,6 +138,20 @@ class PyIcebergLoaded:
                     entries = read_entries(self.table.io, manifest, with_data=False)
                     live |= {e.path for e in entries if e.path in missing}
         return live
+
+    def later_than(self, before: PyIcebergLoaded) -> bool:
+        """Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell."""
+        new, old = self._counters(), before._counters()
+        if any(n > o for n, o in zip(new, old, strict=True)):
+            return True
+        return self.head_id != before.head_id and (before.head_id is None or self._knows(before.head_id))
+
+    def _counters(self) -> tuple[int, ...]:
+        metadata = self.table.metadata
+        return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
+
+    def _knows(self, snapshot_id: int | None) -> bool:
+        return any(s.snapshot_id == snapshot_id for s in self.table.metadata.snapshots)
 
     def _manifests(self, content: ManifestContent) -> list[ManifestFile]:
         head = self.table.metadata.current_snapshot()
@@ -181,7 +203,7 @@ class PyIcebergCommitter:
             updates=(
                 *(AddSnapshotUpdate(snapshot=s) for s in snapshots),
                 _set_main(metadata.refs.get(MAIN_BRANCH), snapshots[-1].snapshot_id),
-                *([SetPropertiesUpdate(updates={request.ledger.key: request.ledger.to_json()})] if request.ledger else []),
+                *_ledger_update(request),
             ),
             written=builder.written,
             snapshots=[(s.snapshot_id, s.summary.operation.value) for s in snapshots if s.summary],
@@ -195,6 +217,8 @@ class PyIcebergCommitter:
         if request.appended:
             snapshots.append(builder.append(request.appended, summary))
         if request.merged:
+            if request.base_snapshot_id is not None:
+                summary[BASE_ID] = str(request.base_snapshot_id)
             victims = [v for g in request.merged for v in g.victims]
             outputs = [f for g in request.merged for f in g.outputs]
             snapshots.append(builder.replace(victims, outputs, summary))
@@ -207,16 +231,20 @@ class PyIcebergCommitter:
         """
         try:
             self._catalog.commit_table(loaded.table, staged.requirements, staged.updates)
-        except (CommitFailedException, TooManyRequestsError) as error:
-            raise SwapLost(str(error)) from error
+        except CommitFailedException as error:
+            raise SwapLost(brief(error)) from error
+        except TooManyRequestsError as error:
+            raise SwapBusy(brief(error)) from error
         except ForbiddenError as error:
             raise SwapRefused(_RIGHTS.format(name=loaded.name)) from error
-        except (BadRequestError, UnauthorizedError, NoSuchTableError) as error:
-            raise SwapRefused(f"Cannot commit to '{loaded.name}': the catalog refused it ({error})") from error
-        except ValueError as error:
-            # the SQL catalog's own check, met when another branch of the table was committed to
-            if type(error) is ValueError and "older than last sequence number" in str(error):
-                raise SwapLost(str(error)) from error
+        except Exception as error:
+            status = _status_of(error)
+            definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
+            if _OTHER_BRANCH in str(error) and (definite or type(error) is ValueError):
+                raise SwapLost(brief(error)) from error
+            if definite:
+                refused = f"Cannot commit to '{loaded.name}': the catalog refused it ({brief(error)})"
+                raise SwapRefused(refused) from error
             raise
 
     def discard(self, staged: PyIcebergStaged) -> None:
@@ -233,6 +261,16 @@ class PyIcebergCommitter:
                 self._table.io.delete(path)
             except Exception:  # best effort, and it must not hide the error that led here
                 LOG.info("could not remove %s; orphan cleanup will", path)
+
+
+def _ledger_update(request: CommitRequest) -> list[TableUpdate]:
+    entry = request.ledger
+    return [SetPropertiesUpdate(updates={entry.key: entry.to_json()})] if entry else []
+
+
+def _status_of(error: Exception) -> int:
+    """HTTP status of the answer behind an error of PyIceberg's REST client, 0 where there is none."""
+    return int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))
 
 
 def _set_main(existing: object, snapshot_id: int) -> SetSnapshotRefUpdate:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
@@ -133,52 +133,49 @@ def _assemble(
     return {
         key: PartitionFacts(
             key, labels.of(key), c.files, c.size_bytes, c.rows,
-            tuple(_with_obstacle(f, metadata.default_spec_id, deletes) for f in c.small),
+            _with_obstacles(c.small, key, metadata.default_spec_id, deletes),
             ages.since(c.newest),
         )
         for key, c in totals.items()
     }  # fmt: skip
 
 
-def _with_obstacle(file: FileFact, spec_id: int, deletes: DeleteIndex) -> FileFact:
-    """The file with why it must not be merged now; that depends on the snapshot, so it is not kept per manifest."""
-    reason = file.obstacle
-    if reason is None and file.partition.spec_id != spec_id:
-        reason = SkipReason.OLD_SPEC
-    if reason is None and deletes.applies(file):
-        reason = SkipReason.HAS_DELETES
-    if reason is file.obstacle:
-        return file
-    return FileFact(
-        file.path, file.size_bytes, file.rows, file.partition, file.sequence_number, reason, file.manifest_path
-    )
+def _with_obstacles(
+    files: list[FileFact], key: PartitionKey, spec_id: int, deletes: DeleteIndex
+) -> tuple[FileFact, ...]:
+    """The files with why they must not be merged now; that depends on the snapshot, so it is not kept per manifest."""
+    if key.spec_id != spec_id:
+        return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
+    if not deletes.concerns(key):
+        return tuple(files)
+    return tuple(replace(f, obstacle=SkipReason.HAS_DELETES) if deletes.applies(f) else f for f in files)
 
 
 class CommitAges:
     """How many commits that added rows came after a file: `since(stamp(sequence number, snapshot id))`.
 
     Merged files keep the newest sequence number of their inputs, so merging does not make a partition young again.
-    Format v1 has no sequence numbers: there the position of the file's snapshot in the history stands for it. Expired
-    snapshots cannot be counted; every commit of ours takes at most two sequence numbers, which gives a lower bound.
+    Format v1 has no sequence numbers: there the timestamp of the file's snapshot stands for it. Expired snapshots
+    cannot be counted; every commit of ours takes at most two sequence numbers, which gives a lower bound.
     """
 
     def __init__(self, metadata: TableMetadata) -> None:
         head = metadata.current_snapshot()
         history: list[Snapshot] = list(reversed(list(ancestors_of(head, metadata))))
         self._numbered = metadata.format_version > 1
-        self._position = {s.snapshot_id: i + 1 for i, s in enumerate(history)}
+        self._time = {s.snapshot_id: s.timestamp_ms for s in history}
         self._head = (head.sequence_number or 0) if head else 0
-        self._commits = [
-            (s.sequence_number or 0) if self._numbered else self._position[s.snapshot_id]
+        self._commits = sorted(
+            (s.sequence_number or 0) if self._numbered else s.timestamp_ms
             for s in history
             if s.summary is None or s.summary.operation != Operation.REPLACE
-        ]
+        )
 
     def stamp(self, sequence_number: int | None, snapshot_id: int | None) -> int:
         """A number that orders files by the commit that brought their newest rows."""
         if self._numbered:
             return sequence_number or 0
-        return self._position.get(snapshot_id or 0, 0)
+        return self._time.get(snapshot_id or 0, 0)
 
     def since(self, stamp: int) -> int:
         """Commits that added rows after the one with this stamp."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
@@ -12,10 +12,18 @@ from icesize.table.ledger import LedgerEntry
 
 RUN_ID = "icesize.run-id"
 """Snapshot summary key that identifies one commit request through all its attempts."""
+BASE_ID = "icesize.base-snapshot-id"
+"""Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
+BASE_EXPIRED = "the snapshot it was planned on has expired"
+"""Why merges are dropped when nobody can tell any more what happened to their victims."""
 
 
 class SwapLost(Exception):
-    """Another commit came first, or the catalog asks to come again later; nothing of ours landed."""
+    """The catalog says that another commit came first. It is looked up before it is believed: 409 may come late."""
+
+
+class SwapBusy(SwapLost):
+    """The catalog asks to come again later: a definite no that no rival's commit explains."""
 
 
 class SwapRefused(Exception):
@@ -70,6 +78,9 @@ class CommitOutcome:
     already_committed: bool = False
 
 
+L = TypeVar("L", bound="Loaded")
+
+
 class Loaded(Protocol):
     """A table as the catalog had it at one moment."""
 
@@ -88,6 +99,8 @@ class Loaded(Protocol):
     def snapshots_of(self, run_id: str) -> list[tuple[int, str]]: ...
     def any_live(self, paths: Collection[str]) -> bool: ...
     def lost_victims(self, request: CommitRequest) -> dict[str, str]: ...
+    def later_than(self: L, before: L) -> bool:
+        """Whether something that a swap on `before` asserts has certainly changed since; a stale answer is no proof."""
 
 
 class Staged(Protocol):
@@ -97,11 +110,21 @@ class Staged(Protocol):
     def snapshots(self) -> list[tuple[int, str]]: ...
 
 
-class Committer(Protocol):
-    """How one kind of catalog is talked to. `swap` raises SwapLost, SwapRefused, or anything else when it is unknown."""
+LoadedT = TypeVar("LoadedT", bound=Loaded)
+StagedT = TypeVar("StagedT", bound=Staged)
 
-    def load(self) -> Loaded: ...
-    def stage(self, loaded: Loaded, request: CommitRequest) -> Staged: ...
-    def swap(self, loaded: Loaded, staged: Staged) -> None: ...
-    def discard(self, staged: Staged) -> None: ...
+
+class Committer(Protocol[LoadedT, StagedT]):
+    """How one kind of catalog is talked to. `swap` raises SwapLost, SwapRefused, or anything else for unknown."""
+
+    def load(self) -> LoadedT: ...
+    def stage(self, loaded: LoadedT, request: CommitRequest) -> StagedT: ...
+    def swap(self, loaded: LoadedT, staged: StagedT) -> None: ...
+    def discard(self, staged: StagedT) -> None: ...
     def delete_data_files(self, paths: Iterable[str]) -> None: ...
+
+
+def brief(error: BaseException) -> str:
+    """Class and first line only: bodies of catalog answers can be pages, and may hold what must not be logged."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

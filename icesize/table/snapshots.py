@@ -8,7 +8,7 @@ keeps one manifest per touched manifest, and each commit then touches more of th
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
@@ -36,8 +36,9 @@ class SnapshotBuilder:
         self._parent = table.metadata.current_snapshot()
         self._manifests = self._parent.manifests(table.io) if self._parent else []
         self._numbered = table.metadata.format_version > 1
-        self._sequence_number = table.metadata.last_sequence_number if self._numbered else 0
-        self._now_ms = now_ms
+        self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
+        # readers refuse metadata whose last update lies before its own history, so a clock that went back must not show
+        self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.written: list[str] = []
 
     def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
@@ -53,8 +54,7 @@ class SnapshotBuilder:
     ) -> Snapshot:
         """The same rows in other files. Every victim must be live; raises LookupError naming one that is not."""
         snapshot_id = self._metadata.new_snapshot_id()
-        wanted = {v.path for v in victims}
-        touched, survivors, deleted = self._split(wanted)
+        touched, survivors, deleted = self._split([v.path for v in victims])
         by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
         for file in outputs:
             by_spec[file.partition.spec_id].append(file)
@@ -67,12 +67,15 @@ class SnapshotBuilder:
         facts = _Totals(added=outputs, removed=victims).facts()
         return self._finish(snapshot_id, Operation.REPLACE, manifests, {**facts, **summary})
 
-    def _split(self, wanted: set[str]) -> tuple[set[str], dict[int, list[Entry]], dict[int, list[Entry]]]:
-        """Manifests that hold a wanted path, and by spec their entries: those that survive and those that go."""
+    def _split(self, wanted: Sequence[str]) -> tuple[set[str], dict[int, list[Entry]], dict[int, list[Entry]]]:
+        """Manifests that hold a wanted path, and by spec their entries: those that survive and those that go.
+
+        A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
+        """
         touched: set[str] = set()
         survivors: dict[int, list[Entry]] = defaultdict(list)
         deleted: dict[int, list[Entry]] = defaultdict(list)
-        missing = set(wanted)
+        missing = Counter(wanted)
         for manifest in self._manifests:
             if not missing or manifest.content != ManifestContent.DATA:
                 continue
@@ -81,8 +84,11 @@ class SnapshotBuilder:
                 continue
             touched.add(manifest.manifest_path)
             for entry in entries:
-                (deleted if entry.path in wanted else survivors)[manifest.partition_spec_id].append(entry)
-            missing -= {e.path for e in entries}
+                goes = missing[entry.path] > 0
+                (deleted if goes else survivors)[manifest.partition_spec_id].append(entry)
+                if goes:
+                    missing[entry.path] -= 1
+            missing = +missing
         if missing:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
         return touched, survivors, deleted
@@ -166,7 +172,7 @@ class _Totals:
             "deleted-data-files": len(removed),
             "deleted-records": sum(f.rows for f in removed),
             "removed-files-size": sum(f.size_bytes for f in removed),
-            "changed-partition-count": len({f.partition for f in (*added, *removed)}),
+            "changed-partition-count": len({f.partition for f in added} | {f.partition for f in removed}),
         }
         return {k: str(v) for k, v in counts.items() if v}
 

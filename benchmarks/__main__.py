@@ -1,0 +1,21 @@
+"""`python -m benchmarks NAME [options]`; `python -m benchmarks` lists the names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+NAMES = ("policy", "stream", "compact", "plan")
+
+
+def main(argv: list[str]) -> int:
+    """Run one benchmark; 2 when its name is unknown."""
+    if not argv or argv[0] not in NAMES:
+        print(f"usage: python -m benchmarks {{{','.join(NAMES)}}} [options]", file=sys.stderr)
+        return 2
+    importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,27 @@
+"""Runs a benchmark program in a process of its own, so that none warms up another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_ERROR_LINES_SHOWN = 12
+
+
+def run_child(module: str, *arguments: str) -> dict[str, Any]:
+    """The JSON object on the last line that `python -m module arguments` prints.
+
+    Raises RuntimeError with the end of its errors when it fails.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode != 0:
+        # Indented lines are stack frames, most of them Spark's own.
+        told = [line for line in done.stderr.splitlines() if line.strip() and not line[0].isspace()]
+        raise RuntimeError("\n".join([f"Cannot run {module} {' '.join(arguments)}:", *told[-_ERROR_LINES_SHOWN:]]))
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer

@@ -1,0 +1,157 @@
+"""icesize on the benchmark's rows, each run in a process of its own; the counterpart of `benchmarks.peers`.
+
+    python -m benchmarks.ours stream DATA WAREHOUSE --target-bytes 4000000 --partition hour
+    python -m benchmarks.ours compact WAREHOUSE --target-bytes 134217728
+
+Each prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import icesize
+from benchmarks import peers
+from benchmarks.children import run_child
+from benchmarks.generate import batch_files
+from icesize.planning.layout import PartitionKey
+from icesize.sized_table import SizedTable
+
+
+def stream(
+    data: Path, warehouse: Path, target_bytes: int, batches: int, partition: str, policy: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W."""
+    options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
+    return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options, "--policy", json.dumps(policy or {}))
+
+
+def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
+    """Compact the table in `warehouse` in a warm session."""
+    return run_child("benchmarks.ours", "compact", str(warehouse), "--target-bytes", str(target_bytes))
+
+
+def _stream(args: argparse.Namespace) -> dict[str, Any]:
+    spark = peers.session(peers.emptied(args.warehouse))
+    peers.create_stream_table(spark, args.data, "hash", args.target_bytes, args.partition)
+    table = icesize.open(spark, peers.TABLE, policy=json.loads(args.policy) or None)
+    sink = table.sink("benchmark")
+    seconds, most, reports = [], [], []
+    for i, file in enumerate(batch_files(args.data, args.batches)):
+        began = time.perf_counter()
+        reports.append(sink.run(spark.read.parquet(str(file)), i))
+        seconds.append(time.perf_counter() - began)
+        most.append(_most_small(table))
+    inspection = table.inspect()
+    ingested = sum(r.bytes_ingested for r in reports)
+    phases: Counter[str] = Counter()
+    for report in reports:
+        phases.update(report.seconds)
+    return {
+        "engine": "icesize",
+        "seconds": [round(s, 3) for s in seconds],
+        "files": inspection.files,
+        "live_bytes": inspection.size_bytes,
+        "rows": spark.table(peers.TABLE).count(),
+        "written_bytes": sum(r.bytes_written for r in reports),
+        "write_amplification": round(sum(r.bytes_written for r in reports) / ingested, 3),
+        "small_files_max": most,
+        "dropped_merges": sum(bool(r.conflicts) or "deadline" in " ".join(r.notes) for r in reports),
+        "operations": sorted({o for r in reports for o in r.operations}),
+        "commit_seconds": [r.seconds["commit"] for r in reports],
+        "phases": {k: round(v, 2) for k, v in phases.items()},
+        "files_per_partition_max": max(_partition_files(table).values()),
+        "cold_above_minimum": _cold_above_minimum(table),
+    }
+
+
+def _most_small(table: SizedTable) -> int:
+    return table.inspect().small_files_max
+
+
+def _layout(table: SizedTable) -> Any:
+    current = table._handle.load()
+    return current, table._handle.reader(current.policy).read(current.table.metadata, current.table.io)
+
+
+def _partition_files(table: SizedTable) -> dict[PartitionKey, int]:
+    return {key: facts.files for key, facts in _layout(table)[1].partitions.items()}
+
+
+def _cold_above_minimum(table: SizedTable) -> int:
+    """Cold partitions that could still become fewer files."""
+    current, layout = _layout(table)
+    due = {group.partition for group in table.plan().groups}
+    cold = {k for k, p in layout.partitions.items() if p.commits_since_append >= current.policy.cold_after_commits}
+    return len(due & cold)
+
+
+def _compact(args: argparse.Namespace) -> dict[str, Any]:
+    spark = peers.session(args.warehouse)
+    spark.range(1000).selectExpr("sum(id)").collect()
+    table = icesize.open(spark, peers.TABLE, policy={"target-file-size-bytes": args.target_bytes})
+    before = table.inspect()
+    began = time.perf_counter()
+    report = table.compact()
+    seconds = time.perf_counter() - began
+    return {
+        "engine": "icesize compact",
+        "seconds": round(seconds, 3),
+        "phases": report.seconds,
+        "before": {"files": before.files, "bytes": before.size_bytes},
+        "after": {"files": table.inspect().files},
+        "second_plan_groups": len(table.plan().groups),
+        "rows": spark.table(peers.TABLE).count(),
+    }
+
+
+def _plan(args: argparse.Namespace) -> dict[str, Any]:
+    from icesize.sized_table import SizedTable as Table
+
+    root = args.warehouse.resolve()
+    catalog = peers.catalog(root)
+    table: Table = icesize.open(None, "db.t", catalog=catalog)
+    began = time.perf_counter()
+    cold_groups = len(table.plan().groups)
+    cold = time.perf_counter() - began
+    began = time.perf_counter()
+    table.plan()
+    again = time.perf_counter() - began
+    catalog.close()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"cold_seconds": round(cold, 3), "again_seconds": round(again, 3), "peak_mib": round(peak), "groups": cold_groups}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ours", description="icesize, timed.")
+    commands = parser.add_subparsers(required=True)
+    streaming = commands.add_parser("stream")
+    streaming.add_argument("data", type=Path)
+    streaming.add_argument("--batches", type=int, default=None)
+    streaming.add_argument("--partition", choices=["hour", "day", "none"], default="hour")
+    streaming.add_argument("--policy", default="{}")
+    streaming.set_defaults(run=_stream)
+    compacting = commands.add_parser("compact")
+    compacting.set_defaults(run=_compact)
+    for command in (streaming, compacting):
+        command.add_argument("warehouse", type=Path)
+        command.add_argument("--target-bytes", type=int, required=True)
+    planning = commands.add_parser("plan")
+    planning.add_argument("warehouse", type=Path)
+    planning.set_defaults(run=_plan)
+    return parser
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = _parser().parse_args()
+    print(json.dumps(chosen.run(chosen)))

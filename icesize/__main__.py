@@ -1,0 +1,7 @@
+"""`python -m icesize` is `icesize`."""
+
+from __future__ import annotations
+
+from icesize.cli import main
+
+main(prog_name="icesize")

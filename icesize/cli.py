@@ -1,0 +1,219 @@
+"""The command line: parse, call the facade, print. Heavy imports wait inside the commands, so that `--help` is quick.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outcome of the commit unknown, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icesize.cli_options import Target, choice_options, pair_option, table_options
+from icesize.errors import CommitStateUnknown, EngineUnavailable, IcesizeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from icesize.planning.plan import Plan
+    from icesize.sized_table import SizedTable
+
+FAILED = 1
+UNKNOWN = 3
+INTERRUPTED = 130
+"""128 + SIGINT, as shells count."""
+
+_OUTSIDE = frozenset({"botocore", "py4j", "pyiceberg", "pyspark", "requests", "sqlalchemy", "thrift", "urllib3"})
+"""Packages whose exceptions tell of the world (no network, no right, no server), not of a mistake in icesize."""
+
+
+class _Group(click.Group):
+    """Turns errors into one line on standard error and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            _complain("interrupted: the table is as it was, or the whole commit is in it")
+            ctx.exit(INTERRUPTED)
+        except CommitStateUnknown as error:
+            _complain(str(error))
+            ctx.exit(UNKNOWN)
+        except IcesizeError as error:
+            _complain(str(error))
+            ctx.exit(FAILED)
+        except Exception as error:
+            if not _is_from_outside(error):
+                raise
+            # bodies of catalog answers can be pages
+            first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+            _complain(f"{type(error).__name__}: {first[:300]}")
+            ctx.exit(FAILED)
+
+
+def _is_from_outside(error: Exception) -> bool:
+    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError) or bool(modules & _OUTSIDE)
+
+
+def _complain(message: str) -> None:
+    from icesize.console import console_on, show_error
+
+    show_error(console_on(stderr=True), message)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="icesize", message="%(prog)s %(version)s")
+def main() -> None:
+    """Keeps the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE."""
+
+
+@main.command()
+@choice_options
+@table_options
+def inspect(target: Target, as_json: bool, where: str | None, policy: Mapping[str, str]) -> None:
+    """Show how well sized the files of TABLE are."""
+    from icesize.console import console_on, show_inspection
+
+    inspection = target.open(policy).inspect(where)
+    if as_json:
+        _print_json(inspection.to_dict())
+    else:
+        show_inspection(console_on(), inspection)
+
+
+@main.command()
+@choice_options
+@table_options
+def plan(target: Target, as_json: bool, where: str | None, policy: Mapping[str, str]) -> None:
+    """Show what `compact` would do to TABLE; change nothing."""
+    from icesize.console import console_on, show_plan
+
+    planned = target.open(policy).plan(where)
+    if as_json:
+        _print_json(planned.to_dict())
+    else:
+        show_plan(console_on(), planned, groups=True)
+
+
+@main.command()
+@click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'.")
+@click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host.")
+@pair_option("--conf", "A setting of the Spark session.")
+@choice_options
+@table_options
+def compact(
+    target: Target,
+    as_json: bool,
+    where: str | None,
+    policy: Mapping[str, str],
+    master: str | None,
+    remote: str | None,
+    conf: Mapping[str, str],
+) -> None:
+    """Merge the small files of TABLE to as few as possible, in one commit.
+
+    Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
+    """
+    if master and remote:
+        raise click.UsageError("--master and --remote exclude each other")
+    spark = _start_spark(master, remote, conf) if master or remote or conf else None
+    try:
+        done = _compact(target.open(policy, spark), where, spark, as_json)
+    finally:
+        if spark is not None:
+            spark.stop()
+    if not done:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _compact(sized: SizedTable, where: str | None, spark: SparkSession | None, as_json: bool) -> bool:
+    """Whether all is well: something was committed, or there was nothing to do."""
+    from icesize import console as show
+
+    out = show.console_on(stderr=as_json)
+    planned: list[Plan] = []
+
+    def on_plan(plan: Plan) -> None:
+        show.show_plan(out, plan)
+        planned.append(plan)
+        _check_size(plan, spark)
+
+    with show.merging(out, lambda: planned[0].bytes_to_write) as progress:
+        report = sized.compact(where, on_plan=on_plan, progress=progress)
+    if as_json:
+        _print_json(report.to_dict())
+    elif planned[0].groups:
+        show.show_report(out, report, known=planned[0].notes)
+    else:
+        show.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
+    return bool(report.snapshot_ids) or not planned[0].groups
+
+
+def _check_size(plan: Plan, spark: SparkSession | None) -> None:
+    """The facade's bound, told in the words of the command line."""
+    from icesize.planning.words import size_words
+    from icesize.sized_table import MAX_BYTES_WITHOUT_SPARK
+
+    if spark is None and plan.bytes_to_write > MAX_BYTES_WITHOUT_SPARK:
+        raise EngineUnavailable(
+            f"Cannot merge {size_words(plan.bytes_to_write)} of small files without Spark: the bound is "
+            f"{size_words(MAX_BYTES_WITHOUT_SPARK)}; add --master 'local[*]' (or --remote URL), or choose fewer "
+            "partitions with --where"
+        )
+
+
+def _start_spark(master: str | None, remote: str | None, conf: Mapping[str, str]) -> SparkSession:
+    from icesize.spark.launch import start_session
+
+    try:
+        return start_session("icesize compact", master=master, remote=remote, conf=conf)
+    except EngineUnavailable as error:
+        raise EngineUnavailable(
+            f"{error}. Without Spark `icesize inspect`, `plan`, `streams` and `compact` of up to 1 GiB work "
+            "(leave out --master, --remote and --conf)"
+        ) from error
+
+
+@main.command()
+@click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
+@table_options
+def streams(target: Target, as_json: bool, forget: str | None) -> None:
+    """List the streams that have committed to TABLE, each with its newest batch."""
+    from dataclasses import asdict
+
+    from icesize.console import console_on, show_line, show_streams
+
+    sized = target.open()
+    if forget is not None:
+        sized.forget_stream(forget)
+        if not as_json:
+            show_line(console_on(), f"forgot stream '{forget}' of {sized.name}")
+            return
+    entries = sized.streams()
+    if as_json:
+        _print_json([asdict(entry) for entry in entries])
+    else:
+        show_streams(console_on(), sized.name, entries)
+
+
+@main.command()
+@click.option("--path", metavar="DIR", help="Where catalog, tables and logs go; default: a new temporary directory.")
+@click.option("--batches", type=click.IntRange(1, 192), default=12, show_default=True, help="Micro-batches of events.")
+@click.option("--rows", type=click.IntRange(1), default=20_000, show_default=True, help="Events in each batch.")
+@click.option("--no-spark", is_flag=True, help="PyIceberg fills the table and icesize compacts it; needs no Java.")
+def demo(path: str | None, batches: int, rows: int, no_spark: bool) -> None:
+    """Stream events with late rows into two local tables, plainly and with icesize, and compare them."""
+    from icesize.console import console_on
+    from icesize.demo.run import run_demo
+
+    if not run_demo(console_on(), path, batches, rows, with_spark=not no_spark):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _print_json(data: object) -> None:
+    click.echo(json.dumps(data, indent=2))

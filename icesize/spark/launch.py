@@ -1,0 +1,54 @@
+"""Starts a Spark session for the command line. Importing this imports no pyspark; finding Java costs one process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from icesize.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def has_java() -> bool:
+    """Whether a Java runtime answers, in JAVA_HOME or on PATH (macOS has a `java` that only says where to get one)."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        return False
+    return subprocess.run([java, "-version"], capture_output=True, check=False).returncode == 0  # noqa: S603
+
+
+def start_session(
+    app: str, *, master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on `master` (default: Spark's own default, or `local[*]`), or of the Spark Connect server `remote`.
+
+    Workers on this machine run this Python. Raises EngineUnavailable when Java is missing or Spark does not start.
+    """
+    settings = dict(conf or {})
+    remote = remote or settings.pop("spark.remote", None)
+    if remote is None and not has_java():
+        raise EngineUnavailable("Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    where = remote or master or settings.get("spark.master") or "local[*]"
+    if where.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
+    builder = SparkSession.builder.appName(app)
+    builder = builder.remote(where) if remote else builder.master(where)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, ImportError, OSError, RuntimeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise EngineUnavailable(
+            f"Cannot start Spark at '{where}': {reason} (Spark 4 needs Java 17 or later)"
+        ) from error

@@ -1,0 +1,202 @@
+"""Streams: a real query through the sink into the REST catalog, and readers of the table that it keeps well sized."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from icesize import failpoints
+from icesize.failpoints import FailpointReached
+from icesize.report import Report
+from integration.tools import data_files, files_per_partition, operations, sized, spark_rows
+
+K = 3
+
+
+class Reader:
+    """A stream reader with default options: what it has seen, as often as it has seen it."""
+
+    def __init__(self, spark: SparkSession, table: str, checkpoint: Path) -> None:
+        self.seen: Counter[int] = Counter()
+        stream = spark.readStream.format("iceberg").load(table)
+        self._query = stream.writeStream.foreachBatch(self._take).option("checkpointLocation", str(checkpoint)).start()
+
+    def _take(self, df: DataFrame, batch_id: int) -> None:
+        self.seen.update(row["id"] for row in df.select("id").collect())
+
+    def catch_up(self) -> None:
+        """Wait for all that is committed; raises what the query failed with."""
+        self._query.processAllAvailable()
+
+    def stop(self) -> None:
+        self._query.stop()
+        self._query.awaitTermination()
+
+
+@contextmanager
+def reading(spark: SparkSession, table: str, checkpoint: Path) -> Iterator[Reader]:
+    reader = Reader(spark, table, checkpoint)
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def rows_of(spark: SparkSession, first: int, count: int = 40) -> DataFrame:
+    """Rows with ids from `first` on, in four partitions."""
+    return spark.range(first, first + count).selectExpr("id", "concat('h', id % 4) AS hour", "id * 1.5D AS v")
+
+
+def created(spark: SparkSession, table: str, version: int = 2) -> str:
+    spark.sql(
+        f"CREATE TABLE {table} (id bigint, hour string, v double) USING iceberg PARTITIONED BY (hour) "
+        f"TBLPROPERTIES ('format-version'='{version}')"
+    )
+    return table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [1, 2])
+def test_stream_readers_see_each_row_once(
+    spark: SparkSession, rest: Catalog, namespace: str, tmp_path: Path, version: int
+) -> None:
+    """Readers from before the first batch, from the middle, and restarted see each row once, through all merges."""
+    table = created(spark, f"rest.{namespace}.t", version)
+    sink = sized(spark, table).sink("s", query_id="q")
+    reports: list[Report] = []
+    with reading(spark, table, tmp_path / "before") as before:
+        for batch in range(4):
+            reports.append(sink.run(rows_of(spark, batch * 40), batch))
+            before.catch_up()
+        with reading(spark, table, tmp_path / "middle") as middle:
+            middle.catch_up()
+            for batch in range(4, 7):
+                reports.append(sink.run(rows_of(spark, batch * 40), batch))
+                before.catch_up()
+            middle.catch_up()
+    reports.append(sized(spark, table).compact())
+    with reading(spark, table, tmp_path / "before") as restarted:
+        sink.run(rows_of(spark, 280), 7)
+        restarted.catch_up()
+        before.seen += restarted.seen
+    middle.seen.update(range(280, 320))
+    with reading(spark, table, tmp_path / "after") as after:
+        after.catch_up()
+    each_once = Counter(range(320))
+    assert before.seen == each_once
+    assert middle.seen == each_once
+    assert after.seen == each_once
+    assert sum(r.files_removed for r in reports) > 8
+    assert {o for r in reports for o in r.operations} == {"append", "replace"}
+    assert set(operations(rest, f"{namespace}.t")) == {"append", "replace"}
+
+
+def event_files(spark: SparkSession, folder: Path, batches: int, rows: int = 60) -> Callable[[], DataFrame]:
+    """A stream over JSON files of events, one file per batch, in the order of their names."""
+    folder.mkdir()
+    for batch in range(batches):
+        first = batch * rows
+        lines = (f'{{"id": {i}, "hour": "h{i % 3 + batch // 4}", "v": {i / 4}}}' for i in range(first, first + rows))
+        (folder / f"{batch:03}.json").write_text("\n".join(lines))
+
+    def stream() -> DataFrame:
+        reader = spark.readStream.schema("id bigint, hour string, v double").option("maxFilesPerTrigger", 1)
+        return reader.json(str(folder))
+
+    return stream
+
+
+def run(stream: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: Path) -> StreamingQuery:
+    query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    started = query.trigger(availableNow=True).start()
+    try:
+        started.awaitTermination()
+    finally:
+        started.stop()
+    return started
+
+
+@pytest.mark.slow
+def test_a_query_through_the_rest_catalog_is_exact(
+    spark: SparkSession, rest: Catalog, namespace: str, tmp_path: Path
+) -> None:
+    """A query that fails before and after its commit and is started again commits each batch once, in order, k held."""
+    table = created(spark, f"rest.{namespace}.t")
+    stream = event_files(spark, tmp_path / "events", 9)
+    reports: list[Report] = []
+    most: list[int] = []
+
+    def listen(report: Report) -> None:
+        reports.append(report)
+        most.append(max(files_per_partition(rest, f"{namespace}.t").values()))
+        assert len(spark_rows(spark, table)) == 60 * (report.batch_id or 0) + 60
+
+    failing: Iterator[str | None] = iter(["files-written", "after-swap", None])
+    for point in failing:
+        sink = sized(spark, table).sink("events", listener=listen)
+        if point is None:
+            run(stream(), sink, tmp_path / "checkpoint")
+            break
+        with failpoints.armed(point, raise_at_third()), pytest.raises(Exception, match="FailpointReached"):
+            run(stream(), sink, tmp_path / "checkpoint")
+    assert spark_rows(spark, table) == sorted(((i, f"h{i % 3 + i // 240}", i / 4) for i in range(540)), key=repr)
+    batches = [r.batch_id for r in reports if not r.already_committed]
+    assert sorted(r.batch_id or 0 for r in reports) == list(range(9))
+    assert batches == sorted(batches)
+    assert sum(r.already_committed for r in reports) == 1
+    assert max(most) <= K
+    assert set(operations(rest, f"{namespace}.t")) == {"append", "replace"}
+    assert operations(rest, f"{namespace}.t").count("append") == 9
+    assert referenced(rest, f"{namespace}.t") == on_disk(rest, f"{namespace}.t")
+
+
+def raise_at_third() -> Callable[[], None]:
+    passed = iter(range(100))
+
+    def act() -> None:
+        if next(passed) == 2:
+            raise FailpointReached("here")
+
+    return act
+
+
+def referenced(catalog: Catalog, name: str) -> set[str]:
+    """Data files that some snapshot of the table holds, as plain paths."""
+    table = catalog.load_table(name)
+    paths = {
+        entry.data_file.file_path
+        for snapshot in table.metadata.snapshots
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+    }
+    return {"/" + path.removeprefix("file:").lstrip("/") for path in paths}
+
+
+def on_disk(catalog: Catalog, name: str) -> set[str]:
+    """Data files in the table's folder."""
+    location = catalog.load_table(name).location()
+    folder = Path("/" + location.removeprefix("file:").lstrip("/")) / "data"
+    return {str(path) for path in folder.rglob("*.parquet")}
+
+
+def test_spark_sees_a_batch_at_once_through_its_catalog_cache(
+    spark: SparkSession, rest: Catalog, namespace: str
+) -> None:
+    """With Spark's default catalog cache `spark.table` right after a batch, and after `compact`, sees the commit."""
+    table = created(spark, f"rest.{namespace}.t")
+    sink = sized(spark, table).sink("s", query_id="q")
+    for batch in range(2):
+        assert spark.table(table).count() == batch * 40
+        sink(rows_of(spark, batch * 40), batch)
+        assert spark.table(table).count() == batch * 40 + 40
+    sized(spark, table).compact()
+    files = spark.sql(f"SELECT count(*) FROM {table}.files").first()
+    assert files is not None
+    assert files[0] == len(data_files(rest, f"{namespace}.t")) == 4

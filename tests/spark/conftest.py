@@ -1,0 +1,88 @@
+"""Spark and an embedded catalog for the tests of the Spark floor: one JVM, `local[2]`, SQLite, a folder per test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from tests.spark.tools import Lake
+
+_JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Py4J and `collect()` leave sockets to the garbage collector; that is theirs to change."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        return False
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    words = answer.stderr.split('"')
+    version = words[1].split(".")[0] if len(words) > 1 else "0"
+    return answer.returncode == 0 and version.isdigit() and int(version) >= 17
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skips what needs a JVM where there is none."""
+    if not _has_java():
+        pytest.skip(_JAVA)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark without Iceberg's runtime: nothing here needs its jars."""
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    settings = {
+        "spark.driver.memory": "2g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    builder = SparkSession.builder.master("local[2]").appName("icesize tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """An empty SQLite catalog with the namespace `db`, and a warehouse, both of this test alone."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/lake")
+    catalog.create_namespace("db")
+    yield Lake(catalog, tmp_path)
+    catalog.close()
+
+
+@pytest.fixture(autouse=True)
+def no_merge_thread_left() -> Iterator[None]:
+    """Whatever a test does, no thread of a merge outlives the batch that started it."""
+    yield
+    assert [t.name for t in threading.enumerate() if t.name == "icesize-merges"] == []
