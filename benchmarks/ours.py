@@ -28,11 +28,12 @@ from icesize.sized_table import SizedTable
 
 
 def stream(
-    data: Path, warehouse: Path, target_bytes: int, batches: int, partition: str, policy: Mapping[str, int] | None = None
+    data: Path, warehouse: Path, target_bytes: int, batches: int, partition: str, policy: Mapping[str, int]
 ) -> dict[str, Any]:
     """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W."""
     options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
-    return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options, "--policy", json.dumps(policy or {}))
+    options += ["--policy", json.dumps(policy)]
+    return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options)
 
 
 def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
@@ -97,8 +98,10 @@ def _cold_above_minimum(table: SizedTable) -> int:
 
 def _compact(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(args.warehouse)
-    spark.range(1000).selectExpr("sum(id)").collect()
-    table = icesize.open(spark, peers.TABLE, policy={"target-file-size-bytes": args.target_bytes})
+    policy = {"target-file-size-bytes": args.target_bytes}
+    peers.make_warm_table(spark)
+    icesize.open(spark, peers.WARM_TABLE, policy=policy).compact()
+    table = icesize.open(spark, peers.TABLE, policy=policy)
     before = table.inspect()
     began = time.perf_counter()
     report = table.compact()
@@ -115,20 +118,18 @@ def _compact(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plan(args: argparse.Namespace) -> dict[str, Any]:
-    from icesize.sized_table import SizedTable as Table
-
     root = args.warehouse.resolve()
     catalog = peers.catalog(root)
-    table: Table = icesize.open(None, "db.t", catalog=catalog)
+    table = icesize.open(None, "db.t", catalog=catalog)
     began = time.perf_counter()
-    cold_groups = len(table.plan().groups)
+    groups = len(table.plan().groups)
     cold = time.perf_counter() - began
     began = time.perf_counter()
     table.plan()
     again = time.perf_counter() - began
     catalog.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"cold_seconds": round(cold, 3), "again_seconds": round(again, 3), "peak_mib": round(peak), "groups": cold_groups}
+    peak_mib = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return {"cold_seconds": round(cold, 3), "again_seconds": round(again, 3), "peak_mib": peak_mib, "groups": groups}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Distribution = Literal["hash", "none", "range"]
 Partition = Literal["hour", "day", "none"]
 TABLE = "c.db.t"
+WARM_TABLE = "c.db.warm"
 _PARTITIONING = {"hour": "PARTITIONED BY (hour)", "day": "PARTITIONED BY (days(event_time))", "none": ""}
 _WARM_UP_ROWS = 500_000
 _STATUSES = ("new", "paid", "sent", "done", "void")
@@ -189,10 +190,14 @@ def _rewrite(args: argparse.Namespace) -> dict[str, Any]:
 
 def _warm_up(spark: SparkSession, target_bytes: int) -> None:
     """Let the JVM compile what it will run, as in a maintenance session that has been up for a while."""
-    some = spark.table(TABLE).limit(_WARM_UP_ROWS).repartition(8)
-    some.writeTo("c.db.warm").using("iceberg").create()
+    make_warm_table(spark)
     _call_rewrite(spark, "db.warm", target_bytes)
-    spark.sql("DROP TABLE c.db.warm PURGE")
+
+
+def make_warm_table(spark: SparkSession) -> None:
+    """Copy some rows into another table of small files, to be compacted before the clock starts."""
+    some = spark.table(TABLE).limit(_WARM_UP_ROWS).repartition(8)
+    some.writeTo(WARM_TABLE).using("iceberg").create()
 
 
 def _call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str, Any]:

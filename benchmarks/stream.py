@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if args.commits:
         result["commit_growth"] = _commit_growth(newest["commit_seconds"])
         rows.append(("commit seconds, late / early batches", f"{result['commit_growth']:.2f}", "-"))
-    return finish(result, f"stream, partitioned by {args.partition}", ("", "icesize", "Iceberg append"), rows, args.json)
+    title = f"stream, partitioned by {args.partition}"
+    return finish(result, title, ("", "icesize", "Iceberg append"), rows, args.json)
 
 
 def _pair(root: Path, args: argparse.Namespace, first_ours: bool) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,7 +14,6 @@ from icesize.errors import TableNotFound
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import SparkSession
 
     from icesize.sized_table import SizedTable
 
@@ -36,8 +35,11 @@ class Target:
     catalog_uri: str | None = field(default=None, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def open(self, policy: Mapping[str, str] | None = None, spark: SparkSession | None = None) -> SizedTable:
-        """The table, ready to work on. Raises what `icesize.open` raises, click.UsageError for an unknown scheme."""
+    def open(self, policy: Mapping[str, str] | None = None, spark: Any = None) -> SizedTable:
+        """The table, ready to work on; `spark` is a SparkSession or None.
+
+        Raises what `icesize.open` raises, and click.UsageError for an unknown scheme.
+        """
         from icesize.sized_table import open as open_table
 
         catalog = self._catalog() if self.catalog_uri or self.properties else None

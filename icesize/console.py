@@ -49,8 +49,11 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
         _line(console, ("! ", "yellow"), sentence)
 
 
-def show_bars(console: Console, inspection: Inspection) -> None:
-    """One bar for small files, one for each of their size classes, one for well-sized files; all on one scale."""
+def show_bars(console: Console, inspection: Inspection, full_bar_files: int = 0) -> None:
+    """One bar for small files, one for each of their size classes, one for well-sized files; all on one scale.
+
+    A full bar stands for the most files that a line has, or for `full_bar_files` if that is more.
+    """
     well_sized = inspection.files - inspection.small_files
     limit = size_words(inspection.small_file_limit_bytes)
     rows = [
@@ -61,7 +64,7 @@ def show_bars(console: Console, inspection: Inspection) -> None:
     names = max(len(name) for name, *_ in rows)
     counts = max(len(f"{files:,}") for _, files, *_ in rows)
     cells = max(4, min(MOST_BAR_CELLS, console.width - names - counts - 16))
-    most = max(1, inspection.small_files, well_sized)
+    most = max(1, full_bar_files, inspection.small_files, well_sized)
     for name, files, size_bytes, style in rows:
         bar = _bar(files / most, cells, ascii_only=console.options.ascii_only)
         _line(console, f"{name:<{names}}  {files:>{counts},}  {size_words(size_bytes):>9}  ", (bar, style))

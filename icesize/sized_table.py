@@ -56,9 +56,7 @@ def open(
 
     Raises TableNotFound, UnsupportedTable or PolicyError.
     """
-    table = SizedTable(spark, name, catalog, policy, environment or Environment())
-    table.policy  # noqa: B018 - wrong names and settings are told here, not in the first batch
-    return table
+    return SizedTable(spark, name, catalog, policy, environment or Environment())
 
 
 class SizedTable:
@@ -77,13 +75,16 @@ class SizedTable:
         self._lock = threading.RLock()
         if spark is None:
             self._handle = _handle_without_spark(name, catalog, policy)
+            # wrong names and settings are told here, not by the first call
+            self._handle.load()
             self._source = None
         else:
             from icesize.spark import runtime
 
             token = runtime.remember_catalog(catalog) if catalog is not None else None
-            self._source = runtime.TableSource(name, policy, token)
-            self._handle, _ = runtime.handle_of(spark, self._source, runtime.state_of(self._source, None))
+            source = runtime.TableSource(name, policy, token)
+            self._handle, _ = runtime.handle_of(spark, source, runtime.state_of(source, None))
+            self._source = replace(source, table_uuid=self._handle.load().uuid)
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ INTS = ["0", "1", "-1", "9", "10", "-10", "-11", "34", "2147483647", "-214748364
 LONGS = ["0", "1", "-1", "99", "-100", "-101", "34L", "9223372036854775807L", "-9223372036854775807L", "NULL"]
 DECIMALS = ["0", "14.20", "-14.20", "10.65", "-10.65", "-0.05", "9999999.99", "-9999899.99", "0.01", "NULL"]
 WIDE = ["0", "14.20", "-14.20", "99999999999999999999999999999999.99", "-12345678901234567890.12", "0.1", "NULL"]
-STRINGS = ["''", "'iceberg'", "'ice'", "'zażółć gęślą'", "'日本語テキスト'", "'🧊🧊🧊🧊'", "'a/b=c d%'", "' x '", "NULL"]
+STRINGS = ["''", "'iceberg'", "'ice'", "'zażółć'", "'日本語テキスト'", "'🧊🧊🧊🧊'", "'a/b=c d%'", "' x '", "NULL"]
 BINARIES = ["X''", "X'00010203'", "X'FFFEFD'", "X'00'", "X'6963656265726700'", "NULL"]
 DATES = ["0001-01-01", "1582-10-15", "1899-12-31", "1969-12-31", "1970-01-01", "2000-02-29", "2026-11-20", "9999-12-31"]
 TIMES = [
@@ -63,7 +63,7 @@ def values(spark: SparkSession, kinds: dict[str, tuple[str, list[str]]]) -> Data
 
 
 def assert_twins(spark: SparkSession, rest: Catalog, namespace: str, columns: str, spec: str, df: DataFrame) -> None:
-    """The same rows through both writers: the same values of each partition field, the same partitions, the same rows."""
+    """The same rows through both writers: the same values of each partition field, and the same partitions."""
     for name in ("ours", "theirs"):
         spark.sql(f"CREATE TABLE rest.{namespace}.{name} ({columns}) USING iceberg PARTITIONED BY ({spec})")
     assert_same(spark, rest, namespace, df)
@@ -97,6 +97,7 @@ def described(kinds: dict[str, tuple[str, list[str]]]) -> str:
     return ", ".join(f"{name} {kind}" for name, (kind, _) in kinds.items())
 
 
+@pytest.mark.slow
 def test_identity_of_every_type(spark: SparkSession, rest: Catalog, namespace: str) -> None:
     """Identity partitions of each type that Spark writes are Iceberg's own, null and -0.0 included."""
     assert_twins(spark, rest, namespace, described(COLUMNS), ", ".join(COLUMNS), values(spark, COLUMNS))
@@ -162,7 +163,7 @@ def test_void_and_nested_sources(spark: SparkSession, rest: Catalog, namespace: 
 
 
 def test_iceberg_functions_agree_with_our_partitions(spark: SparkSession, rest: Catalog, namespace: str) -> None:
-    """What `system.bucket`, `truncate`, `years`, `months`, `days` and `hours` say of the rows is where icesize put them."""
+    """What `system.bucket`, `truncate`, `years`, `months`, `days`, `hours` say of rows is where icesize put them."""
     kinds = {"i": COLUMNS["i"], "s": COLUMNS["s"], "w": COLUMNS["w"], **{f"z{n}": COLUMNS["z"] for n in range(4)}}
     calls = ["bucket(16, i)", "truncate(3, s)", "truncate(7, w)", "years(z0)", "months(z1)", "days(z2)", "hours(z3)"]
     table = f"rest.{namespace}.t"

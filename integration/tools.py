@@ -20,7 +20,7 @@ POLICY: Mapping[str, object] = {"target-file-size-bytes": 1_000_000, "max-small-
 
 def sized(spark: SparkSession, name: str, **policy: object) -> SizedTable:
     """The table through the session's own catalog settings, as after a restart."""
-    return icesize.open(spark, name, policy=POLICY | {k.replace("_", "-"): v for k, v in policy.items()})
+    return icesize.open(spark, name, policy={**POLICY, **{k.replace("_", "-"): v for k, v in policy.items()}})
 
 
 def spark_rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
@@ -59,6 +59,11 @@ def rows_per_partition(files: Sequence[DataFile]) -> Counter[tuple[object, ...]]
     return counts
 
 
+def local_path(location: str) -> str:
+    """A `file:` location as a path: Java writes one slash where Python writes three."""
+    return "/" + location.removeprefix("file:").lstrip("/")
+
+
 def operations(catalog: Catalog, name: str) -> list[str]:
     """Operations of all snapshots, oldest first."""
     return [s.summary.operation.value for s in catalog.load_table(name).metadata.snapshots if s.summary]
@@ -74,8 +79,8 @@ def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
+        for name, old in before.items():
+            if old is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, value)
+                spark.conf.set(name, old)

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
 
 from rich.console import Console
 
@@ -28,27 +28,27 @@ def run_query(
     naming the log, when a driver ends otherwise than it should.
     """
     log = lake.logs / f"{table}.log"
-    with log.open("a", encoding="utf-8") as errors:
-        child = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), table, how],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=_environment(f"{kill_at}@{nth}=kill" if kill_at else None),
-            start_new_session=True,
-        )
-        show_line(console, f"  starting Spark (log: {log})", "dim")
+    show_line(console, f"  starting Spark (log: {log})", "dim")
+    with log.open("a", encoding="utf-8") as errors, subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), table, how],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=_environment(f"{kill_at}@{nth}=kill" if kill_at else None),
+        start_new_session=True,
+    ) as child:
         try:
-            assert child.stdout is not None  # noqa: S101 - opened above
-            seconds = _show_batches(console, child.stdout)
+            seconds = _show_batches(console, child.stdout or ())
             code = child.wait()
         finally:
             _end(child)
     if kill_at and code == -signal.SIGKILL:
         show_line(console, f"  driver killed (SIGKILL) in batch {nth - 1}: its files are written, nothing is committed")
-    elif code != 0:
-        raise IcesizeError(f"Cannot go on: the driver of '{table}' ended with code {code}: {_last_words(log)} (log: {log})")
+    elif kill_at or code != 0:
+        raise IcesizeError(
+            f"Cannot go on: the driver of '{table}' ended with code {code}: {_last_words(log)} (log: {log})"
+        )
     return seconds
 
 
@@ -60,7 +60,7 @@ def _environment(failpoint: str | None) -> dict[str, str]:
     return env
 
 
-def _show_batches(console: Console, lines: IO[str]) -> float:
+def _show_batches(console: Console, lines: Iterable[str]) -> float:
     seconds = 0.0
     for line in lines:
         batch = json.loads(line)

@@ -6,7 +6,6 @@ import shlex
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
 
 from icesize.console import show_bars, show_line
 from icesize.demo.lake import Lake, bytes_written, full_name, rows_and_exact
@@ -36,28 +35,31 @@ class Side:
         return cls(title, inspection, len(loaded.snapshots()), bytes_written(loaded), seconds, rows, exact)
 
 
-def show_comparison(console: Console, sides: list[Side], expected_rows: int) -> None:
-    """A table with one column per side, then both histograms."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("")
-    for side in sides:
-        table.add_column(side.title, justify="right")
-    for name, values in {
+def show_comparison(console: Console, sides: list[Side], expected_rows: int, remark: str = "") -> None:
+    """A table with one column per side, a remark on how to read it, then both histograms on one scale."""
+    figures = {
+        "": [s.title for s in sides],
         "files": [f"{s.inspection.files:,}" for s in sides],
-        "most small files in a partition": [f"{s.inspection.small_files_max:,}" for s in sides],
+        "most small files per partition": [f"{s.inspection.small_files_max:,}" for s in sides],
         "bytes in live files": [size_words(s.inspection.size_bytes) for s in sides],
         "bytes written": [size_words(s.written_bytes) for s in sides],
         "seconds": [f"{s.seconds:.1f}" for s in sides],
         "snapshots": [f"{s.snapshots:,}" for s in sides],
         f"rows, of {expected_rows:,}": [f"{s.rows:,} ({'exact' if s.exact else 'NOT EXACT'})" for s in sides],
-    }.items():
-        table.add_row(name, *values)
+    }
+    names = max(map(len, figures))
+    widths = [max(len(row[i]) for row in figures.values()) for i in range(len(sides))]
     show_line(console, "")
-    console.print(table)
+    for name, row in figures.items():
+        cells = "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        show_line(console, f"{name:<{names}}   {cells}", "" if name else "bold")
+    if remark:
+        show_line(console, remark, "dim")
+    most = max(s.inspection.small_files for s in sides)
     for side in sides:
         show_line(console, "")
         show_line(console, f"{side.title}: files by size", "bold")
-        show_bars(console, side.inspection)
+        show_bars(console, side.inspection, full_bar_files=most)
 
 
 def show_next_steps(console: Console, lake: Lake, *tables: str) -> None:

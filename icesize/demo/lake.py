@@ -80,6 +80,13 @@ def bytes_written(table: Table) -> int:
     return sum(int(summary.get("added-files-size", "0")) for summary in summaries)
 
 
+def newest_files(table: Table) -> int:
+    """Data files that the newest snapshot added."""
+    newest = table.current_snapshot()
+    summary = newest.summary.additional_properties if newest and newest.summary else {}
+    return int(summary.get("added-data-files", "0"))
+
+
 def rows_and_exact(table: Table, expected: int) -> tuple[int, bool]:
     """How many rows the table has, and whether they are those generated: ids 0 to `expected` - 1, each once."""
     ids = table.scan(selected_fields=("id",)).to_arrow()["id"]

@@ -23,6 +23,11 @@ from icesize.spark.launch import has_java
 PLAIN = "events_plain"
 SIZED = "events"
 
+_HOW_TO_READ_SECONDS = (
+    "(seconds of the batches: the first after each start of Spark takes longer, and icesize was started twice;\n"
+    " the plain append collects each batch in the driver, which only small batches allow)"
+)
+
 
 def run_demo(console: Console, path: str | None, batches: int, rows: int, *, with_spark: bool) -> bool:
     """Whether every row is there exactly once. Raises EngineUnavailable without Java, TableError for a used `path`."""
@@ -36,8 +41,9 @@ def run_demo(console: Console, path: str | None, batches: int, rows: int, *, wit
     show_line(console, f"demo in {lake.directory}", "bold")
     show_line(console, f"making {count_words(batches, 'batch file')} of {count_words(rows, 'event')}, some late")
     events.write_files(lake.events, batches, rows)
-    sides = _stream_twice(console, lake, batches, rows) if with_spark else _append_and_compact(console, lake, batches, rows)
-    show_comparison(console, sides, batches * rows)
+    compare = _stream_twice if with_spark else _append_and_compact
+    sides = compare(console, lake, batches, rows)
+    show_comparison(console, sides, batches * rows, _HOW_TO_READ_SECONDS if with_spark else "")
     show_next_steps(console, lake, PLAIN if with_spark else SIZED, SIZED)
     return all(side.exact for side in sides)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 import pyarrow as pa
 
 from icesize.demo.events import SCHEMA
-from icesize.demo.lake import Lake, full_name
+from icesize.demo.lake import Lake, full_name, newest_files
 from icesize.spark.launch import start_session
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def _plainly(lake: Lake, table: str, tell: _Tell) -> Callable[[DataFrame, int], 
         began = time.monotonic()
         loaded = catalog.load_table(full_name(table).partition(".")[2])
         loaded.append(pa.table(df.toArrow()).cast(SCHEMA))
-        summary = loaded.metadata.current_snapshot().summary
-        files = summary.additional_properties["added-data-files"]
-        tell(batch_id, time.monotonic() - began, f"{files} files added")
+        seconds = time.monotonic() - began
+        tell(batch_id, seconds, f"{newest_files(loaded)} files added")
 
     return append
 
@@ -88,8 +87,7 @@ def _with_icesize(spark: SparkSession, lake: Lake, table: str, tell: _Tell) -> C
 
     def commit(df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        sink(df, batch_id)
-        report = sink.last_report
+        report = sink.run(df, batch_id)
         words = (
             "committed already, skipped" if report.already_committed
             else f"{report.files_added} files added, {report.files_removed} merged away, "

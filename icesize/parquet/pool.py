@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.merge import MergeOutcome, MergeTask, merge
@@ -49,8 +49,19 @@ def merge_in_threads(
     # at least two: while one group waits for storage the other computes
     workers = threads or max(2, os.cpu_count() or 2)
     with ThreadPoolExecutor(max_workers=max(1, min(workers, len(groups)))) as pool:
+        running: list[Future[Result]] = []
         try:
-            return list(pool.map(work, enumerate(groups)))
+            running.extend(pool.submit(work, numbered) for numbered in enumerate(groups))
+            return [future.result() for future in running]
         except BaseException:
             stop.set()
+            _discard(running, settings)
             raise
+
+
+def _discard(running: Sequence[Future[Result]], settings: WriteSettings) -> None:
+    """Wait for the groups under way, then remove what all of them wrote: nobody will commit it."""
+    for future in running:
+        if future.exception() is None and isinstance(outcome := future.result(), MergeOutcome):
+            for file in outcome.files:
+                settings.storage.delete(file.path)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
-from icesize.errors import TableError
+from icesize.errors import TableError, TableNotFound
 from icesize.parquet.merge import MergeTask
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
@@ -24,7 +24,7 @@ from icesize.report import Report
 from icesize.spark import columns, jobs, routing, session
 from icesize.spark.evolution import add_columns
 from icesize.spark.merges import MergeRun
-from icesize.spark.runtime import StreamState, TableSource, handle_of
+from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
 from icesize.spark.statistics import BatchShape, shape_of
 from icesize.table.commit import Timing, commit
 from icesize.table.handle import Current, TableHandle
@@ -71,6 +71,7 @@ class _Batch:
         current = self._load(handle)
         entry = self.options.ledger
         if entry and is_done(current.table.metadata.properties, entry, self.options.accept_new_checkpoint):
+            refresh(self.spark, self.options.source, current.name, settings)
             return Report(table=current.name, batch_id=entry.batch_id, already_committed=True)
         current = self._fit_columns(handle, current, session.is_case_sensitive(self.spark))
         self.watch.lap("load")
@@ -85,7 +86,7 @@ class _Batch:
         settings_now = write_settings.with_bytes_per_row(shape.bytes_per_row)
         report = self._write_and_commit(handle, current, settings_now, layout, shape)
         if report.snapshot_ids:
-            session.refresh(self.spark, current.name, settings)
+            refresh(self.spark, self.options.source, current.name, settings)
         return report
 
     @property
@@ -93,15 +94,18 @@ class _Batch:
         return self.options.ledger.batch_id if self.options.ledger else None
 
     def _load(self, handle: TableHandle) -> Current:
-        current = handle.load()
-        known = self.state.table_uuid
-        if known is not None and known != current.uuid:
+        try:
+            current = handle.load()
+        except TableNotFound as error:
+            statement = columns.create_table(handle.name, self.df.schema)
+            raise TableNotFound(f"{error}; create it first: {statement}", table=handle.name) from error
+        opened = self.options.source.table_uuid
+        if opened is not None and opened != current.uuid:
             raise TableError(
-                f"Cannot append to '{current.name}': the table was dropped and created again since the last batch; "
-                "start the query anew if the new table is meant",
+                f"Cannot append to '{current.name}': the table was dropped and created again since it was opened; "
+                "open it again, and start the query anew, if the new table is meant",
                 table=current.name,
             )
-        self.state.table_uuid = current.uuid
         self.notes += current.warnings
         return current
 
@@ -109,7 +113,7 @@ class _Batch:
         """The batch gets the table's columns; with schema_evolution="add" the table first gets the batch's."""
         extras = columns.extra_columns(self.df.schema, current.table.metadata.schema(), case_sensitive)
         if extras and self.options.schema_evolution == "add":
-            add_columns(handle, extras)
+            add_columns(handle, extras, case_sensitive)
             current = handle.load()
             extras = columns.extra_columns(self.df.schema, current.table.metadata.schema(), case_sensitive)
         columns.refuse(extras, current.name)
@@ -136,7 +140,8 @@ class _Batch:
             return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
         try:
             if shape.incoming is None:
-                plan = self._plan(current, layout, _files_of(written), sum(f.size_bytes for f in written), contested)
+                incoming = _small_files_of(written, layout.small_file_limit_bytes)
+                plan = self._plan(current, layout, incoming, sum(f.size_bytes for f in written), contested)
                 merging = self._start(plan, settings)
             results = MergeResults.of(plan.groups, merging.finish(current.policy.merge_deadline_for(write_ms) / 1000))
             self.watch.lap("merge_wait")
@@ -205,8 +210,9 @@ class _Batch:
         return commit(request, committer, timing)
 
 
-def _files_of(written: list[WrittenFile]) -> dict[PartitionKey, int]:
+def _small_files_of(written: list[WrittenFile], limit_bytes: int) -> dict[PartitionKey, int]:
+    """New small files of every partition that was written to; 0 where all its files are well sized."""
     counts: dict[PartitionKey, int] = {}
     for file in written:
-        counts[file.partition] = counts.get(file.partition, 0) + 1
+        counts[file.partition] = counts.get(file.partition, 0) + (file.size_bytes < limit_bytes)
     return counts

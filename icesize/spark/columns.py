@@ -90,9 +90,25 @@ def _compare(
         match = known.get(fold(field.name))
         if match is None:
             extras.append(Extra((*path, field.name), field.dataType))
-        elif isinstance(field.dataType, spark.StructType) and isinstance(match.field_type, iceberg.StructType):
-            extras += _compare(field.dataType, match.field_type, (*path, match.name), fold)
+        else:
+            extras += _inside(field.dataType, match.field_type, (*path, match.name), fold)
     return extras
+
+
+def _inside(
+    batch: spark.DataType, table: iceberg.IcebergType, path: tuple[str, ...], fold: Callable[[str], str]
+) -> list[Extra]:
+    """Fields of structs at any depth: Spark would drop those that the table lacks without a word."""
+    if isinstance(batch, spark.StructType) and isinstance(table, iceberg.StructType):
+        return _compare(batch, table, path, fold)
+    if isinstance(batch, spark.ArrayType) and isinstance(table, iceberg.ListType):
+        return _inside(batch.elementType, table.element_type, (*path, "element"), fold)
+    if isinstance(batch, spark.MapType) and isinstance(table, iceberg.MapType):
+        return [
+            *_inside(batch.keyType, table.key_type, (*path, "key"), fold),
+            *_inside(batch.valueType, table.value_type, (*path, "value"), fold),
+        ]
+    return []
 
 
 def _dotted(path: tuple[str, ...], name: str) -> str:
@@ -138,3 +154,15 @@ def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:
     if isinstance(kind, spark.MapType):
         return iceberg.MapType(1, iceberg_type(kind.keyType), 2, iceberg_type(kind.valueType), value_required=False)
     raise SchemaMismatch(f"Cannot add a column of type '{kind.simpleString()}': Iceberg has no such type")
+
+
+def create_table(name: str, batch: spark.StructType) -> str:
+    """The statement that makes a table for a batch, for people to complete with a partitioning."""
+    quoted = ".".join(f"`{part}`" for part in name.split("."))
+    columns = ", ".join(f"`{f.name}` {_iceberg_sql(f.dataType)}" for f in batch.fields)
+    return f"CREATE TABLE {quoted} ({columns}) USING iceberg"
+
+
+def _iceberg_sql(kind: spark.DataType) -> str:
+    """Iceberg has no integers below 32 bits."""
+    return "int" if isinstance(kind, (spark.ByteType, spark.ShortType)) else kind.simpleString()

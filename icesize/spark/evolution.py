@@ -9,7 +9,7 @@ from icesize.spark.columns import Extra, iceberg_type
 from icesize.table.handle import TableHandle
 
 
-def add_columns(handle: TableHandle, extras: list[Extra]) -> None:
+def add_columns(handle: TableHandle, extras: list[Extra], case_sensitive: bool) -> None:
     """Add optional columns, nested ones too; a column that somebody else has added meanwhile is left as it is."""
     for attempt in Retrying(
         retry=retry_if_exception_type(CommitFailedException),
@@ -19,8 +19,9 @@ def add_columns(handle: TableHandle, extras: list[Extra]) -> None:
     ):
         with attempt:
             table = handle.load().table
-            known = {name.lower() for name in table.schema().column_names}
-            with table.update_schema() as update:
+            fold = str if case_sensitive else str.lower
+            known = {fold(name) for name in table.schema().column_names}
+            with table.update_schema(case_sensitive=case_sensitive) as update:
                 for extra in extras:
-                    if ".".join(extra.path).lower() not in known:
+                    if fold(".".join(extra.path)) not in known:
                         update.add_column(extra.path, iceberg_type(extra.kind))

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed
+from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
 from icesize.parquet.conform import Conformer
 from icesize.parquet.merge import MergeOutcome, MergeTask
 from icesize.parquet.partition import split_by_partition
@@ -26,6 +26,9 @@ SAMPLE_ROWS = 10_000
 
 _KEY = "_icesize_key"
 _ROWS = "_icesize_rows"
+
+_BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
+"""The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
 
 _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'")
 
@@ -63,6 +66,10 @@ def count_rows(
     counted = df.groupBy(key.alias(_KEY)).agg(F.count(F.lit(1)).alias(_ROWS), *kept)
     table = _collected(counted)
     keys, rows = table.column(_KEY).to_pylist(), table.column(_ROWS).to_pylist()
+    if not columns:
+        # nothing to compute a partition from: there is one
+        void = tuple(None for _ in settings.spec.fields)
+        return {(key, PartitionKey(settings.spec_id, void)): n for key, n in zip(keys, rows, strict=True)}
     if not keys:
         return {}
     sources = pruned(settings, columns)
@@ -79,7 +86,7 @@ def _collected(df: DataFrame) -> pa.Table:
     try:
         if hasattr(df, "toArrow"):
             return df.toArrow()
-        return pa.Table.from_batches(df._collect_as_arrow())
+        return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
     except PySparkException as error:
         raise _translated(error, "count the batch") from error
 
@@ -138,8 +145,9 @@ def _translated(error: Exception, what: str) -> IcesizeError:
             "environment with --archives (spark.archives) or icesize with --py-files (spark.submit.pyFiles)",
             module=missing[1],
         )
+    kind = SchemaMismatch if _BAD_VALUE.search(text) else RewriteFailed
     lines = [line for line in text.splitlines() if line.strip()]
     cause = next((x.strip() for x in reversed(lines) if re.match(r"\s*[\w.]+(Error|Exception|Mismatch)\b", x)), None)
-    return RewriteFailed(f"Cannot {what}: {cause or (lines[0] if lines else type(error).__name__)}")
+    return kind(f"Cannot {what}: {cause or (lines[0] if lines else type(error).__name__)}")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
@@ -29,11 +31,15 @@ def run_merges(
     prefix: str,
     cancelled: threading.Event,
     progress: Callable[[int], None] = lambda size_bytes: None,
+    results: list[Result] | None = None,
 ) -> list[Result]:
-    """Small groups in threads of this process, the others as one Spark job; results in the order of `tasks`."""
+    """Small groups in threads of this process, the others as one Spark job; results in the order of `tasks`.
+
+    `results` (one None per task) is filled as groups finish, so that a caller knows them even when the job is stopped.
+    """
     small = [i for i, t in enumerate(tasks) if spark is None or t.size_bytes <= DRIVER_MERGE_BYTES]
     large = [i for i in range(len(tasks)) if i not in set(small)]
-    results: list[Result] = [None] * len(tasks)
+    results = [None] * len(tasks) if results is None else results
     done = merge_in_threads([tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress)
     for i, result in zip(small, done, strict=True):
         results[i] = result
@@ -72,9 +78,7 @@ class MergeRun:
     def start(self) -> MergeRun:
         """Begin; does nothing when there is nothing to merge."""
         if self._tasks:
-            # local properties (the query, the scheduler pool) are per thread in Spark
-            connect = session.is_connect(self._spark)
-            target = inheritable_thread_target(self._spark)(self._work) if connect else inheritable_thread_target(self._work)
+            target = _inheriting(self._spark, self._work)
             self._thread = threading.Thread(target=target, name="icesize-merges", daemon=True)
             self._thread.start()
         return self
@@ -83,7 +87,9 @@ class MergeRun:
         if not session.is_connect(self._spark):
             self._spark.sparkContext.addJobTag(self._tag)
         try:
-            self._results = run_merges(self._spark, self._tasks, self._settings, self._prefix, self._cancelled)
+            run_merges(
+                self._spark, self._tasks, self._settings, self._prefix, self._cancelled, results=self._results
+            )
         except Exception as error:  # merging is optional: the append goes on, the report names this
             self._failure = error
 
@@ -92,9 +98,10 @@ class MergeRun:
         if self._thread is not None:
             self._thread.join(timeout_seconds)
             self.stop()
-        if self._failure is not None and not self._cancelled.is_set():
-            return [RewriteFailed(str(self._failure))] * len(self._tasks)
-        return self._results
+        if self._failure is None or self._cancelled.is_set():
+            return self._results
+        failed = RewriteFailed(str(self._failure))
+        return [failed if result is None else result for result in self._results]
 
     def stop(self) -> None:
         """Stop what has not begun, wait for what has. Safe to call twice."""
@@ -115,3 +122,12 @@ class MergeRun:
             if isinstance(result, MergeOutcome):
                 for file in result.files:
                     self._settings.storage.delete(file.path)
+
+
+def _inheriting(spark: SparkSession, work: Callable[[], None]) -> Callable[[], None]:
+    """`work` under the local properties of this thread (the query, the scheduler pool): in Spark each has its own."""
+    if int(pyspark.__version__.split(".")[0]) < 4 and not session.is_connect(spark):
+        return cast("Callable[[], None]", inheritable_thread_target(work))
+    wrap: Any = inheritable_thread_target(spark)
+    # without pinned threads Spark returns its argument
+    return work if wrap is spark else cast("Callable[[], None]", wrap(work))

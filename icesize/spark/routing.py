@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
 import mmh3
 from pyiceberg import types as iceberg
@@ -27,7 +27,6 @@ from pyiceberg.transforms import (
     MonthTransform,
     TruncateTransform,
     VoidTransform,
-    YearTransform,
 )
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -105,8 +104,8 @@ def _truncate(column: Column, kind: iceberg.IcebergType, width: int) -> Column:
     if isinstance(kind, (iceberg.StringType, iceberg.BinaryType)):
         return F.substring(column, 1, width)
     step = F.lit(Decimal(width).scaleb(-kind.scale)) if isinstance(kind, iceberg.DecimalType) else F.lit(width)
-    # values so small that this would overflow share a key
-    return F.try_subtract(column, F.pmod(column, step))
+    # towards zero, and on which side of it: towards minus infinity would overflow near the smallest value
+    return F.xxhash64(column - column % step, column % step < F.lit(0))
 
 
 def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Column:
@@ -120,9 +119,9 @@ def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Col
         if transform is HourTransform:
             return F.unix_date(column.cast("date")) * 24 + F.hour(column)
         column = column.cast("date")
-    return {DayTransform: column, MonthTransform: F.trunc(column, "MM"), YearTransform: F.trunc(column, "YYYY")}[
-        transform
-    ]
+    if transform is DayTransform:
+        return column
+    return F.trunc(column, "MM" if transform is MonthTransform else "YYYY")
 
 
 def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
@@ -159,7 +158,7 @@ def place(df: DataFrame, task: Column, tasks: int) -> DataFrame:
     if tasks == 1:
         return df.coalesce(1)
     if hasattr(df, "repartitionById"):
-        return cast("DataFrame", df.withColumn(TASK, task).repartitionById(tasks, F.col(TASK)).drop(TASK))
+        return df.withColumn(TASK, task).repartitionById(tasks, F.col(TASK)).drop(TASK)
     keys = F.array(*(F.lit(key) for key in chosen_keys(tasks)))
     return df.withColumn(TASK, keys[task]).repartition(tasks, F.col(TASK)).drop(TASK)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ _lock = threading.Lock()
 _given: dict[str, Catalog] = {}
 _opened: dict[tuple[object, ...], Catalog] = {}
 _states: dict[tuple[object, ...], StreamState]
+_openers: WeakValueDictionary[tuple[object, ...], SparkSession] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class TableSource:
     """Names a table without holding anything live: its name, its policy argument, and which catalog it comes from.
 
     `catalog_token` stands for a catalog object that the user passed in; None means the session's own settings.
+    `table_uuid` is the table that was opened: one that has taken its name since is another.
     """
 
     name: str
     policy: PolicyArgument = None
     catalog_token: str | None = None
+    table_uuid: str | None = None
 
 
 @dataclass
@@ -43,7 +47,6 @@ class StreamState:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     backoff: BackOff = field(default_factory=BackOff)
-    table_uuid: str | None = None
     handle: TableHandle | None = None
     last_report: Report | None = None
 
@@ -71,11 +74,36 @@ def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> t
     Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown catalog.
     """
     settings = session.settings_of(spark)
+    _opener(spark, source)
     handle = state.handle
-    if handle is None or dict(handle.spark_conf) != settings:
+    if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
         catalog, identifier = _open(source, settings)
         handle = state.handle = TableHandle(catalog, identifier, source.policy, settings)
     return handle, settings
+
+
+def refresh(spark: SparkSession, source: TableSource, name: str, settings: Mapping[str, str]) -> None:
+    """Make this session see the commit, and the one that opened the table.
+
+    A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its own.
+    """
+    for each in {id(s): s for s in (spark, _opener(spark, source))}.values():
+        session.refresh(each, name, settings)
+
+
+def _opener(spark: SparkSession, source: TableSource) -> SparkSession:
+    """The session of this Spark application that the table was first worked on with."""
+    key = (source.name, source.catalog_token)
+    with _lock:
+        known = _openers.get(key)
+        if known is None or not session.same_application(known, spark):
+            known = _openers[key] = spark
+        return known
+
+
+def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:
+    """Whether two policy arguments mean the same, whatever the table's properties say."""
+    return one == other and getattr(one, "given", None) == getattr(other, "given", None)
 
 
 def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tuple[str, ...]]:

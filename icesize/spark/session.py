@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 LOG = logging.getLogger("icesize")
 
 _CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
 _COLUMNAR = ("ParquetFileFormat", "OrcFileFormat", "ParquetScan", "OrcScan", "SparkBatchQueryScan")
+_COSTLY = ("PYTHON_UDF", "PLAN_EXPRESSION")
+"""Kinds of expressions that cost much wherever they stand: Python functions and subqueries."""
 _CHEAP_NODES = {"Project", "Filter", "Union", "SubqueryAlias", "EventTimeWatermark", "LocalLimit", "GlobalLimit"}
 
 
 def is_connect(spark: SparkSession) -> bool:
     """Whether this is a Spark Connect session, which has no driver JVM on this side."""
     return not hasattr(spark, "_jsparkSession")
+
+
+def same_application(one: SparkSession, other: SparkSession) -> bool:
+    """Whether two sessions share a running Spark application."""
+    if is_connect(one) or is_connect(other):
+        return one is other
+    return one.sparkContext is other.sparkContext
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
@@ -59,7 +67,10 @@ def is_cheap_to_read_again(df: DataFrame) -> bool:
     """
     if is_connect(df.sparkSession):
         return bool(df.is_cached)
-    plan = df._jdf.queryExecution().withCachedData()  # type: ignore[operator]
+    plan = df._jdf.queryExecution().withCachedData()
+    patterns = cast("Any", df.sparkSession)._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if any(plan.containsPattern(getattr(patterns, name)()) for name in _COSTLY):
+        return False
     return all(_is_cheap(node) for node in _nodes(plan))
 
 
@@ -104,5 +115,5 @@ def refresh(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None
     quoted = ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
     try:
         spark.sql(f"REFRESH TABLE {quoted}")
-    except PySparkException as error:
+    except Exception as error:  # the rows are committed: a session that cannot look must not make Spark replay them
         LOG.debug("REFRESH TABLE %s: %s", name, type(error).__name__)

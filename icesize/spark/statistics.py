@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 
@@ -34,7 +34,7 @@ DEFAULT_BYTES_PER_ROW = 100.0
 class BatchShape:
     """How a batch will be written.
 
-    `incoming` are the files each partition is expected to get, None when the batch was not counted; `rows` and
+    `incoming` are the small files each partition is expected to get, None when the batch was not counted; `rows` and
     `size_bytes` are then unknown too. `task` places rows, None leaves them where they are.
     """
 
@@ -44,7 +44,6 @@ class BatchShape:
     rows: int | None = None
     size_bytes: float = 0.0
     bytes_per_row: float | None = None
-    predicted: Mapping[PartitionKey, float] = field(default_factory=dict)
 
 
 def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape:
@@ -63,9 +62,10 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
     for (_, partition), n in counted.items():
         rows[partition] = rows.get(partition, 0) + n
     weights = {p: n * bytes_per_row for p, n in rows.items()}
-    work = sum(weights.values()) + CLOSE_FILE_BYTES * len(weights)
-    tasks = max(1, min(cores, math.ceil(work / TASK_BYTES)))
-    routed = route(weights, tasks, policy.target_file_size_bytes, policy.max_small_files)
+    # a task with many small partitions is as busy as one with few large ones
+    work = {p: weight + CLOSE_FILE_BYTES for p, weight in weights.items()}
+    tasks = max(1, min(cores, math.ceil(sum(work.values()) / TASK_BYTES)))
+    routed = route(work, tasks, policy.target_file_size_bytes, policy.max_small_files)
     spread_by = routing.spread(spec, schema)
     placed = _placed(counted, routed)
     if spread_by is None:
@@ -73,15 +73,16 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
     return BatchShape(
         tasks=tasks,
         task=routing.task_of(key, tasks, placed, spread_by),
-        incoming={p: routed.files[p] for p in rows},
+        incoming={
+            p: routed.files[p] if weights[p] / routed.files[p] < policy.small_file_limit_bytes else 0 for p in rows
+        },
         rows=sum(rows.values()),
         size_bytes=sum(weights.values()),
         bytes_per_row=bytes_per_row,
-        predicted=weights,
     )
 
 
-def _placed(counted: Mapping[tuple[int, PartitionKey], int], routed: Routing) -> dict[int, tuple[int, ...]]:
+def _placed(counted: Mapping[tuple[int, PartitionKey], int], routed: Routing[PartitionKey]) -> dict[int, tuple[int, ...]]:
     """Tasks by routing key, the heaviest keys first; a key shared by two partitions goes where the first one goes."""
     placed: dict[int, tuple[int, ...]] = {}
     for (key, partition), _ in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,10 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+    with warnings.catch_warnings():
+        # sockets that Py4J leaves to the garbage collector are collected before pytest looks for leaks
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""Catalogs for the tests of the table floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tests.rest_server import MiniRest
+from tests.tables import sqlite_catalog
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[SqlCatalog]:
+    """A catalog in a SQLite file, namespace `db`, no tables."""
+    catalog = sqlite_catalog(tmp_path)
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Iterator[MiniRest]:
+    """A REST catalog in this process, namespace `db`, no tables."""
+    with MiniRest(tmp_path) as server:
+        server.create_namespace(("db",), {})
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "rest"])
+def catalog(request: pytest.FixtureRequest) -> Catalog:
+    """The same tests on both kinds of catalog."""
+    if request.param == "sqlite":
+        sql: Catalog = request.getfixturevalue("lake")
+        return sql
+    server: MiniRest = request.getfixturevalue("mini")
+    return server.catalog("lake")

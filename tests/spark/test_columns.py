@@ -1,0 +1,201 @@
+"""The columns of a batch against those of the table."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as spark_types
+
+from icesize.errors import SchemaMismatch, UnsupportedTable
+from icesize.spark.columns import iceberg_type, spark_type
+from tests.spark.tools import Lake, conf, counted, events, uncounted
+
+NESTED = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "s", StructType(NestedField(3, "a", LongType()), NestedField(4, "b", StringType()))),
+    NestedField(5, "l", ListType(6, StructType(NestedField(7, "x", LongType())), element_required=False)),
+    NestedField(8, "m", MapType(9, StringType(), 10, StructType(NestedField(11, "y", LongType())), value_required=False)),
+)
+
+
+def test_missing_optional_column_is_null(spark: SparkSession, lake: Lake) -> None:
+    """A column that the batch lacks is NULL, and the order of columns does not matter."""
+    lake.create()
+    lake.open(spark).append(counted(spark, events([1]).select(["hour", "id"])))
+    assert lake.rows() == [(1, "h0", None)]
+
+
+def test_missing_required_column_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """Without a column that the table requires nothing is written."""
+    lake.create()
+    with pytest.raises(SchemaMismatch, match="Cannot write without column 'id': the table requires it"):
+        lake.open(spark).append(counted(spark, events([1]).select(["hour", "text"])))
+    assert lake.on_disk() == set()
+
+
+@pytest.mark.parametrize("make", [counted, uncounted])
+def test_null_in_a_required_column_leaves_nothing(spark: SparkSession, lake: Lake, make: object) -> None:
+    """One NULL in a required column: nothing is committed, and files that other tasks had finished are removed."""
+    lake.create()
+    rows = events(range(40), hours=4).to_pydict() | {"id": [*range(39), None]}
+    table = lake.open(spark, bytes_per_row=10**6)
+    with pytest.raises(SchemaMismatch, match="Cannot write null into column 'id'"):
+        table.append(make(spark, pa.table(rows)))  # type: ignore[operator]
+    assert lake.rows() == []
+    assert lake.on_disk() == set()
+
+
+def test_extra_column_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """By default a column that the table lacks stops the batch, and the message says what can be done."""
+    lake.create()
+    batch = counted(spark, events([1])).withColumn("more", F.lit(1)).withColumn("most", F.lit("x"))
+    with pytest.raises(SchemaMismatch, match=r"'more' \(int\), 'most' \(string\); drop them, add them .*\"add\"") as error:
+        lake.open(spark).append(batch)
+    assert error.value.columns == ["more", "most"]
+    assert lake.on_disk() == set()
+
+
+@pytest.mark.parametrize(
+    ("sql", "extra"),
+    [
+        ("named_struct('a', 1L, 'b', 'x', 'c', 2) as s", "s.c"),
+        ("array(named_struct('x', 1L, 'c', 2)) as l", "l.element.c"),
+        ("map('k', named_struct('y', 1L, 'c', 2)) as m", "m.value.c"),
+    ],
+)
+def test_extra_nested_field_is_refused_or_added(spark: SparkSession, lake: Lake, sql: str, extra: str) -> None:
+    """A field more inside of a struct, list or map is refused, and added by schema_evolution="add"; never dropped."""
+    lake.create(schema=NESTED, by={})
+    table, batch = lake.open(spark), spark.sql(f"SELECT 1L AS id, {sql}")
+    with pytest.raises(SchemaMismatch, match=f"'{extra}' \\(int\\)"):
+        table.append(batch)
+    table.sink("s", schema_evolution="add")(batch, 0)
+    assert lake.table().schema().find_type(extra) == IntegerType()
+    assert "'c': 2" in str(lake.table().scan().to_arrow().to_pylist())
+
+
+def test_columns_are_added_once(spark: SparkSession, lake: Lake) -> None:
+    """schema_evolution="add" adds optional columns of any type; older rows have NULL, and the next batch adds none."""
+    lake.create()
+    sink = lake.open(spark).sink("s", schema_evolution="add")
+    sink(counted(spark, events([1])), 0)
+    batch = counted(spark, events([2])).selectExpr(
+        "*", "cast(1.5 as decimal(9,2)) as price", "array(1, 2) as list", "cast(7 as smallint) as few"
+    )
+    sink(batch, 1)
+    sink(batch.withColumn("id", F.lit(3)), 2)
+    rows = lake.table().scan().to_arrow().sort_by("id").select(["id", "price", "list", "few"]).to_pylist()
+    assert [tuple(r.values()) for r in rows] == [
+        (1, None, None, None), (2, Decimal("1.50"), [1, 2], 7), (3, Decimal("1.50"), [1, 2], 7)
+    ]  # fmt: skip
+    assert [f.required for f in lake.table().schema().fields] == [True, False, False, False, False, False]
+    assert len(lake.table().schemas()) == 2
+
+
+def test_names_differ_in_case(spark: SparkSession, lake: Lake) -> None:
+    """Names match as Spark compares them: in any case, or exactly under spark.sql.caseSensitive."""
+    lake.create()
+    batch = counted(spark, events([1])).withColumnRenamed("text", "TEXT")
+    lake.open(spark).append(batch)
+    assert lake.table().scan().to_arrow().column_names == ["id", "hour", "text"]
+    assert lake.rows()[0][2] is not None
+    with conf(spark, spark__sql__caseSensitive="true"):
+        with pytest.raises(SchemaMismatch, match="'TEXT'"):
+            lake.open(spark).append(batch)
+        lake.open(spark).sink("s", schema_evolution="add")(batch, 0)
+    assert lake.table().schema().column_names == ["id", "hour", "text", "TEXT"]
+
+
+def test_two_columns_of_one_name(spark: SparkSession, lake: Lake) -> None:
+    """A batch with two columns of one name says so."""
+    lake.create()
+    batch = counted(spark, events([1])).select("*", F.lit("x").alias("Hour"))
+    with pytest.raises(SchemaMismatch, match="Cannot write column 'hour': the batch has two of that name"):
+        lake.open(spark).append(batch)
+
+
+def test_type_that_does_not_fit(spark: SparkSession, lake: Lake) -> None:
+    """A column of another kind is refused before anything is written, with its name and both types."""
+    lake.create()
+    with pytest.raises(SchemaMismatch, match=r"(?s)Cannot write to 'lake.db.events'.*`id`.*STRING.*BIGINT"):
+        lake.open(spark).append(counted(spark, events([1])).withColumn("id", F.lit("seven")))
+    assert lake.on_disk() == set()
+
+
+def test_value_out_of_range(spark: SparkSession, lake: Lake) -> None:
+    """A number too large for the table's type stops the batch; nothing of it stays."""
+    lake.create(schema=Schema(NestedField(1, "i", IntegerType())), by={})
+    with pytest.raises(SchemaMismatch, match="CAST_OVERFLOW"):
+        lake.open(spark).append(spark.createDataFrame(pa.table({"i": [1, 2**40]})))
+    assert lake.rows() == []
+    assert lake.on_disk() == set()
+
+
+def test_types_of_both_sides() -> None:
+    """Every Iceberg type that Spark writes has its Spark type, and back; what has none is named."""
+    for iceberg, spark in {
+        IntegerType(): "int", LongType(): "bigint", FloatType(): "float", DoubleType(): "double", DateType(): "date",
+        DecimalType(9, 2): "decimal(9,2)", StringType(): "string", UUIDType(): "string", BinaryType(): "binary",
+        FixedType(3): "binary", TimestamptzType(): "timestamp",
+    }.items():  # fmt: skip
+        assert spark_type(iceberg).simpleString() == spark
+        if not isinstance(iceberg, (UUIDType, FixedType)):
+            assert iceberg_type(spark_type(iceberg)) == iceberg
+    nested = spark_type(NESTED.as_struct())
+    assert spark_type(iceberg_type(nested)) == nested
+    with pytest.raises(UnsupportedTable, match="Spark has no type for Iceberg's 'time'"):
+        spark_type(TimeType())
+    with pytest.raises(SchemaMismatch, match="Cannot add a column of type 'interval day to second'"):
+        iceberg_type(spark_types.DayTimeIntervalType())
+
+
+def test_nested_values_survive_batches_and_merges(spark: SparkSession, lake: Lake) -> None:
+    """Structs, lists and maps keep their values, NULLs at every level and empty ones, through writing and merging."""
+    lake.create(schema=NESTED, by={})
+    sink = lake.open(spark, max_small_files=2).sink("s")
+    kinds = (
+        "(1L, named_struct('a', 1L, 'b', 'x'), array(named_struct('x', 1L), null), map('k', named_struct('y', 5L)))",
+        "(2L, null, null, null)",
+        "(3L, named_struct('a', null, 'b', null), array(), map('k', null))",
+    )
+    for batch in range(5):
+        sink(spark.sql(f"SELECT * FROM VALUES {', '.join(kinds)} AS t(id, s, l, m)"), batch)
+    assert sorted(set(map(repr, lake.rows()))) == [
+        repr((1, {"a": 1, "b": "x"}, [{"x": 1}, None], [("k", {"y": 5})])),
+        repr((2, None, None, None)),
+        repr((3, {"a": None, "b": None}, [], [("k", None)])),
+    ]
+    assert len(lake.rows()) == 15
+    assert "replace" in lake.operations()
+
+
+def test_session_zone_does_not_change_instants(spark: SparkSession, lake: Lake) -> None:
+    """Instants written under another session time zone are the same instants."""
+    lake.create(schema=Schema(NestedField(1, "at", TimestamptzType())), by={})
+    with conf(spark, spark__sql__session__timeZone="America/New_York"):
+        lake.open(spark).append(spark.sql("SELECT timestamp'2024-03-10 03:30:00' AS at"))
+    assert lake.rows() == [(datetime(2024, 3, 10, 7, 30, tzinfo=timezone.utc),)]

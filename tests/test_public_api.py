@@ -1,0 +1,39 @@
+"""The public names, and the README's word about options, policy keys and commands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import icesize
+from icesize import errors
+from icesize.cli import main
+from icesize.policy import DOCUMENTED
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+
+
+def test_all_is_sorted_and_exact() -> None:
+    """`__all__` is in order, each of its names exists, and at most 25 are public."""
+    assert icesize.__all__ == sorted(icesize.__all__)
+    assert all(getattr(icesize, name) is not None for name in icesize.__all__)
+    assert len(icesize.__all__) <= 25
+
+
+def test_every_error_is_public_and_drawn() -> None:
+    """Each error class is exported and stands in the tree at the top of errors.py."""
+    classes = {n for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, icesize.IcesizeError)}
+    assert classes <= set(icesize.__all__)
+    assert all(re.search(rf"\b{name}\b", errors.__doc__ or "") for name in classes)
+
+
+def test_the_readme_lists_every_policy_key() -> None:
+    """The policy table of the README has each key with its default and its source."""
+    for key, default, source in DOCUMENTED:
+        assert f"| `{key}` | {default} | {source} |" in README
+
+
+def test_the_readme_names_every_command() -> None:
+    """Each command of the command line stands in the README."""
+    assert [name for name in main.commands if f"icesize {name}" not in README] == []
