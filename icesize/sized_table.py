@@ -14,7 +14,7 @@ from icesize.parquet.pool import Result, merge_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.inspection import Inspection
 from icesize.planning.inspection import inspect as inspect_layout
-from icesize.planning.layout import Layout
+from icesize.planning.layout import Layout, PartitionKey
 from icesize.planning.merging import Plan, plan_merges
 from icesize.policy import SizePolicy
 from icesize.report import Report
@@ -112,8 +112,7 @@ class SizedTable:
     def plan(self, where: Where = None) -> Plan:
         """What `compact` would do now; changes nothing."""
         current, layout, notes = self._read(where)
-        plan = plan_merges(layout, current.policy)
-        return replace(plan, notes=(*notes, *plan.notes))
+        return _noted(plan_merges(layout, current.policy), current, notes)
 
     def compact(
         self,
@@ -129,7 +128,7 @@ class SizedTable:
         """
         with self._lock:
             current, layout, notes = self._read(where)
-            plan = plan_merges(layout, current.policy)
+            plan = _noted(plan_merges(layout, current.policy), current, notes)
             on_plan(plan)
             return self._maintain(current, layout, plan, notes, progress)
 
@@ -137,11 +136,12 @@ class SizedTable:
         """Another writer has appended: merge what is due in the partitions changed since icesize last merged."""
         with self._lock:
             current, layout, notes = self._read(None)
-            touched = partitions_changed(current.table.metadata, current.table.io)
+            changed = partitions_changed(current.table.metadata, current.table.io)
             plan = plan_merges(
                 layout,
                 current.policy,
-                touched=layout.partitions.keys() if touched is None else touched,
+                # what an earlier call had to leave is due again, although nothing has changed there
+                touched=layout.partitions.keys() if changed is None else changed | _in_debt(layout, current.policy),
                 budget_bytes=current.policy.budget_for(_newest_bytes(current)),
             )
             return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
@@ -228,6 +228,20 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
         return TableHandle(catalogs.with_timeout(catalog), catalogs.namespace_and_table(catalog, name), policy)
     catalog_name, identifier = catalogs.split_name(name)
     return TableHandle(catalogs.open_catalog(catalog_name), identifier, policy)
+
+
+def _noted(plan: Plan, current: Current, notes: Sequence[str]) -> Plan:
+    """The plan with what the table's settings and the filter make worth knowing, each sentence once."""
+    return replace(plan, notes=tuple(dict.fromkeys((*current.warnings, *notes, *plan.notes))))
+
+
+def _in_debt(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
+    """Partitions with more mergeable small files than they may hold."""
+    return {
+        key
+        for key, facts in layout.partitions.items()
+        if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
+    }
 
 
 def _newest_bytes(current: Current) -> int:

@@ -118,7 +118,9 @@ def test_what_pyiceberg_cannot_open_is_refused(settings: dict[str, str], sentenc
 def test_an_unknown_spark_catalog_names_the_nearest() -> None:
     """A misspelt catalog is told with the one that was meant."""
     conf = {"spark.sql.catalog.lake": "x", "spark.sql.catalog.lake.uri": "u", "spark.sql.catalogImplementation": "y"}
-    with pytest.raises(TableNotFound, match=r"Spark has no setting 'spark\.sql\.catalog\.lakes'; did you mean 'lake'\?"):
+    with pytest.raises(
+        TableNotFound, match=r"Spark has no setting 'spark\.sql\.catalog\.lakes'; did you mean 'lake'\?"
+    ):
         catalogs.pyiceberg_properties("lakes", conf)
 
 
@@ -173,7 +175,11 @@ def test_calls_without_an_answer_end(mini: MiniRest) -> None:
 
 @pytest.mark.parametrize(
     ("name", "parts"),
-    [("lake.db.t", ("lake", ("db", "t"))), ("lake.a.b.t", ("lake", ("a", "b", "t"))), ("`lake`.`db`.t", ("lake", ("db", "t")))],
+    [
+        ("lake.db.t", ("lake", ("db", "t"))),
+        ("lake.a.b.t", ("lake", ("a", "b", "t"))),
+        ("`lake`.`db`.t", ("lake", ("db", "t"))),
+    ],
 )
 def test_names_are_split(name: str, parts: tuple[str, tuple[str, ...]]) -> None:
     """Catalog first, then namespaces of any depth; backticks as in Spark."""

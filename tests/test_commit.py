@@ -200,9 +200,7 @@ def test_a_changed_schema_or_spec_drops_merges_and_keeps_rows(rival: Callable[[F
     catalog.rivals = [rival]
     outcome = run(catalog)
     assert outcome.operations == ("append",)
-    assert outcome.conflicts == (
-        "merge of 4 files dropped: schema or partition spec changed while the merge ran",
-    )
+    assert outcome.conflicts == ("merge of 4 files dropped: schema or partition spec changed while the merge ran",)
     assert outcome.contested == ()
     assert catalog.data & OURS == {"new"}
 
@@ -280,7 +278,7 @@ def test_a_commit_to_another_branch_is_a_conflict_that_can_be_believed() -> None
 
 
 def test_a_busy_catalog_is_no_unknown_outcome() -> None:
-    """"Come again later" until the deadline is a conflict: nothing can have landed, so our files go."""
+    """ "Come again later" until the deadline is a conflict: nothing can have landed, so our files go."""
     catalog = FakeCatalog()
     catalog.answers = ["busy"] * 100_000
     with pytest.raises(CommitConflict):
@@ -408,7 +406,7 @@ def test_a_recreated_table_gets_nothing() -> None:
     """Another UUID under the name: error before staging, our files removed."""
     catalog = FakeCatalog()
     dropped(catalog)
-    with pytest.raises(TableError, match="dropped and created again.*nothing was written to the new table"):
+    with pytest.raises(TableError, match=r"dropped and created again.*nothing was written to the new table"):
         run(catalog)
     assert catalog.attempts == 0
     assert not catalog.data & OURS
@@ -418,7 +416,7 @@ def test_a_catalog_that_is_down_before_the_first_attempt_is_an_error() -> None:
     """Nothing was asked yet, so nothing is unknown: TableError, our files removed."""
     catalog = FakeCatalog()
     catalog.loads = ["down"]
-    with pytest.raises(TableError, match="the catalog does not answer.*no route to catalog"):
+    with pytest.raises(TableError, match=r"the catalog does not answer.*no route to catalog"):
         run(catalog)
     assert not catalog.data & OURS
 

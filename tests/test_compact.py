@@ -19,13 +19,13 @@ from icesize.sized_table import SizedTable
 from icesize.table.changes import partitions_changed
 from tests.rest_faults import Fault
 from tests.rest_server import MiniRest
+from tests.rival_deletes import delete_rows
 from tests.tables import (
     FakeTime,
     append,
     arrow,
     check,
     data_files_on_disk,
-    delete_rows,
     ids_of,
     layout_of,
     live_paths,
@@ -104,7 +104,7 @@ def test_the_plan_changes_nothing_and_is_what_is_done(lake: SqlCatalog) -> None:
 
 
 def test_a_filter_limits_the_work_and_tells_what_it_left_out(lake: SqlCatalog) -> None:
-    """Only wholly covered partitions are merged; those that match in part are counted in plan, report and inspection."""
+    """Only wholly covered partitions are merged; those that match in part are counted."""
     make_table(lake, {"ts": "day"})
     for hour in (1, 2, 25, 26):
         append(lake, [hour])
@@ -143,7 +143,7 @@ def test_a_v1_table_is_compacted(lake: SqlCatalog) -> None:
 
 
 def test_files_with_deletes_pending_are_left_and_named(lake: SqlCatalog) -> None:
-    """A file whose rows were deleted by position is not merged, its rows stay deleted, the report names the partition."""
+    """A file whose rows were deleted by position is not merged, its rows stay deleted, its partition is named."""
     make_table(lake)
     delete_rows(lake, small_files(fill(lake, 3, "a"))[0])
     report = opened(lake).compact()
@@ -192,7 +192,11 @@ def test_a_rival_compaction_is_told_and_nothing_is_left_over(mini: MiniRest) -> 
     catalog = mini.catalog("lake")
     make_table(catalog)
     fill(catalog, 3, "a")
-    mini.before_swap = lambda: opened(mini.catalog("rival")).compact()
+
+    def faster() -> None:
+        opened(mini.catalog("rival")).compact()
+
+    mini.before_swap = faster
     report = opened(catalog).compact()
     assert report.snapshot_ids == ()
     assert report.conflicts == ("merge of 3 files dropped: another writer removed a file of it",)
@@ -250,19 +254,27 @@ def test_after_batch_keeps_a_partition_at_its_bound(lake: SqlCatalog) -> None:
     assert total < 14 * 3, "merging everything each time would be no policy"
 
 
-def test_after_batch_looks_at_changed_partitions_only(lake: SqlCatalog) -> None:
-    """Partitions that nobody touched since our last merge stay as they are, however many small files they hold."""
+def test_after_batch_leaves_partitions_within_their_bound(lake: SqlCatalog) -> None:
+    """What changed since our last merge is looked at, and what an earlier call left above the bound; nothing else."""
     make_table(lake)
     fill(lake, 5, "ab")
-    table = opened(lake, max_small_files=6)
-    assert partitions_changed(lake.load_table("db.t").metadata, lake.load_table("db.t").io) is None
-    table.compact("kind = 'b'")
-    fill(lake, 3, "b", first=5)
+    fill(lake, 2, "c", first=10)
+    table = lake.load_table("db.t")
+    assert partitions_changed(table.metadata, table.io) is None
+    opened(lake).compact("kind = 'b'")
+    fill(lake, 3, "b", first=20)
+    table = lake.load_table("db.t")
+    changed = partitions_changed(table.metadata, table.io)
+    assert changed is not None
+    assert {key.values for key in changed} == {("b",)}
+    untouched = {f.path for f in small_files(table, "c")}
     report = opened(lake, max_small_files=2).after_batch()
-    assert report.partitions_touched == 1
-    counts = files_by_kind(lake.load_table("db.t"))
-    assert counts["a"] == 5
+    table = lake.load_table("db.t")
+    counts = files_by_kind(table)
+    assert report.partitions_touched == 2
+    assert counts["a"] <= 2
     assert counts["b"] <= 2
+    assert {f.path for f in small_files(table, "c")} == untouched
 
 
 def test_after_batch_sees_what_came_between_our_plan_and_its_commit(mini: MiniRest) -> None:
@@ -271,14 +283,37 @@ def test_after_batch_sees_what_came_between_our_plan_and_its_commit(mini: MiniRe
     make_table(catalog)
     fill(catalog, 4, "a")
     fill(catalog, 4, "b")
-    rival = mini.catalog("rival")
-    mini.before_swap = lambda: fill(rival, 1, "b", first=90)
+
+    def rival() -> None:
+        fill(mini.catalog("rival"), 1, "b", first=90)
+
+    mini.before_swap = rival
     opened(catalog).compact("kind = 'a'")
     table = catalog.load_table("db.t")
     assert operations(table)[-1] == "replace"
     changed = partitions_changed(table.metadata, table.io)
     assert changed is not None
     assert {key.values for key in changed} == {("b",)}
+
+
+def test_rivals_whose_manifests_we_rewrote_are_seen_too(mini: MiniRest) -> None:
+    """A rival's entry that our snapshot copied into its own manifest still tells whose it is."""
+    catalog = mini.catalog("lake")
+    make_table(catalog, properties={"commit.manifest.min-count-to-merge": "2"})
+    append(catalog, [1])
+    append(catalog, [2])
+
+    def rivals() -> None:
+        append(mini.catalog("rival"), [90], "b")
+        append(mini.catalog("rival"), [91], "c")
+
+    mini.before_swap = rivals
+    opened(catalog).compact("kind = 'a'")
+    table = catalog.load_table("db.t")
+    assert operations(table)[-1] == "replace"
+    changed = partitions_changed(table.metadata, table.io)
+    assert changed is not None
+    assert {key.values for key in changed} == {("b",), ("c",)}
 
 
 def test_an_overwrite_by_others_is_a_change(lake: SqlCatalog) -> None:
@@ -358,6 +393,19 @@ def test_wrong_names_are_told_when_the_table_is_opened(lake: SqlCatalog) -> None
         icesize.open(None, "lake.db.wap", catalog=lake)
 
 
+def test_a_catalog_that_does_not_answer_is_told_in_a_sentence(lake: SqlCatalog) -> None:
+    """Whatever the catalog's client raises becomes one TableError."""
+
+    class Down(SqlCatalog):
+        def load_table(self, *_: Any) -> Any:
+            raise ConnectionError("no route to host\nlong page")
+
+    down = Down("lake", **lake.properties)
+    with pytest.raises(TableError, match=r"Cannot load 'lake\.db\.t': ConnectionError: no route to host$"):
+        icesize.open(None, "db.t", catalog=down)
+    down.close()
+
+
 def test_a_table_is_opened_by_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Spark and catalog object the first part of the name is a catalog that PyIceberg knows."""
     mine = sqlite_catalog(tmp_path)
@@ -382,7 +430,7 @@ def test_streams_are_listed_and_forgotten(lake: SqlCatalog) -> None:
     table.forget_stream("s")
     assert table.streams() == []
     append(lake, [2], batch=0)
-    with pytest.raises(TableError, match="Cannot forget stream 'nope': 'lake.db.t' has no such stream"):
+    with pytest.raises(TableError, match=r"Cannot forget stream 'nope': 'lake.db.t' has no such stream"):
         table.forget_stream("nope")
 
 

@@ -9,7 +9,8 @@ from pyiceberg.manifest import ManifestContent
 from icesize.planning.layout import FileFact, PartitionKey, SkipReason
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import DataFileSchema, Entry
-from tests.tables import append, delete_ids, delete_rows, make_table, small_files
+from tests.rival_deletes import delete_ids, delete_rows
+from tests.tables import append, make_table, small_files
 
 PART = PartitionKey(0, ("a",))
 POSITION, EQUALITY = 1, 2
@@ -67,7 +68,9 @@ def test_paths_narrow_a_position_delete(bounds: dict[str, str], hit: bool) -> No
 @pytest.mark.parametrize(("content", "hit"), [(EQUALITY, True), (POSITION, False)])
 def test_equality_deletes_of_an_unpartitioned_spec_apply_everywhere(content: int, hit: bool) -> None:
     """Deletes written without a partition reach every partition when they are by equality."""
-    deletes = DeleteIndex({PartitionKey(1, ()): [entry(content, 5)]}, [entry(content, 5)] if content == EQUALITY else [])
+    deletes = DeleteIndex(
+        {PartitionKey(1, ()): [entry(content, 5)]}, [entry(content, 5)] if content == EQUALITY else []
+    )
     assert deletes.applies(file(1)) is hit
 
 

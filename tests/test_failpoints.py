@@ -49,7 +49,10 @@ def test_an_armed_point_runs_its_action_each_time_until_the_block_ends() -> None
 
 def test_a_misspelt_point_is_refused() -> None:
     """A test that arms nothing would pass for the wrong reason."""
-    with pytest.raises(ValueError, match="Cannot arm 'planed': the points are planned, "), failpoints.armed("planed", int):
+    with (
+        pytest.raises(ValueError, match="Cannot arm 'planed': the points are planned, "),
+        failpoints.armed("planed", int),
+    ):
         raise AssertionError("not refused")
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import BooleanExpression, EqualTo, GreaterThanOrEqual
 
 from icesize.errors import TableError
 from icesize.planning.layout import Layout
 from icesize.table.filters import Where, partition_filter
 from icesize.table.reader import LayoutReader
 from tests.tables import LIMIT, append, layout_of, make_table, request_on, run, write
+
+
+def reference(kind: Any, column: str, value: str) -> BooleanExpression:
+    """An expression object, as a caller may pass instead of text."""
+    expression: BooleanExpression = kind(column, value)
+    return expression
 
 
 def selected(lake: SqlCatalog, where: Where) -> tuple[set[str], int]:
@@ -39,7 +46,7 @@ def filled(lake: SqlCatalog, transforms: Mapping[str, str], rows: list[tuple[int
         ("kind = 'a' or kind = 'b'", {"a", "b"}),
         ("not kind = 'a'", {"b", "c"}),
         ("kind is null", set()),
-        (EqualTo("kind", "b"), {"b"}),
+        (reference(EqualTo, "kind", "b"), {"b"}),
     ],
 )
 def test_identity_partitions_match_exactly(lake: SqlCatalog, where: Where, chosen: set[str]) -> None:
@@ -55,13 +62,13 @@ def test_identity_partitions_match_exactly(lake: SqlCatalog, where: Where, chose
         ("ts >= '1970-01-02T01:00:00'", {"ts_day=1970-01-03"}, 1),
         ("ts < '1970-01-02T00:00:00'", {"ts_day=1970-01-01"}, 0),
         ("ts_day = '1970-01-02'", {"ts_day=1970-01-02"}, 0),
-        (GreaterThanOrEqual("ts_day", "1970-01-02"), {"ts_day=1970-01-02", "ts_day=1970-01-03"}, 0),
+        (reference(GreaterThanOrEqual, "ts_day", "1970-01-02"), {"ts_day=1970-01-02", "ts_day=1970-01-03"}, 0),
         ("id = 7", set(), 3),
         ("ts >= '1970-01-02T00:00:00' and id > 0", set(), 2),
     ],
 )
 def test_days_are_taken_when_wholly_covered(lake: SqlCatalog, where: Where, chosen: set[str], partly: int) -> None:
-    """A filter over the source column takes whole days; a day cut by it, or by another column, is left out and counted."""
+    """A filter over the source column takes whole days; a day cut by it, or by another column, is left out."""
     filled(lake, {"ts": "day"}, [(1, "a"), (25, "a"), (49, "a")])
     assert selected(lake, where) == (chosen, partly)
 

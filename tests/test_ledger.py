@@ -59,7 +59,7 @@ def test_all_streams_are_listed_by_id() -> None:
 @pytest.mark.parametrize("value", ["", "7", "[]", "{}", "null", json.dumps({"version": 2, "batch-id": 3})])
 def test_what_cannot_be_read_is_refused_not_skipped(value: str) -> None:
     """A damaged or newer entry stops the batch with a sentence; taken for absent it would let a batch in twice."""
-    with pytest.raises(BatchError, match="Cannot read the ledger entry.*icesize streams TABLE"):
+    with pytest.raises(BatchError, match=r"Cannot read the ledger entry.*icesize streams TABLE"):
         is_done({LAST.key: value}, LAST)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from icesize.planning.layout import PartitionKey, SkipReason
-from icesize.table import reader as reader_module
+from icesize.table.manifests import read_entries
 from icesize.table.reader import OLDEST, Labels, LayoutReader
 from tests.tables import (
     LIMIT,
@@ -69,17 +67,16 @@ def test_files_of_pyicebergs_own_appends_are_read(lake: SqlCatalog) -> None:
 
 
 @pytest.fixture
-def manifests_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def manifests_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the manifests that the reader opens."""
     opened: list[str] = []
-    original = reader_module.read_entries
 
     def noted(io: FileIO, manifest: Any, **options: Any) -> Any:
         opened.append(manifest.manifest_path)
-        return original(io, manifest, **options)
+        return read_entries(io, manifest, **options)
 
-    monkeypatch.setattr(reader_module, "read_entries", noted)
-    yield opened
+    monkeypatch.setattr("icesize.table.reader.read_entries", noted)
+    return opened
 
 
 def test_a_second_reading_opens_new_manifests_only(lake: SqlCatalog, manifests_read: list[str]) -> None:
@@ -90,7 +87,7 @@ def test_a_second_reading_opens_new_manifests_only(lake: SqlCatalog, manifests_r
 
     def read(table: Table) -> int:
         before = len(manifests_read)
-        assert replace(reader.read(table.metadata, table.io)) == layout_of(table)
+        assert reader.read(table.metadata, table.io) == layout_of(table)
         return len(manifests_read) - before - len(live_manifests(table))
 
     assert read(lake.load_table("db.t")) == 1

@@ -15,10 +15,10 @@ from icesize.errors import TableError
 from icesize.table.request import CommitRequest
 from tests.rest_faults import Fault
 from tests.rest_server import MiniRest
+from tests.rival_deletes import delete_rows
 from tests.tables import (
     append,
     check,
-    delete_rows,
     expire,
     ids_of,
     local,
@@ -32,7 +32,7 @@ from tests.tables import (
 
 KINDS = ("a", "b")
 FAULTS = st.sampled_from(
-    [None, None, *(Fault(k, w) for k in (409, 500, 503, "reset", "html") for w in ("before", "after")), Fault(403)]  # type: ignore[arg-type]
+    [None, None, *(Fault(k, w) for k in (409, 500, 503, "reset", "html") for w in ("before", "after")), Fault(403)]
 )
 
 
@@ -157,5 +157,5 @@ class TableMachine(RuleBasedStateMachine):
 
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(
-    max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -1,4 +1,4 @@
-"""Runs merge groups in threads of this process: for small groups, and where there is no Spark.
+"""Merges groups and writes rows in threads of this process: for small ones, and where there is no Spark.
 
 Arrow decodes and encodes without holding Python's lock, so two threads keep two cores busy.
 """
@@ -10,10 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import pyarrow as pa
+
 from icesize.errors import RewriteFailed
 from icesize.parquet.merge import MergeOutcome, MergeTask, merge
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
+from icesize.parquet.write import write_rows
+from icesize.parquet.written import WrittenFile
 
 Result = MergeOutcome | RewriteFailed | None
 """What became of a group: its outcome, why it failed, or None when the work was cancelled before it began."""
@@ -56,6 +60,25 @@ def merge_in_threads(
         except BaseException:
             stop.set()
             _discard(running, settings)
+            raise
+
+
+def write_in_threads(parts: Sequence[pa.Table], settings: WriteSettings, prefix: str) -> list[WrittenFile]:
+    """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
+
+    On any error the files of all parts are removed, best effort, and it is raised.
+    """
+    with ThreadPoolExecutor(max_workers=max(1, len(parts))) as pool:
+        running = [
+            pool.submit(write_rows, [part], settings, FileNames(prefix, number, 0)) for number, part in enumerate(parts)
+        ]
+        try:
+            return [file for future in running for file in future.result()]
+        except BaseException:
+            for future in running:
+                if future.exception() is None:
+                    for file in future.result():
+                        settings.storage.delete(file.path)
             raise
 
 

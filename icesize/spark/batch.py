@@ -16,6 +16,7 @@ from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import TableError, TableNotFound
 from icesize.parquet.merge import MergeTask
+from icesize.parquet.pool import write_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import Layout, PartitionKey
@@ -25,6 +26,7 @@ from icesize.spark import columns, jobs, routing, session
 from icesize.spark.evolution import add_columns
 from icesize.spark.merges import MergeRun
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
+from icesize.spark.small import is_small, shape_in_hand
 from icesize.spark.statistics import BatchShape, shape_of
 from icesize.table.commit import Timing, commit
 from icesize.table.handle import Current, TableHandle
@@ -79,7 +81,8 @@ class _Batch:
         metadata = current.table.metadata
         layout = handle.reader(current.policy).read(metadata, current.table.io)
         self.watch.lap("layout")
-        shape = shape_of(self.df, write_settings, layout, current.policy)
+        look = shape_in_hand if is_small(self.df) else shape_of
+        shape = look(self.df, write_settings, layout, current.policy)
         self.watch.lap("statistics")
         if shape.rows == 0:
             return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
@@ -129,8 +132,7 @@ class _Batch:
         failpoints.reach("planned")
         merging = self._start(plan, settings)
         try:
-            routed = routing.place(self.df, shape.task, shape.tasks) if shape.task is not None else self.df.coalesce(1)
-            written = jobs.write_rows(routed, settings, self._prefix)
+            written = self._write(settings, shape)
         except BaseException:
             merging.discard()
             raise
@@ -158,6 +160,12 @@ class _Batch:
         return report_of(
             current.name, plan, layout, written, results, outcome, self.watch.seconds, self.notes, self._batch_id
         )
+
+    def _write(self, settings: WriteSettings, shape: BatchShape) -> list[WrittenFile]:
+        if shape.parts is not None:
+            return write_in_threads(shape.parts, settings, self._prefix)
+        routed = self.df.coalesce(1) if shape.task is None else routing.place(self.df, shape.task, shape.tasks)
+        return jobs.write_rows(routed, settings, self._prefix)
 
     def _plan(
         self,

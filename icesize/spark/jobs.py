@@ -30,7 +30,7 @@ _ROWS = "_icesize_rows"
 _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 """The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
 
-_MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'")
+_MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyArrow) >= [\d.]+ must be installed")
 
 
 def write_rows(df: DataFrame, settings: WriteSettings, prefix: str) -> list[WrittenFile]:
@@ -64,7 +64,7 @@ def count_rows(
     """
     kept = [F.first(F.col(f"`{column}`")).alias(column) for column in columns]
     counted = df.groupBy(key.alias(_KEY)).agg(F.count(F.lit(1)).alias(_ROWS), *kept)
-    table = _collected(counted)
+    table = fetch(counted)
     keys, rows = table.column(_KEY).to_pylist(), table.column(_ROWS).to_pylist()
     if not columns:
         # nothing to compute a partition from: there is one
@@ -81,14 +81,14 @@ def count_rows(
     }
 
 
-def _collected(df: DataFrame) -> pa.Table:
+def fetch(df: DataFrame) -> pa.Table:
     """The rows in this process; Spark before 4.0 has no public way to get them as Arrow."""
     try:
         if hasattr(df, "toArrow"):
             return df.toArrow()
         return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
     except PySparkException as error:
-        raise _translated(error, "count the batch") from error
+        raise _translated(error, "fetch rows") from error
 
 
 def measure_rows(df: DataFrame, settings: WriteSettings) -> float | None:
@@ -140,10 +140,11 @@ def _run(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
 def _translated(error: Exception, what: str) -> IcesizeError:
     text = str(error)
     if missing := _MISSING.search(text):
+        module = missing[1] or missing[2].lower()
         return EngineUnavailable(
-            f"Cannot {what}: Spark's workers have no module '{missing[1]}'; install icesize where they run, or ship an "
+            f"Cannot {what}: Spark's workers have no module '{module}'; install icesize where they run, or ship an "
             "environment with --archives (spark.archives) or icesize with --py-files (spark.submit.pyFiles)",
-            module=missing[1],
+            module=module,
         )
     kind = SchemaMismatch if _BAD_VALUE.search(text) else RewriteFailed
     lines = [line for line in text.splitlines() if line.strip()]

@@ -6,6 +6,7 @@ Works on classic sessions and on Spark Connect, where there is no JVM to look in
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -72,6 +73,17 @@ def is_cheap_to_read_again(df: DataFrame) -> bool:
     if any(plan.containsPattern(getattr(patterns, name)()) for name in _COSTLY):
         return False
     return all(_is_cheap(node) for node in _nodes(plan))
+
+
+def source_bytes(df: DataFrame) -> int:
+    """Size of what the batch is read from, as Spark's optimizer estimates it; very large when it does not know."""
+    if is_connect(df.sparkSession):
+        return sys.maxsize
+    try:
+        plan = df._jdf.queryExecution().optimizedPlan()
+    except PySparkException:
+        return sys.maxsize  # a value that cannot be computed; whoever reads the batch says which
+    return max(int(str(leaf.stats().sizeInBytes())) for leaf in _nodes(plan) if leaf.children().size() == 0)
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from icesize.parquet.settings import WriteSettings
@@ -35,7 +36,8 @@ class BatchShape:
     """How a batch will be written.
 
     `incoming` are the small files each partition is expected to get, None when the batch was not counted; `rows` and
-    `size_bytes` are then unknown too. `task` places rows, None leaves them where they are.
+    `size_bytes` are then unknown too. `task` places rows, None leaves them where they are. `parts` are the rows
+    themselves, one table for each thread, when the batch is in this process already.
     """
 
     tasks: int
@@ -44,6 +46,7 @@ class BatchShape:
     rows: int | None = None
     size_bytes: float = 0.0
     bytes_per_row: float | None = None
+    parts: tuple[pa.Table, ...] | None = None
 
 
 def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape:

@@ -52,9 +52,7 @@ def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     projections = _projections(metadata, expression)
     strict = {i: _evaluator(metadata, i, s) for i, (s, _) in projections.items()}
     inclusive = {i: _evaluator(metadata, i, e) for i, (_, e) in projections.items()}
-    manifests = {
-        i: manifest_evaluator(metadata.specs()[i], metadata.schema(), e) for i, (_, e) in projections.items()
-    }
+    manifests = {i: manifest_evaluator(metadata.specs()[i], metadata.schema(), e) for i, (_, e) in projections.items()}
     return PartitionFilter(
         lambda key: strict[key.spec_id](Record(*key.values)),
         lambda key: inclusive[key.spec_id](Record(*key.values)),

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icesize.errors import IcesizeError, TableError
 from icesize.parquet.settings import WriteSettings
 from icesize.policy import SizePolicy
 from icesize.table import catalog as catalogs
 from icesize.table.reader import LayoutReader
+from icesize.table.request import brief
 
 PolicyArgument = SizePolicy | Mapping[str, object] | None
 
@@ -55,9 +57,15 @@ class TableHandle:
     def load(self) -> Current:
         """The table now: schema, spec, properties and vended credentials are fresh.
 
-        Raises TableNotFound, UnsupportedTable, and PolicyError for settings that contradict each other.
+        Raises TableNotFound, UnsupportedTable, TableError when the catalog does not answer, and PolicyError for
+        settings that contradict each other.
         """
-        table = catalogs.load(self.catalog, self.identifier)
+        try:
+            table = catalogs.load(self.catalog, self.identifier)
+        except IcesizeError:
+            raise
+        except Exception as error:  # of whatever the catalog is reached by
+            raise TableError(f"Cannot load '{self.name}': {brief(error)}", table=self.name) from error
         catalogs.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         return Current(table, self.name, policy, tuple(warnings))

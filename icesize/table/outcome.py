@@ -80,7 +80,7 @@ def report_of(
         skipped=dict(_skipped(plan)),
         held_back={o.label: sum(o.held_back.values()) for o in plan.held_back},
         conflicts=outcome.conflicts,
-        notes=(*notes, *plan.notes, *merges.notes),
+        notes=tuple(dict.fromkeys((*notes, *plan.notes, *merges.notes))),
         already_committed=outcome.already_committed,
     )
 

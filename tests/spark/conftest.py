@@ -17,7 +17,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from tests.spark.tools import Lake
+from icesize.spark import small
+from tests.spark.tools import Lake, Make, counted, uncounted
 
 _JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
 
@@ -57,6 +58,9 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     time.tzset()
     settings = {
         "spark.driver.memory": "2g",
+        # many small queries: what compiling them well costs is never earned back
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -85,6 +89,20 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     catalog.create_namespace("db")
     yield Lake(catalog, tmp_path)
     catalog.close()
+
+
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch is so small that the driver writes it: Spark counts, places and writes."""
+    monkeypatch.setattr(small, "SMALL_BATCH_BYTES", -1)
+
+
+@pytest.fixture(params=["in hand", "counted", "uncounted"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes a batch of rows, for each way in which batches are written."""
+    if request.param == "counted":
+        request.getfixturevalue("by_spark")
+    return uncounted if request.param == "uncounted" else counted
 
 
 @pytest.fixture(autouse=True)

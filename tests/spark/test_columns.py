@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -32,7 +33,7 @@ from pyspark.sql import types as spark_types
 
 from icesize.errors import SchemaMismatch, UnsupportedTable
 from icesize.spark.columns import iceberg_type, spark_type
-from tests.spark.tools import Lake, conf, counted, events, uncounted
+from tests.spark.tools import Lake, Make, conf, counted, events, rows_of
 
 NESTED = Schema(
     NestedField(1, "id", LongType()),
@@ -57,14 +58,13 @@ def test_missing_required_column_is_refused(spark: SparkSession, lake: Lake) -> 
     assert lake.on_disk() == set()
 
 
-@pytest.mark.parametrize("make", [counted, uncounted])
-def test_null_in_a_required_column_leaves_nothing(spark: SparkSession, lake: Lake, make: object) -> None:
+def test_null_in_a_required_column_leaves_nothing(spark: SparkSession, lake: Lake, make: Make) -> None:
     """One NULL in a required column: nothing is committed, and files that other tasks had finished are removed."""
     lake.create()
     rows = events(range(40), hours=4).to_pydict() | {"id": [*range(39), None]}
     table = lake.open(spark, bytes_per_row=10**6)
     with pytest.raises(SchemaMismatch, match="Cannot write null into column 'id'"):
-        table.append(make(spark, pa.table(rows)))  # type: ignore[operator]
+        table.append(make(spark, pa.table(rows)))
     assert lake.rows() == []
     assert lake.on_disk() == set()
 
@@ -184,12 +184,14 @@ def test_nested_values_survive_batches_and_merges(spark: SparkSession, lake: Lak
     )
     for batch in range(5):
         sink(spark.sql(f"SELECT * FROM VALUES {', '.join(kinds)} AS t(id, s, l, m)"), batch)
-    assert sorted(set(map(repr, lake.rows()))) == [
+    # PyIceberg's scan reads a NULL list as an empty one, so the files are asked
+    rows = rows_of(pa.concat_tables(pq.ParquetFile(f.file_path.removeprefix("file://")).read() for f in lake.files()))
+    assert sorted(set(map(repr, rows))) == [
         repr((1, {"a": 1, "b": "x"}, [{"x": 1}, None], [("k", {"y": 5})])),
         repr((2, None, None, None)),
         repr((3, {"a": None, "b": None}, [], [("k", None)])),
     ]
-    assert len(lake.rows()) == 15
+    assert len(rows) == 15
     assert "replace" in lake.operations()
 
 

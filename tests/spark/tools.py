@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +29,14 @@ EVENTS = Schema(
     NestedField(2, "hour", StringType()),
     NestedField(3, "text", StringType()),
 )
+SCHEMA = "id long, hour string, text string"
+"""The same for Spark."""
+
 TARGET_BYTES = 1_000_000
 """Files of these tests are a few kB: all of them are small."""
 
 Rows = list[tuple[Any, ...]]
+Make = Callable[[SparkSession, pa.Table], DataFrame]
 
 
 @dataclass
@@ -109,8 +115,17 @@ def events(ids: range | list[int], hours: int = 1) -> pa.Table:
     )
 
 
+def write_json(folder: Path, number: int, rows: pa.Table) -> None:
+    """One more file of a stream's source; files are read in the order of their numbers."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{number:03}.json"
+    path.write_text("\n".join(json.dumps(row) for row in rows.to_pylist()))
+    # the file source orders by modification time, whose clock may stand still between two files
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
 def counted(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """A batch that is cheap to read again: rows are counted before they are written."""
+    """A batch that is cheap to read again: its partitions are known before they are written."""
     return spark.createDataFrame(rows)
 
 

@@ -1,0 +1,69 @@
+"""The sink on executors that are processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.tools import Lake, events, rows_of
+
+ROOT = Path(__file__).parents[2]
+CHILD_TIMEOUT_S = 300
+
+
+def cluster(lake: Lake, python: str, executors_pythonpath: str) -> subprocess.CompletedProcess[str]:
+    """Four batches on two executors of one core, which run `python`."""
+    command = [sys.executable, "-m", "tests.spark.child", str(lake.folder), "batches", "local-cluster[2,1,1024]"]
+    # the executors' working folder is not the driver's, so what they import is what they have been given
+    environment = os.environ | {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment |= {"EXECUTORS_PYTHONPATH": executors_pythonpath}
+    environment.pop("PYTHONPATH", None)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=CHILD_TIMEOUT_S
+    )
+
+
+@pytest.mark.slow
+def test_sink_on_several_executors(java: None, lake: Lake) -> None:
+    """Two executors write and merge: rows exact, partitions bounded, nothing left over."""
+    lake.create()
+    done = cluster(lake, sys.executable, str(ROOT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lake.rows() == rows_of(events(range(8000), hours=4))
+    assert max(lake.files_per_partition().values()) <= 3
+    assert lake.orphans() == set()
+
+
+_WITHOUT = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "{module}":
+            raise ModuleNotFoundError("No module named '{module}'", name="{module}")
+
+sys.meta_path.insert(0, Without())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["icesize", "pyarrow"])
+def test_executors_that_lack_a_module(java: None, lake: Lake, module: str) -> None:
+    """Executors without icesize or pyarrow: one sentence that names the module and how to ship it; nothing written."""
+    lake.create()
+    folder = lake.folder / "without"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_WITHOUT.format(module=module))
+    done = cluster(lake, sys.executable, f"{folder}{os.pathsep}{ROOT}")
+    assert done.stdout, done.stderr
+    assert done.returncode == 1
+    [line] = [line for line in done.stdout.splitlines() if line]
+    assert line.startswith("EngineUnavailable: Cannot ")
+    assert f"Spark's workers have no module '{module}'" in line
+    assert "--archives" in line
+    assert "pyFiles" in line
+    assert lake.on_disk() == set()

@@ -1,0 +1,340 @@
+"""The PyIceberg committer against rivals: whoever else changes the table between plan and swap, nobody loses rows."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+
+from icesize import failpoints
+from icesize.errors import (
+    CommitConflict,
+    TableError,
+    TableNotFound,
+)
+from icesize.table.commit import commit
+from icesize.table.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.request import CommitOutcome, SwapLost
+from tests.rest_server import MiniRest
+from tests.rival_deletes import delete_ids, delete_rows
+from tests.tables import (
+    NOW_MS,
+    FakeTime,
+    append,
+    batch,
+    check,
+    compact,
+    data_files_on_disk,
+    expire,
+    ids_of,
+    landed,
+    live_paths,
+    make_table,
+    merged,
+    metadata_files_on_disk,
+    operations,
+    referenced_metadata,
+    request_on,
+    run,
+    small_files,
+    sqlite_catalog,
+    two_files,
+    write,
+)
+
+
+def test_a_rival_append_is_kept_and_ours_goes_on_top(mini: MiniRest) -> None:
+    """A commit between staging and swap costs one more attempt; rows of both are there, no manifest is left over."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+
+    def rival() -> None:
+        append(mini.catalog("rival"), [9], "b")
+
+    mini.before_swap = rival
+    assert run(catalog, wanted, before).operations == ("append", "replace")
+    table = landed(catalog, [1, 2, 3, 9])
+    assert operations(table) == ["append", "append", "append", "append", "replace"]
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+@pytest.mark.parametrize("moment", ["before the first attempt", "before the swap"])
+def test_rows_deleted_by_position_stay_deleted(mini: MiniRest, moment: str) -> None:
+    """Delete, then append, then our attempt: the merge that had read the row is dropped, the append lands."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+    victim = wanted.merged[0].victims[0]
+
+    def rival() -> None:
+        delete_rows(mini.catalog("rival"), victim)
+        append(mini.catalog("rival"), [9], "b")
+
+    if moment == "before the swap":
+        mini.before_swap = rival
+    else:
+        rival()
+    outcome = run(catalog, wanted, before)
+    assert outcome.operations == ("append",)
+    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    assert outcome.contested == (victim.partition,)
+    table = landed(catalog, [2, 3, 9])
+    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.outputs}
+
+
+def test_rows_deleted_by_equality_drop_the_merge(catalog: Catalog) -> None:
+    """An equality delete in the partition hits all older files of it; another partition's merge still lands."""
+    two_files(catalog)
+    append(catalog, [5], "b")
+    table = append(catalog, [6], "b")
+    groups = [merged(table, small_files(table, kind)) for kind in ("a", "b")]
+    wanted = request_on(table, [write(table, [3])], groups, batch=1)
+    delete_ids(catalog, groups[0].victims[0], [1])
+    append(catalog, [9], "b")
+    outcome = run(catalog, wanted, table)
+    assert outcome.merged == (groups[1],)
+    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    after = catalog.load_table("db.t")
+    check(after)
+    assert {f.path for f in groups[0].victims} <= set(live_paths(after))
+
+
+def test_a_merge_keeps_deletes_of_equality_off_its_rows(catalog: Catalog) -> None:
+    """A merged file carries its newest input's number, not its own commit's: what was deleted later stays deletable."""
+    table = two_files(catalog)
+    run(catalog, request_on(table, groups=[merged(table, small_files(table))]), table)
+    (file,) = small_files(catalog.load_table("db.t"))
+    assert file.sequence_number == 2
+
+
+def test_a_victim_taken_by_a_rival_drops_its_group_only(catalog: Catalog) -> None:
+    """Another compaction was faster in one partition: that merge goes, the other one and the rows land."""
+    two_files(catalog)
+    append(catalog, [5], "b")
+    table = append(catalog, [6], "b")
+    groups = [merged(table, small_files(table, kind)) for kind in ("a", "b")]
+    wanted = request_on(table, [write(table, [3])], groups, batch=1)
+    compact(catalog, "a")
+    outcome = run(catalog, wanted, table)
+    assert outcome.operations == ("append", "replace")
+    assert outcome.merged == (groups[1],)
+    assert outcome.contested == (groups[0].victims[0].partition,)
+    assert outcome.conflicts == ("merge of 2 files dropped: another writer removed a file of it",)
+    after = landed(catalog, [1, 2, 3, 5, 6])
+    assert not data_files_on_disk(after) & {f.path for f in groups[0].outputs}
+
+
+def test_victims_are_found_in_rewritten_manifests(catalog: Catalog) -> None:
+    """A rival's merge in another partition rewrites the manifest of our victims: they live on, and are merged."""
+    table = make_table(catalog)
+    run(catalog, request_on(table, [write(table, [i], kind) for i, kind in enumerate("aabb")]), table)
+    table = catalog.load_table("db.t")
+    wanted = request_on(table, groups=[merged(table, small_files(table, "a"))])
+    compact(catalog, "b")
+    outcome = run(catalog, wanted, table)
+    assert outcome.operations == ("replace",)
+    assert outcome.conflicts == ()
+    assert len(live_paths(landed(catalog, [0, 1, 2, 3]))) == 2
+
+
+def test_an_expired_planning_base_drops_merges_and_keeps_rows(catalog: Catalog) -> None:
+    """The snapshot that was planned on is gone: nobody can check, so only the rows are committed."""
+    before = two_files(catalog)
+    wanted = batch(catalog)
+    expire(append(catalog, [9], "b"))
+    outcome = run(catalog, wanted, before)
+    assert outcome.operations == ("append",)
+    assert outcome.conflicts == ("merge of 2 files dropped: the snapshot it was planned on has expired",)
+    landed(catalog, [1, 2, 3, 9])
+
+
+def test_a_column_added_meanwhile_drops_the_merge(mini: MiniRest) -> None:
+    """A schema change without any snapshot is noticed by the swap itself; the rows go on under the new schema."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+
+    def evolve() -> None:
+        with mini.catalog("rival").load_table("db.t").update_schema() as update:
+            update.add_column("note", StringType())
+
+    mini.before_swap = evolve
+    outcome = run(catalog, wanted, before)
+    assert outcome.operations == ("append",)
+    assert outcome.conflicts == ("merge of 2 files dropped: schema or partition spec changed while the merge ran",)
+    table = landed(catalog, [1, 2, 3])
+    assert table.scan().to_arrow()["note"].null_count == 3
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+def test_files_stay_in_the_spec_that_they_were_written_under(mini: MiniRest) -> None:
+    """The partition spec changes under the batch: its rows land in manifests of the old spec, and are found there."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+
+    def evolve() -> None:
+        with mini.catalog("rival").load_table("db.t").update_spec() as update:
+            update.add_field("id", "bucket[4]", "id_bucket")
+
+    mini.before_swap = evolve
+    assert run(catalog, wanted, before).operations == ("append",)
+    table = landed(catalog, [1, 2, 3])
+    assert {f.partition.spec_id for f in small_files(table)} == {0}
+    assert table.metadata.default_spec_id == 1
+    assert table.scan(row_filter="kind = 'a'").to_arrow().num_rows == 3
+    assert table.scan(row_filter="kind = 'b'").to_arrow().num_rows == 0
+
+
+def test_two_handles_with_one_batch_land_it_once(catalog: Catalog, tmp_path: Path) -> None:
+    """Both staged on one head, a barrier before the swap: one lands, the other finds the batch and cleans up."""
+    two_files(catalog)
+    rest = isinstance(catalog, RestCatalog)
+    handles = [RestCatalog("lake", uri=catalog.properties["uri"]) if rest else sqlite_catalog(tmp_path) for _ in "ab"]
+    requests = [batch(handle) for handle in handles]
+    barrier = threading.Barrier(2)
+    outcomes: dict[int, CommitOutcome] = {}
+
+    def work(i: int) -> None:
+        outcomes[i] = run(handles[i], requests[i], handles[i].load_table("db.t"))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    with failpoints.armed("before-swap", lambda: barrier.wait(20)):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    for handle in handles:
+        handle.close()
+    loser = 0 if outcomes[0].already_committed else 1
+    assert [outcomes[loser].already_committed, outcomes[1 - loser].already_committed] == [True, False]
+    assert outcomes[1 - loser].operations == ("append", "replace")
+    table = landed(catalog, [1, 2, 3])
+    assert operations(table) == ["append", "append", "append", "replace"]
+    assert not data_files_on_disk(table) & requests[loser].paths()
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+def test_a_dropped_table_is_an_error(catalog: Catalog) -> None:
+    """Dropped before the commit: TableNotFound, our files removed."""
+    before = two_files(catalog)
+    wanted = batch(catalog)
+    catalog.drop_table("db.t")
+    with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.t'"):
+        run(catalog, wanted, before)
+    assert not data_files_on_disk(before) & wanted.paths()
+
+
+def test_a_table_dropped_under_the_swap_is_an_error(mini: MiniRest) -> None:
+    """Dropped between staging and swap: the catalog's 404 is a definite no."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+    mini.before_swap = lambda: mini.drop(("db", "t"))
+    with pytest.raises(TableError, match="Table does not exist"):
+        run(catalog, wanted, before)
+    assert not data_files_on_disk(before) & wanted.paths()
+
+
+@pytest.mark.parametrize("moment", ["before the first attempt", "before the swap"])
+def test_a_recreated_table_gets_nothing(mini: MiniRest, moment: str) -> None:
+    """Another table under the same name: error, nothing written to it, whenever it happened."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+
+    def recreate() -> None:
+        rival = mini.catalog("rival")
+        rival.drop_table("db.t")
+        make_table(rival)
+
+    if moment == "before the swap":
+        mini.before_swap = recreate
+    else:
+        recreate()
+    with pytest.raises(TableError, match="dropped and created again"):
+        run(catalog, wanted, before)
+    table = catalog.load_table("db.t")
+    assert table.metadata.snapshots == []
+    assert not [k for k in table.properties if k.startswith("icesize.")]
+
+
+def branch_at_head(table: Table) -> None:
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+
+
+def test_a_commit_to_another_branch_is_retried(lake: SqlCatalog, tmp_path: Path) -> None:
+    """Branches share sequence numbers; the SQL catalog then refuses with a plain ValueError, which is a lost race."""
+    branch_at_head(two_files(lake))
+    before = lake.load_table("db.t")
+    wanted = batch(lake)
+    rival = sqlite_catalog(tmp_path)
+    once = [True]
+
+    def to_audit() -> None:
+        if once.pop() if once else False:
+            table = rival.load_table("db.t")
+            table.append(table.scan().to_arrow().slice(0, 1), branch="audit")
+
+    with failpoints.armed("before-swap", to_audit):
+        assert run(lake, wanted, before).operations == ("append", "replace")
+    rival.close()
+    table = landed(lake, [1, 2, 3])
+    assert set(table.metadata.refs) == {"main", "audit"}
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+def test_older_servers_tell_of_other_branches_by_400(lake: SqlCatalog) -> None:
+    """The same refusal as a bad request is a lost race too."""
+    table = make_table(lake)
+
+    class OldServer(SqlCatalog):
+        def commit_table(self, *_: Any) -> Any:
+            answer = type("Answer", (), {"status_code": 400})()
+            http = OSError("400 Client Error")
+            http.response = answer  # type: ignore[attr-defined]
+            text = "ValidationException: Cannot add snapshot with sequence number 5 older than last sequence number 5"
+            raise BadRequestError(text) from http
+
+    old = OldServer("lake", **lake.properties)
+    committer = PyIcebergCommitter(old, table, lambda: NOW_MS)
+    loaded = committer.load()
+    staged = committer.stage(loaded, request_on(table, [write(table, [1])]))
+    with pytest.raises(SwapLost, match="older than last sequence number"):
+        committer.swap(loaded, staged)
+    old.close()
+
+
+def test_rivals_until_the_deadline_end_in_a_conflict(mini: MiniRest) -> None:
+    """Always too late: CommitConflict, the table as the rivals left it, none of our files on storage."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+    rival = mini.catalog("rival")
+    count, time = iter(range(100, 200)), FakeTime()
+    committer = PyIcebergCommitter(catalog, before, lambda: NOW_MS)
+    swap = committer.swap
+
+    def swap_after_rival(loaded: Any, staged: Any) -> None:
+        append(rival, [next(count)], "b")
+        swap(loaded, staged)
+
+    committer.swap = swap_after_rival  # type: ignore[method-assign]
+    with pytest.raises(CommitConflict, match=r"other writers came first .* 1 s"):
+        commit(wanted, committer, time.timing(1.0))
+    table = catalog.load_table("db.t")
+    check(table)
+    assert 3 not in ids_of(catalog)
+    assert data_files_on_disk(table) == set(live_paths(table))
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
