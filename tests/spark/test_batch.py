@@ -142,7 +142,7 @@ def test_dropped_table(spark: SparkSession, lake: Lake) -> None:
     lake.create()
     sink = fill(spark, lake, 1)
     lake.catalog.drop_table("db.events")
-    with pytest.raises(TableNotFound, match="Cannot find table 'lake.db.events'"):
+    with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.events'"):
         sink(counted(spark, events([1])), 1)
 
 

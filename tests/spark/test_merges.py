@@ -88,7 +88,7 @@ def test_merge_off(spark: SparkSession, lake: Lake) -> None:
 
 @pytest.mark.parametrize("damage", ["corrupt", "missing"])
 def test_damaged_file_drops_its_group_only(spark: SparkSession, lake: Lake, damage: str, make: Make) -> None:
-    """A corrupt or missing data file: its merge is dropped and named, the other partition's merge and the append land."""
+    """A corrupt or missing data file: its merge is dropped and named, the other merge and the append land."""
     lake.create()
     sink = lake.open(spark, max_small_files=2).sink("s")
     for batch in range(2):

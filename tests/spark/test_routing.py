@@ -87,7 +87,8 @@ def batch_of(spark: SparkSession, names: list[str]) -> DataFrame:
     """24 rows in which each column goes through its values, null among them, at its own pace."""
     picks = [VALUES[name][2] for name in names]
     rows = (
-        ", ".join(values[(row * (1 + at % 3) + at) % len(values)] for at, values in enumerate(picks)) for row in range(ROWS)
+        ", ".join(values[(row * (1 + at % 3) + at) % len(values)] for at, values in enumerate(picks))
+        for row in range(ROWS)
     )
     casts = ", ".join(f"cast({name} as {VALUES[name][1]}) as {name}" for name in names)
     return spark.sql(f"SELECT {casts} FROM VALUES {', '.join(f'({row})' for row in rows)} AS t({', '.join(names)})")

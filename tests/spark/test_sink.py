@@ -43,7 +43,7 @@ def test_gaps_go_on_and_steps_back_are_refused(spark: SparkSession, lake: Lake) 
 
 
 def test_other_query_is_refused(spark: SparkSession, lake: Lake) -> None:
-    """Another query under the stream id is refused, with the way on, and accepted when told to; then the first is out."""
+    """Another query under the stream id is refused, with the way on; accepted when told to, it shuts the first out."""
     lake.create()
     table = lake.open(spark)
     table.sink("s", query_id="one")(counted(spark, events([1])), 5)

@@ -95,7 +95,7 @@ def child(lake: Lake, failpoints: str) -> int:
     [
         pytest.param("planned", True, False, marks=pytest.mark.slow),
         pytest.param("files-written", True, True, marks=pytest.mark.slow),
-        pytest.param("before-swap", True, True, marks=pytest.mark.slow),
+        ("before-swap", True, True),
         pytest.param("after-swap", False, False, marks=pytest.mark.slow),
     ],
 )
