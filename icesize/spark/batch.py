@@ -81,8 +81,8 @@ class _Batch:
         metadata = current.table.metadata
         layout = handle.reader(current.policy).read(metadata, current.table.io)
         self.watch.lap("layout")
-        look = shape_in_hand if is_small(self.df) else shape_of
-        shape = look(self.df, write_settings, layout, current.policy)
+        shape = shape_in_hand(self.df, write_settings, layout, current.policy) if is_small(self.df) else None
+        shape = shape or shape_of(self.df, write_settings, layout, current.policy)
         self.watch.lap("statistics")
         if shape.rows == 0:
             return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)

@@ -1,7 +1,8 @@
 """The columns of a batch against those of the table: matched by name, as Spark compares names.
 
-A missing optional column becomes NULL, an extra one is refused or added, types are cast only where no value can be
-lost unnoticed (Spark's `DataFrame.to`: its store assignment rules).
+A missing optional column becomes NULL, an extra one is refused or added. Types are cast as an INSERT would (Spark's
+`DataFrame.to`: its store assignment rules): a number out of range stops the batch, one with more decimals loses
+them, a timestamp loses its time where the table has a date.
 """
 
 from __future__ import annotations

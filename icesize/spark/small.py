@@ -26,6 +26,9 @@ from icesize.spark.statistics import CLOSE_FILE_BYTES, BatchShape, learned
 SMALL_BATCH_BYTES = 4 * 2**20
 """Size of a batch at its source (compressed files) up to which the driver writes it: about 100,000 rows."""
 
+MOST_ROWS = 200_000
+"""Rows that are fetched at most: a small file can hold millions of equal rows, which are large in memory."""
+
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
 
@@ -35,9 +38,15 @@ def is_small(df: DataFrame) -> bool:
     return session.is_cheap_to_read_again(df) and session.source_bytes(df) <= SMALL_BATCH_BYTES
 
 
-def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape:
-    """Fetch the batch and divide its partitions over threads; raises SchemaMismatch when a row does not fit."""
-    rows = Conformer(settings)(fetch(df))
+def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape | None:
+    """Fetch the batch and divide its partitions over threads; None when it has more than `MOST_ROWS` rows.
+
+    Raises SchemaMismatch when a row does not fit.
+    """
+    fetched = fetch(df.limit(MOST_ROWS + 1))
+    if fetched.num_rows > MOST_ROWS:
+        return None
+    rows = Conformer(settings)(fetched)
     if rows.num_rows == 0:
         return BatchShape(1, None, {}, 0)
     groups = dict(split_by_partition(rows, settings))

@@ -54,12 +54,15 @@ def _fail() -> None:
     raise KeyboardInterrupt
 
 
-def test_failure_of_the_write_job_leaves_nothing(spark: SparkSession, lake: Lake) -> None:
+def test_failure_of_the_write_job_leaves_nothing(by_spark: None, spark: SparkSession, lake: Lake) -> None:
     """A value that cannot be written stops the batch while merges run: they are joined and their files removed."""
     lake.create()
     sink = fill(spark, lake, 3)
     before = lake.on_disk()
-    bad = counted(spark, events(range(40))).selectExpr("id", "hour", "if(id < 39, text, raise_error('broken')) AS text")
+    # from files: the optimizer would evaluate rows in hand, and find it before the job does
+    counted(spark, events(range(40))).write.parquet(f"{lake.folder}/source")
+    source = spark.read.parquet(f"{lake.folder}/source")
+    bad = source.selectExpr("id", "hour", "if(id < 39, text, raise_error('broken')) AS text")
     with pytest.raises(RewriteFailed, match=r"Cannot write the batch.*broken|Cannot write the batch.*USER_RAISED"):
         sink(bad, 3)
     assert lake.on_disk() == before
@@ -191,13 +194,9 @@ def _required(rows: pa.Table) -> pa.Table:
     return rows.cast(rows.schema.set(0, rows.schema.field("id").with_nullable(False)))
 
 
-@pytest.mark.parametrize("target", ["lake.db.events", "other.db.events"])
-def test_wrong_key_type_is_refused_before_writing(spark: SparkSession, lake: Lake, target: str) -> None:
-    """The message of a refused batch names the table as the catalog does."""
+def test_type_of_another_shape_is_refused_before_writing(spark: SparkSession, lake: Lake) -> None:
+    """A list where the table has a number is refused; the message names the table as the catalog does."""
     lake.create()
-    if target.startswith("other"):
-        with pytest.raises(TableNotFound, match=r"namespace 'other\.db'|no namespace"):
-            lake.open(spark).__class__(spark, target, lake.catalog, None, lake.open(spark)._environment)
-        return
-    with pytest.raises(SchemaMismatch, match=f"Cannot write to '{target}'"):
+    with pytest.raises(SchemaMismatch, match=r"Cannot write to 'lake\.db\.events'"):
         lake.open(spark).append(counted(spark, events([1])).selectExpr("array(id) AS id", "hour"))
+    assert lake.on_disk() == set()

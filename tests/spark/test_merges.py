@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
 from icesize.parquet.merge import MergeOutcome, MergeTask
@@ -219,13 +222,17 @@ def test_nothing_to_merge_starts_no_thread(spark: SparkSession, lake: Lake) -> N
     assert run.finish(0) == []
 
 
-def test_nested_decimals_and_binaries_survive_merges(spark: SparkSession, lake: Lake) -> None:
-    """Values of merged files are those that were written, bit by bit."""
-    lake.create(by={})
+def test_decimals_and_binaries_survive_merges(spark: SparkSession, lake: Lake) -> None:
+    """Values of files that were merged more than once are those that were written, NULL and extremes too."""
+    fields = (DecimalType(38, 10), BinaryType(), LongType())
+    schema = Schema(*(NestedField(i, name, kind) for i, (name, kind) in enumerate(zip("dxn", fields, strict=True), 1)))
+    lake.create(schema=schema, by={})
     sink = lake.open(spark, max_small_files=2).sink("s")
+    numbers = [Decimal("1234567890123456789012345678.0000000001"), Decimal("-0.0000000001"), None]
     expected: list[pa.Table] = []
     for batch in range(6):
-        expected.append(events(range(batch * 7, batch * 7 + 7), hours=3))
+        columns = {"d": pa.array(numbers, pa.decimal128(38, 10)), "x": pa.array([b"", b"\x00\xff", None])}
+        expected.append(pa.table(columns | {"n": pa.array([batch, -(2**63), None], pa.int64())}))
         sink(counted(spark, expected[-1]), batch)
     assert lake.operations().count("replace") >= 2
     assert lake.rows() == rows_of(pa.concat_tables(expected))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.planning.layout import PartitionKey
-from icesize.spark import session
+from icesize.spark import session, small
 from icesize.spark.small import is_small
 from icesize.spark.statistics import BatchShape, shape_of
 from tests.spark.tools import Lake, counted, events, rows_of, uncounted
@@ -158,3 +158,21 @@ def test_large_partition_gets_a_task_per_file(by_spark: None, spark: SparkSessio
     assert known.incoming == {PartitionKey(spec, ("h0",)): 0}
     lake.open(spark, bytes_per_row=2000, max_small_files=2).append(counted(spark, rows))
     assert lake.files_per_partition() == Counter({("h0",): 2})
+
+
+def test_small_file_of_many_rows_is_not_fetched(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few kB may hold more rows than the driver takes: then Spark writes them, and they are all there."""
+    monkeypatch.setattr(small, "MOST_ROWS", 99)
+    lake.create()
+    handle = lake.open(spark)._handle
+    current = handle.load()
+    layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
+    for rows, in_hand in ((99, True), (100, False)):
+        counted(spark, events(range(rows))).write.parquet(f"{tmp_path}/{rows}")
+        batch = spark.read.parquet(f"{tmp_path}/{rows}")
+        shape = small.shape_in_hand(batch, current.settings(), layout, current.policy)
+        assert (shape is not None) is in_hand
+    lake.open(spark).append(batch)
+    assert lake.rows() == rows_of(events(range(100)))
