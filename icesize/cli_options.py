@@ -88,9 +88,7 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """TABLE, the catalog and `--json`: the command gets a Target first, and `as_json`."""
 
     @wraps(command)
-    def with_target(
-        table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], **options: Any
-    ) -> Any:
+    def with_target(table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], **options: Any) -> Any:
         return command(Target(table, catalog_uri, catalog_property), **options)
 
     decorated: Callable[..., Any] = with_target

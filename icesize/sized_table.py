@@ -191,9 +191,7 @@ class SizedTable:
     def _read(self, where: Where) -> tuple[Current, Layout, tuple[str, ...]]:
         current = self._handle.load()
         selection = partition_filter(current.table.metadata, where)
-        layout = self._handle.reader(current.policy).read(
-            current.table.metadata, current.table.io, selection.may_hold
-        )
+        layout = self._handle.reader(current.policy).read(current.table.metadata, current.table.io, selection.may_hold)
         chosen, partly = selection.select(layout)
         if not partly:
             return current, chosen, ()

@@ -235,9 +235,7 @@ def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
     assert "secret" not in result.output
 
 
-def test_an_unknown_outcome_is_exit_code_3(
-    table: Table, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_outcome_is_exit_code_3(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that may have landed has an exit code of its own."""
 
     def lost(*args: object, **options: object) -> None:
@@ -248,9 +246,7 @@ def test_an_unknown_outcome_is_exit_code_3(
     assert (result.exit_code, result.stderr) == (3, "icesize: Cannot tell whether the commit landed: timeout\n")
 
 
-def test_a_lost_race_is_exit_code_1_and_leaves_nothing(
-    table: Table, run: Run, tmp_path: Path
-) -> None:
+def test_a_lost_race_is_exit_code_1_and_leaves_nothing(table: Table, run: Run, tmp_path: Path) -> None:
     """An error before the commit removes the merged files."""
     before = tables.data_files_on_disk(table)
 
@@ -290,9 +286,7 @@ def test_ctrl_c_is_one_clean_line_and_leaves_nothing(table: Table, run: Run, poi
     assert tables.operations(table.refresh()) == ["append"] * FILES
 
 
-def test_ctrl_c_while_merging_removes_what_was_merged(
-    table: Table, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted in the middle of the merges: groups that had finished are removed, too."""
     before, merged = tables.data_files_on_disk(table), []
 
@@ -310,9 +304,7 @@ def test_ctrl_c_while_merging_removes_what_was_merged(
     assert tables.data_files_on_disk(table) == before
 
 
-def test_more_than_a_gibibyte_asks_for_spark(
-    table: Table, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_than_a_gibibyte_asks_for_spark(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the bound compact names the options that start Spark, after it has printed the plan."""
     monkeypatch.setattr("icesize.sized_table.MAX_BYTES_WITHOUT_SPARK", 1000)
     result = run("compact")
@@ -321,9 +313,7 @@ def test_more_than_a_gibibyte_asks_for_spark(
     assert "without Spark: the bound is 1,000 B; add --master 'local[*]' (or --remote URL)" in result.stderr
 
 
-def test_no_java_is_one_sentence_that_says_what_works(
-    table: Table, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_java_is_one_sentence_that_says_what_works(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark asked for on a machine without Java: no traceback, and what works without it."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     result = run("compact", "--master", "local[1]")

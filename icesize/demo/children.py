@@ -19,9 +19,7 @@ from icesize.errors import IcesizeError
 from icesize.planning.words import count_words
 
 
-def run_query(
-    console: Console, lake: Lake, table: str, how: str, *, kill_at: str | None = None, nth: int = 1
-) -> float:
+def run_query(console: Console, lake: Lake, table: str, how: str, *, kill_at: str | None = None, nth: int = 1) -> float:
     """Run one driver until its query has seen all files; returns the seconds that its batches took.
 
     With `kill_at` the driver dies by SIGKILL when it reaches that failpoint for the `nth` time. Raises IcesizeError,
@@ -29,15 +27,18 @@ def run_query(
     """
     log = lake.logs / f"{table}.log"
     show_line(console, f"  starting Spark (log: {log})", "dim")
-    with log.open("a", encoding="utf-8") as errors, subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), table, how],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env=_environment(f"{kill_at}@{nth}=kill" if kill_at else None),
-        start_new_session=True,
-    ) as child:
+    with (
+        log.open("a", encoding="utf-8") as errors,
+        subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), table, how],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=_environment(f"{kill_at}@{nth}=kill" if kill_at else None),
+            start_new_session=True,
+        ) as child,
+    ):
         try:
             seconds = _show_batches(console, child.stdout or ())
             code = child.wait()

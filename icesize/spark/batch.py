@@ -130,7 +130,7 @@ class _Batch:
         plan = self._plan(current, layout, shape.incoming, shape.size_bytes, contested)
         self.watch.lap("plan")
         failpoints.reach("planned")
-        merging = self._start(plan, settings)
+        merging = self._start(plan, settings, beside_write_job=shape.parts is None)
         try:
             written = self._write(settings, shape)
         except BaseException:
@@ -181,9 +181,9 @@ class _Batch:
         budget = current.policy.budget_for(int(batch_bytes))
         return plan_merges(layout, current.policy, incoming=incoming or {}, budget_bytes=budget, contested=contested)
 
-    def _start(self, plan: Plan, settings: WriteSettings) -> MergeRun:
+    def _start(self, plan: Plan, settings: WriteSettings, beside_write_job: bool = False) -> MergeRun:
         tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in plan.groups]
-        return MergeRun(self.spark, tasks, settings, self._prefix).start()
+        return MergeRun(self.spark, tasks, settings, self._prefix, beside_write_job).start()
 
     @property
     def _prefix(self) -> str:

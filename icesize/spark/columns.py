@@ -122,15 +122,17 @@ def refuse(extras: list[Extra], table: str) -> None:
         names = ", ".join(f"'{'.'.join(e.path)}' ({e.kind.simpleString()})" for e in extras)
         raise SchemaMismatch(
             f"Cannot write to '{table}': the batch has columns that the table lacks: {names}; drop them, add them to "
-            "the table, or use schema_evolution=\"add\"",
+            'the table, or use schema_evolution="add"',
             columns=[".".join(e.path) for e in extras],
         )
 
 
 def align(df: DataFrame, schema: Schema, table: str) -> DataFrame:
-    """The batch with exactly the table's columns, in its order and types. Raises SchemaMismatch, saying which and why."""
-    target = spark_type(schema.as_struct())
-    assert isinstance(target, spark.StructType)
+    """The batch with exactly the table's columns, in its order and types.
+
+    Raises SchemaMismatch, saying which column does not fit and why.
+    """
+    target = spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in schema.fields])
     try:
         return df.to(target)
     except AnalysisException as error:

@@ -105,7 +105,9 @@ class SparkMerges:
     spark: SparkSession
     tasks: int
 
-    def run(self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[MergeOutcome | RewriteFailed]:
+    def run(
+        self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str
+    ) -> list[MergeOutcome | RewriteFailed]:
         """One outcome per group, in their order; a group whose input is damaged is its error."""
         bins = _balanced(groups, self.tasks)
         numbers = self.spark.range(0, len(bins), 1, len(bins))
@@ -150,5 +152,3 @@ def _translated(error: Exception, what: str) -> IcesizeError:
     lines = [line for line in text.splitlines() if line.strip()]
     cause = next((x.strip() for x in reversed(lines) if re.match(r"\s*[\w.]+(Error|Exception|Mismatch)\b", x)), None)
     return kind(f"Cannot {what}: {cause or (lines[0] if lines else type(error).__name__)}")
-
-

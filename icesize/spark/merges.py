@@ -32,10 +32,12 @@ def run_merges(
     cancelled: threading.Event,
     progress: Callable[[int], None] = lambda size_bytes: None,
     results: list[Result] | None = None,
+    before_job: Callable[[], None] = lambda: None,
 ) -> list[Result]:
     """Small groups in threads of this process, the others as one Spark job; results in the order of `tasks`.
 
     `results` (one None per task) is filled as groups finish, so that a caller knows them even when the job is stopped.
+    `before_job` is called when a Spark job is about to start.
     """
     small = [i for i, t in enumerate(tasks) if spark is None or t.size_bytes <= DRIVER_MERGE_BYTES]
     large = [i for i in range(len(tasks)) if i not in set(small)]
@@ -45,6 +47,7 @@ def run_merges(
         results[i] = result
     if large and spark is not None and not cancelled.is_set():
         groups = [tasks[i] for i in large]
+        before_job()
         for i, outcome in zip(large, _on_executors(spark, groups, settings, prefix, cancelled), strict=True):
             results[i] = outcome
             progress(tasks[i].size_bytes)
@@ -64,8 +67,16 @@ def _on_executors(
 class MergeRun:
     """Merges in a thread of their own. `finish` waits for them up to a deadline, then stops and joins the thread."""
 
-    def __init__(self, spark: SparkSession, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tasks: Sequence[MergeTask],
+        settings: WriteSettings,
+        prefix: str,
+        beside_write_job: bool = False,
+    ) -> None:
         self._spark = spark
+        self._beside_write_job = beside_write_job
         self._tasks = tasks
         self._settings = settings
         self._prefix = prefix
@@ -88,10 +99,15 @@ class MergeRun:
             self._spark.sparkContext.addJobTag(self._tag)
         try:
             run_merges(
-                self._spark, self._tasks, self._settings, self._prefix, self._cancelled, results=self._results
-            )
+                self._spark, self._tasks, self._settings, self._prefix, self._cancelled,
+                results=self._results, before_job=self._let_the_write_start,
+            )  # fmt: skip
         except Exception as error:  # merging is optional: the append goes on, the report names this
             self._failure = error
+
+    def _let_the_write_start(self) -> None:
+        if self._beside_write_job:
+            session.wait_for_a_job(self._spark, self._cancelled)
 
     def finish(self, timeout_seconds: float) -> list[MergeOutcome | RewriteFailed | None]:
         """Results in the order of the tasks; None for merges that did not begin before the deadline."""

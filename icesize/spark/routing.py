@@ -141,9 +141,7 @@ def task_of(key: Column, tasks: int, placed: Mapping[int, tuple[int, ...]], spre
     if all(len(t) == 1 for t in known.values()) or spread_by is None:
         table = F.create_map(*(F.lit(x) for key_, t in known.items() for x in (key_, t[0])))
         return F.coalesce(table[key], by_hash).cast("int")
-    arrays = F.create_map(
-        *(x for key_, t in known.items() for x in (F.lit(key_), F.array(*(F.lit(n) for n in t))))
-    )
+    arrays = F.create_map(*(x for key_, t in known.items() for x in (F.lit(key_), F.array(*(F.lit(n) for n in t)))))
     choice = arrays[key]
     nth = F.pmod(spread_by, F.size(choice)).cast("int")
     return F.coalesce(F.get(choice, nth), by_hash).cast("int")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 LOG = logging.getLogger("icesize")
+
+_LOOK_SECONDS = 0.02
 
 _CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
 _COLUMNAR = ("ParquetFileFormat", "OrcFileFormat", "ParquetScan", "OrcScan", "SparkBatchQueryScan")
@@ -84,7 +87,20 @@ def source_bytes(df: DataFrame) -> int:
         plan = df._jdf.queryExecution().optimizedPlan()
     except PySparkException:
         return sys.maxsize  # a value that cannot be computed; whoever reads the batch says which
-    return max(int(str(leaf.stats().sizeInBytes())) for leaf in _nodes(plan) if leaf.children().size() == 0)
+    return sum(int(str(leaf.stats().sizeInBytes())) for leaf in _nodes(plan) if leaf.children().size() == 0)
+
+
+def wait_for_a_job(spark: SparkSession, stop: threading.Event, most_seconds: float = 1.0) -> None:
+    """Return when Spark is running some job, `stop` is set, or the time is over.
+
+    Spark gives cores to jobs in the order in which they came, so who waits for the write job leaves it the priority.
+    """
+    if is_connect(spark):
+        return
+    tracker = spark.sparkContext.statusTracker()
+    for _ in range(int(most_seconds / _LOOK_SECONDS)):
+        if tracker.getActiveJobsIds() or stop.wait(_LOOK_SECONDS):
+            return
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -85,7 +85,9 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
     )
 
 
-def _placed(counted: Mapping[tuple[int, PartitionKey], int], routed: Routing[PartitionKey]) -> dict[int, tuple[int, ...]]:
+def _placed(
+    counted: Mapping[tuple[int, PartitionKey], int], routed: Routing[PartitionKey]
+) -> dict[int, tuple[int, ...]]:
     """Tasks by routing key, the heaviest keys first; a key shared by two partitions goes where the first one goes."""
     placed: dict[int, tuple[int, ...]] = {}
     for (key, partition), _ in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):
@@ -113,7 +115,8 @@ def learned(layout: Layout, policy: SizePolicy) -> float | None:
     if not partitions:
         return None
     samples = [
-        (p.size_bytes // p.files, max(1, p.rows // p.files), p.files / (1.0 + p.commits_since_append)) for p in partitions
+        (p.size_bytes // p.files, max(1, p.rows // p.files), p.files / (1.0 + p.commits_since_append))
+        for p in partitions
     ]
     mean = sum(p.size_bytes for p in partitions) / sum(p.rows for p in partitions)
     return learn_bytes_per_row(samples, mean)

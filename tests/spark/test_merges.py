@@ -203,9 +203,7 @@ def _fail_to_load() -> object:
     raise ValueError("cannot be loaded")
 
 
-def test_stopped_run_removes_its_files(
-    spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]
-) -> None:
+def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]) -> None:
     """Discarding a run joins its thread and removes whatever it had written; twice is no harm."""
     lake, tasks, settings = four_groups
     run = MergeRun(spark, tasks, settings, "x-0").start()

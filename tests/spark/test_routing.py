@@ -114,7 +114,10 @@ def expected(kind: IcebergType, transform: Transform[Any, Any], value: Any) -> o
 @pytest.mark.parametrize(
     ("family", "zone"),
     [
-        ("identity", "UTC"), ("bucket", "America/New_York"), ("truncate", "UTC"), ("calendar", "America/New_York"),
+        ("identity", "UTC"),
+        ("bucket", "America/New_York"),
+        ("truncate", "UTC"),
+        ("calendar", "America/New_York"),
         ("void", "UTC"),
     ],
 )
