@@ -25,6 +25,7 @@ from icesize.parquet.settings import WriteSettings
 from icesize.sized_table import SizedTable
 from icesize.spark import launch
 from tests import tables
+from tests.rival_deletes import delete_rows
 
 Run = Callable[..., Result]
 KINDS = ("a", "b", "c")
@@ -139,7 +140,7 @@ def test_files_held_back_are_named_with_a_warning(table: Table, run: Run, tmp_pa
     """Files with pending deletes are named by partition and reason, with a warning when they are more than k."""
     catalog = tables.sqlite_catalog(tmp_path)
     for victim in tables.small_files(reloaded(tmp_path), "b"):
-        tables.delete_rows(catalog, victim)
+        delete_rows(catalog, victim)
     inspected, planned = run("inspect").stdout, run("plan").stdout
     assert "held back\n  kind=b  8 files (HAS_DELETES 8)" in inspected
     assert "! 1 partition with more than 6 small files held back: no merge of ours can lower their number" in inspected
