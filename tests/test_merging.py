@@ -331,8 +331,8 @@ def test_nothing_but_hot_and_cold_partitions_is_touched() -> None:
     """A batch leaves partitions alone that it does not write to and that are not cold yet."""
     layout = layout_of(
         partition("hot", [1_000] * 8),
-        partition("warm", [1_000] * 8, quiet=DEFAULT.cold_after_commits - 1),
-        partition("cold", [1_000] * 8, quiet=DEFAULT.cold_after_commits),
+        partition("warm", [1_000] * 8, quiet=DEFAULT.cold_after_commits - 2),
+        partition("cold", [1_000] * 8, quiet=DEFAULT.cold_after_commits - 1),
         partition("lone", [1_000], quiet=99),
     )
     plan = plan_merges(layout, SMALL_TARGET, incoming={key("hot"): 1})

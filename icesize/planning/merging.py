@@ -93,7 +93,8 @@ def _find_due(work: Work, policy: SizePolicy, hot: Mapping[PartitionKey, int] | 
         work.slots = max(0, policy.max_small_files - hot[work.facts.key])
         sizes = [file.size_bytes for file in work.mergeable]
         work.prefix = choose_prefix(sizes, policy.small_file_limit_bytes, work.slots) if work.slots else count
-    elif finish_cold and work.facts.commits_since_append >= policy.cold_after_commits:
+    # the commit of this batch is one more without rows for this partition
+    elif finish_cold and work.facts.commits_since_append + 1 >= policy.cold_after_commits:
         work.cold = True
         work.prefix = count
 
