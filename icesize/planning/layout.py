@@ -33,12 +33,34 @@ class SkipReason(str, Enum):
     """Other writers keep rewriting this partition; merging would starve them."""
 
 
+class NegativeZero(float):
+    """-0.0 as a partition value: to Iceberg it is another partition than 0.0, to Python the same key."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and other.hex() == "-0x0.0p+0"
+
+    def __hash__(self) -> int:
+        return hash("-0.0")
+
+
+def distinct_zeros(values: tuple[object, ...]) -> tuple[object, ...]:
+    """Partition values whose floating-point zeros differ where their signs do."""
+    if not any(value == 0 and isinstance(value, float) for value in values):
+        return values
+    return tuple(NegativeZero("-0.0") if isinstance(v, float) and v.hex() == "-0x0.0p+0" else v for v in values)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
     """One partition: the spec it belongs to and its values in spec-field order (`()` when unpartitioned)."""
 
     spec_id: int
     values: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", distinct_zeros(self.values))
 
 
 @dataclass(frozen=True, slots=True)

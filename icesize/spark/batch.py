@@ -164,7 +164,10 @@ class _Batch:
     def _write(self, settings: WriteSettings, shape: BatchShape) -> list[WrittenFile]:
         if shape.parts is not None:
             return write_in_threads(shape.parts, settings, self._prefix)
-        routed = self.df.coalesce(1) if shape.task is None else routing.place(self.df, shape.task, shape.tasks)
+        if shape.task is None or shape.tasks == 1:
+            routed = routing.gather(self.df, cheap=shape.incoming is not None)
+        else:
+            routed = routing.place(self.df, shape.task, shape.tasks)
         return jobs.write_rows(routed, settings, self._prefix)
 
     def _plan(

@@ -153,12 +153,15 @@ def place(df: DataFrame, task: Column, tasks: int) -> DataFrame:
     `repartitionById` is exact since Spark 4.1; before, rows are hashed by a number chosen so that Spark's own hash
     sends it to the wanted task. Both fix the number of tasks, which adaptive execution leaves alone.
     """
-    if tasks == 1:
-        return df.coalesce(1)
     if hasattr(df, "repartitionById"):
         return df.withColumn(TASK, task).repartitionById(tasks, F.col(TASK)).drop(TASK)
     keys = F.array(*(F.lit(key) for key in chosen_keys(tasks)))
     return df.withColumn(TASK, keys[task]).repartition(tasks, F.col(TASK)).drop(TASK)
+
+
+def gather(df: DataFrame, cheap: bool) -> DataFrame:
+    """The rows in one Spark task; where making them is work, that work keeps its own tasks."""
+    return df.coalesce(1) if cheap else df.repartition(1)
 
 
 def chosen_keys(tasks: int) -> list[int]:

@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.typedef import Record
 
-from icesize.planning.layout import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.layout import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import read_entries
 
@@ -84,10 +84,11 @@ class LayoutReader:
         limit, spec_id, path = self.small_file_limit_bytes, manifest.partition_spec_id, manifest.manifest_path
         keys: dict[tuple[object, ...], PartitionKey] = {}
         for entry in read_entries(io, manifest, with_data=False):
-            counts = partitions.get(entry.values)
+            values = distinct_zeros(entry.values)
+            counts = partitions.get(values)
             if counts is None:
-                counts = partitions[entry.values] = _Counts()
-                keys[entry.values] = PartitionKey(spec_id, entry.values)
+                counts = partitions[values] = _Counts()
+                keys[values] = PartitionKey(spec_id, values)
             counts.files += 1
             counts.size_bytes += entry.size_bytes
             counts.rows += entry.rows
@@ -96,7 +97,7 @@ class LayoutReader:
                 obstacle = _obstacle(entry.file_format, entry.encrypted)
                 counts.small.append(
                     FileFact(
-                        entry.path, entry.size_bytes, entry.rows, keys[entry.values],
+                        entry.path, entry.size_bytes, entry.rows, keys[values],
                         entry.sequence_number or 0, obstacle, path,
                     )
                 )  # fmt: skip
