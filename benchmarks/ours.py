@@ -17,22 +17,33 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import icesize
 from benchmarks import peers
 from benchmarks.children import run_child
+from benchmarks.feed import feed
 from benchmarks.generate import batch_files
 from icesize.planning.layout import PartitionKey
+from icesize.report import Report
 from icesize.sized_table import SizedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def stream(
-    data: Path, warehouse: Path, target_bytes: int, batches: int, partition: str, policy: Mapping[str, int]
+    data: Path,
+    warehouse: Path,
+    target_bytes: int,
+    batches: int,
+    partition: str,
+    policy: Mapping[str, int],
+    streaming: bool,
 ) -> dict[str, Any]:
     """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W."""
     options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
-    options += ["--policy", json.dumps(policy)]
+    options += ["--policy", json.dumps(policy), *(["--streaming"] if streaming else [])]
     return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options)
 
 
@@ -46,12 +57,16 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
     peers.create_stream_table(spark, args.data, "hash", args.target_bytes, args.partition)
     table = icesize.open(spark, peers.TABLE, policy=json.loads(args.policy) or None)
     sink = table.sink("benchmark")
-    seconds, most, reports = [], [], []
-    for i, file in enumerate(batch_files(args.data, args.batches)):
-        began = time.perf_counter()
-        reports.append(sink.run(spark.read.parquet(str(file)), i))
-        seconds.append(time.perf_counter() - began)
-        most.append(_most_small(table))
+    most: list[int] = []
+    reports: list[Report] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        reports.append(sink.run(batch, number))
+        # looking costs some milliseconds, and they count
+        most.append(table.inspect().small_files_max)
+
+    files = batch_files(args.data, args.batches)
+    seconds = feed(spark, files, take, args.warehouse / "checkpoint" if args.streaming else None)
     inspection = table.inspect()
     ingested = sum(r.bytes_ingested for r in reports)
     phases: Counter[str] = Counter()
@@ -73,10 +88,6 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
         "files_per_partition_max": max(_partition_files(table).values()),
         "cold_above_minimum": _cold_above_minimum(table),
     }
-
-
-def _most_small(table: SizedTable) -> int:
-    return table.inspect().small_files_max
 
 
 def _layout(table: SizedTable) -> Any:
@@ -140,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     streaming.add_argument("--batches", type=int, default=None)
     streaming.add_argument("--partition", choices=["hour", "day", "none"], default="hour")
     streaming.add_argument("--policy", default="{}")
+    streaming.add_argument("--streaming", action="store_true")
     streaming.set_defaults(run=_stream)
     compacting = commands.add_parser("compact")
     compacting.set_defaults(run=_compact)

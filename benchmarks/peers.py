@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.children import run_child
+from benchmarks.feed import feed
 from benchmarks.generate import batch_files
 from integration.jars import spark_jars
 
@@ -42,7 +43,13 @@ _SMALL_FILE_COLUMNS = (
 
 
 def iceberg_stream(
-    data: Path, warehouse: Path, distribution: Distribution, target_bytes: int, batches: int, partition: Partition
+    data: Path,
+    warehouse: Path,
+    distribution: Distribution,
+    target_bytes: int,
+    batches: int,
+    partition: Partition,
+    streaming: bool,
 ) -> dict[str, Any]:
     """Append the first `batches` batches of `data`, one by one, with Iceberg's Spark writer and nothing else.
 
@@ -50,7 +57,7 @@ def iceberg_stream(
     `write_amplification`, and the most and the mean files per partition. Raises `RuntimeError` when the child fails.
     """
     arguments = ["--distribution", distribution, "--target-bytes", str(target_bytes)]
-    arguments += ["--batches", str(batches), "--partition", partition]
+    arguments += ["--batches", str(batches), "--partition", partition, *(["--streaming"] if streaming else [])]
     return _in_child("stream", str(data), str(warehouse), *arguments)
 
 
@@ -125,7 +132,8 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
     spark = session(emptied(args.warehouse))
     create_stream_table(spark, args.data, args.distribution, args.target_bytes, args.partition)
     files = batch_files(args.data, args.batches)
-    seconds = [_timed(partial(_append, spark, file, args.distribution)) for file in files]
+    append = partial(_append, distribution=args.distribution)
+    seconds = feed(spark, files, append, args.warehouse / "checkpoint" if args.streaming else None)
     summaries = [row.summary for row in spark.sql(f"SELECT summary FROM {TABLE}.snapshots").collect()]
     written = sum(int(summary.get("added-files-size", 0)) for summary in summaries)
     grouping = "GROUP BY partition" if args.partition != "none" else ""
@@ -141,8 +149,7 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _append(spark: SparkSession, file: Path, distribution: Distribution) -> None:
-    batch = spark.read.parquet(str(file))
+def _append(batch: DataFrame, number: int, distribution: Distribution) -> None:
     # Without a distribution each task writes what it reads, and one small file would be one task: spread it first.
     rows = batch.repartition(8) if distribution == "none" else batch
     rows.writeTo(TABLE).append()
@@ -252,6 +259,7 @@ def _parser() -> argparse.ArgumentParser:
     stream.add_argument("--distribution", choices=["hash", "none", "range"], default="hash")
     stream.add_argument("--batches", type=int, default=None, help="only the first N (default: all)")
     stream.add_argument("--partition", choices=sorted(_PARTITIONING), default="hour")
+    stream.add_argument("--streaming", action="store_true", help="through a real streaming query")
     stream.set_defaults(run=_stream)
     small = commands.add_parser("small-files", help="make a table of small files")
     for option in ("--partitions", "--files", "--rows"):

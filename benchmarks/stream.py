@@ -1,6 +1,6 @@
 """A stream into a table: icesize with its merges against Iceberg's own append without any, same rows, same run.
 
-    python -m benchmarks stream [--pairs 3] [--batches 24] [--rows 50000] [--partition hour|day|none] [--json]
+    python -m benchmarks stream [--pairs N] [--batches N] [--rows N] [--partition hour|day|none] [--streaming] [--json]
 
 Pairs alternate, each program in a process of its own; the ratio is the median over pairs of icesize / Iceberg.
 """
@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     result = {
         "benchmark": "stream",
         "partition": args.partition,
+        "streaming": args.streaming,
         "batches": args.batches,
         "rows_per_batch": args.rows,
         "ratios": [round(r, 3) for r in ratios],
@@ -55,17 +56,19 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if args.commits:
         result["commit_growth"] = _commit_growth(newest["commit_seconds"])
         rows.append(("commit seconds, late / early batches", f"{result['commit_growth']:.2f}", "-"))
-    title = f"stream, partitioned by {args.partition}"
+    title = f"{'streaming query' if args.streaming else 'stream'}, partitioned by {args.partition}"
     return finish(result, title, ("", "icesize", "Iceberg append"), rows, args.json)
 
 
 def _pair(root: Path, args: argparse.Namespace, first_ours: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     def run_ours() -> dict[str, Any]:
         policy = {"cold-after-commits": args.cold_after} if args.cold_after else {}
-        return ours.stream(root / "data", root / "ours", TARGET_BYTES, args.batches, args.partition, policy)
+        data, where = root / "data", root / "ours"
+        return ours.stream(data, where, TARGET_BYTES, args.batches, args.partition, policy, args.streaming)
 
     def run_peer() -> dict[str, Any]:
-        return peers.iceberg_stream(root / "data", root / "peer", "hash", TARGET_BYTES, args.batches, args.partition)
+        data, where = root / "data", root / "peer"
+        return peers.iceberg_stream(data, where, "hash", TARGET_BYTES, args.batches, args.partition, args.streaming)
 
     if args.only_ours:
         mine = run_ours()
@@ -92,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--partition", choices=["hour", "day", "none"], default="hour")
+    parser.add_argument("--streaming", action="store_true", help="through a real streaming query, not read by read")
     parser.add_argument("--cold-after", type=int, default=None, help="cold-after-commits of the policy")
     parser.add_argument("--only-ours", action="store_true", help="without the peer: every ratio is 1")
     parser.add_argument("--commits", action="store_true", help="how commit time grows (needs 192 batches)")

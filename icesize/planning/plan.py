@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,8 @@ class MergeGroup:
     """Small files of one partition that become `outputs` files, always fewer than there are `victims`.
 
     Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
-    would leave a crumb. `cold` says that the partition gets no rows any more and is being finished.
+    would leave a crumb. `size_bytes` are those of the victims, about what will be written. `cold` says that the
+    partition gets no rows any more and is being finished.
     """
 
     partition: PartitionKey
@@ -30,11 +31,11 @@ class MergeGroup:
     victims: tuple[FileFact, ...]
     outputs: int
     cold: bool = False
+    # asked for many times while groups are ordered and budgeted
+    size_bytes: int = field(init=False, compare=False, default=0)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the victims, which is also what is expected to be written."""
-        return sum(f.size_bytes for f in self.victims)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_bytes", sum(f.size_bytes for f in self.victims))
 
     @property
     def rows(self) -> int:

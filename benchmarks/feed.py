@@ -1,0 +1,36 @@
+"""Hands batch files to a function one by one, as DataFrames or as the micro-batches of a real streaming query."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Handle = Callable[["DataFrame", int], object]
+
+
+def feed(spark: SparkSession, files: Sequence[Path], handle: Handle, checkpoint: Path | None) -> list[float]:
+    """Call `handle(df, number)` for each file and return the seconds of each call.
+
+    With a `checkpoint` folder it is a file source with one file per trigger and `foreachBatch`; without, `read`.
+    """
+    seconds: list[float] = []
+
+    def timed(df: DataFrame, number: int) -> None:
+        began = time.perf_counter()
+        handle(df, number)
+        seconds.append(time.perf_counter() - began)
+
+    if checkpoint is None:
+        for number, file in enumerate(files):
+            timed(spark.read.parquet(str(file)), number)
+        return seconds
+    schema = spark.read.parquet(str(files[0])).schema
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).option("pathGlobFilter", "batch_*.parquet")
+    query = source.parquet(str(files[0].parent)).writeStream.foreachBatch(timed)
+    query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    return seconds
