@@ -121,7 +121,9 @@ def test_each_row_lands_in_the_partition_that_iceberg_computes(
         for number in numbers:
             expected = _wrapped(transform, kind, apply(drawn[number]))
             assert _bits(key.values[0]) == _bits(expected)
-            assert type(key.values[0]) is type(expected)
+            # a -0.0 comes back as a float that knows that it is not 0.0
+            same = isinstance(expected, float) and isinstance(key.values[0], float)
+            assert same or type(key.values[0]) is type(expected)
     assert sorted(seen) == list(range(len(drawn)))
     assert len({(str(key.values), key) for key, _ in groups}) == len(groups)
 
