@@ -28,12 +28,9 @@ from icesize.spark.merges import MergeRun
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
 from icesize.spark.small import is_small, shape_in_hand
 from icesize.spark.statistics import BatchShape, shape_of
-from icesize.table.commit import Timing, commit
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import LedgerEntry, is_done, stream_hash
 from icesize.table.outcome import MergeResults, report_of
-from icesize.table.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.request import CommitOutcome, CommitRequest
 
 LOG = logging.getLogger("icesize")
 
@@ -153,7 +150,10 @@ class _Batch:
             for file in written:
                 settings.storage.delete(file.path)
             raise
-        outcome = self._commit(handle, current, layout, written, results)
+        outcome = handle.commit(
+            current, layout, self.run_id, self.options.environment, appended=written, merged=results.merged,
+            ledger=self.options.ledger, accept_new_checkpoint=self.options.accept_new_checkpoint,
+        )  # fmt: skip
         self.watch.lap("commit")
         self.state.backoff.lost(outcome.contested)
         self.state.backoff.landed(g.victims[0].partition for g in outcome.merged)
@@ -193,32 +193,6 @@ class _Batch:
         """Names of files tell the stream and the batch; rows outside of a stream are told by the run."""
         entry = self.options.ledger
         return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
-
-    def _commit(
-        self,
-        handle: TableHandle,
-        current: Current,
-        layout: Layout,
-        written: list[WrittenFile],
-        results: MergeResults,
-    ) -> CommitOutcome:
-        metadata = current.table.metadata
-        request = CommitRequest(
-            table_uuid=current.uuid,
-            base_snapshot_id=layout.snapshot_id,
-            base_sequence_number=layout.sequence_number,
-            schema_id=metadata.current_schema_id,
-            spec_id=metadata.default_spec_id,
-            run_id=self.run_id,
-            appended=tuple(written),
-            merged=results.merged,
-            ledger=self.options.ledger,
-            accept_new_checkpoint=self.options.accept_new_checkpoint,
-        )
-        environment = self.options.environment
-        committer = PyIcebergCommitter(handle.catalog, current.table, environment.now_ms)
-        timing = Timing(environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000)
-        return commit(request, committer, timing)
 
 
 def _small_files_of(written: list[WrittenFile], limit_bytes: int) -> dict[PartitionKey, int]:

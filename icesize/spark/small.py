@@ -21,7 +21,7 @@ from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
 from icesize.spark import session
 from icesize.spark.jobs import fetch
-from icesize.spark.statistics import CLOSE_FILE_BYTES, BatchShape, learned
+from icesize.spark.statistics import CLOSE_FILE_BYTES, BatchShape, learned, small_files
 
 SMALL_BATCH_BYTES = 4 * 2**20
 """Size of a batch at its source (compressed files) up to which the driver writes it: about 100,000 rows."""
@@ -55,17 +55,15 @@ def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy
     return BatchShape(
         tasks=1,
         task=None,
-        incoming={p: _small_files(weight, policy) for p, weight in weights.items()},
+        incoming={
+            p: small_files(weight, max(1, expected_files(weight, policy.target_file_size_bytes)), policy)
+            for p, weight in weights.items()
+        },
         rows=rows.num_rows,
         size_bytes=sum(weights.values()),
         bytes_per_row=bytes_per_row,
         parts=_divided(groups, weights, policy),
     )
-
-
-def _small_files(weight_bytes: float, policy: SizePolicy) -> int:
-    files = max(1, expected_files(weight_bytes, policy.target_file_size_bytes))
-    return files if weight_bytes / files < policy.small_file_limit_bytes else 0
 
 
 def _divided(

@@ -76,13 +76,16 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
     return BatchShape(
         tasks=tasks,
         task=routing.task_of(key, tasks, placed, spread_by),
-        incoming={
-            p: routed.files[p] if weights[p] / routed.files[p] < policy.small_file_limit_bytes else 0 for p in rows
-        },
+        incoming={p: small_files(weights[p], routed.files[p], policy) for p in rows},
         rows=sum(rows.values()),
         size_bytes=sum(weights.values()),
         bytes_per_row=bytes_per_row,
     )
+
+
+def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:
+    """How many of `files` equal files of one partition will be small: all of them or none."""
+    return files if weight_bytes / files < policy.small_file_limit_bytes else 0
 
 
 def _placed(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.settings import WriteSettings
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import Layout
 from icesize.policy import SizePolicy
 from icesize.table import catalog as catalogs
+from icesize.table.commit import Timing, commit
+from icesize.table.ledger import LedgerEntry
+from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
-from icesize.table.request import brief
+from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup, brief
 
 PolicyArgument = SizePolicy | Mapping[str, object] | None
 
@@ -75,3 +81,33 @@ class TableHandle:
         if self._reader is None or self._reader.small_file_limit_bytes != policy.small_file_limit_bytes:
             self._reader = LayoutReader(policy.small_file_limit_bytes)
         return self._reader
+
+    def commit(
+        self,
+        current: Current,
+        layout: Layout,
+        run_id: str,
+        environment: Environment,
+        *,
+        appended: Sequence[WrittenFile] = (),
+        merged: tuple[MergedGroup, ...] = (),
+        ledger: LedgerEntry | None = None,
+        accept_new_checkpoint: bool = False,
+    ) -> CommitOutcome:
+        """Make files visible that were written for `current` and planned on `layout`; raises what `commit` raises."""
+        metadata = current.table.metadata
+        request = CommitRequest(
+            table_uuid=current.uuid,
+            base_snapshot_id=layout.snapshot_id,
+            base_sequence_number=layout.sequence_number,
+            schema_id=metadata.current_schema_id,
+            spec_id=metadata.default_spec_id,
+            run_id=run_id,
+            appended=tuple(appended),
+            merged=merged,
+            ledger=ledger,
+            accept_new_checkpoint=accept_new_checkpoint,
+        )
+        committer = PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
+        timing = Timing(environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000)
+        return commit(request, committer, timing)

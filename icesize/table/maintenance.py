@@ -13,12 +13,10 @@ from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import Layout
 from icesize.planning.merging import Plan
 from icesize.report import Report
-from icesize.table.commit import Timing, commit
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import stream_hash
 from icesize.table.outcome import MergeResults, report_of
-from icesize.table.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.request import CommitOutcome, CommitRequest
+from icesize.table.request import CommitOutcome
 
 Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
 """Runs merge tasks and gives one result each, in their order."""
@@ -63,20 +61,7 @@ class Maintenance:
     def _commit(self, results: MergeResults, run_id: str) -> CommitOutcome:
         if not results.merged:
             return CommitOutcome()
-        metadata = self.current.table.metadata
-        request = CommitRequest(
-            table_uuid=self.current.uuid,
-            base_snapshot_id=self.layout.snapshot_id,
-            base_sequence_number=self.layout.sequence_number,
-            schema_id=metadata.current_schema_id,
-            spec_id=metadata.default_spec_id,
-            run_id=run_id,
-            merged=results.merged,
-        )
-        environment = self.environment
-        committer = PyIcebergCommitter(self.handle.catalog, self.current.table, environment.now_ms)
-        deadline = self.current.policy.commit_deadline_ms / 1000
-        return commit(request, committer, Timing(environment.monotonic, environment.sleep, deadline))
+        return self.handle.commit(self.current, self.layout, run_id, self.environment, merged=results.merged)
 
     def _report(self, results: MergeResults, outcome: CommitOutcome, seconds: Mapping[str, float]) -> Report:
         return report_of(
