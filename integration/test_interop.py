@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from icesize import failpoints
 from icesize.report import Report
 from integration.test_stream import created, rows_of
-from integration.tools import conf, data_files, files_per_partition, local_path, operations, sized, spark_rows
+from integration.tools import data_files, files_per_partition, local_path, operations, sized, spark_rows
+from tests.spark.tools import conf
 
 WIDE = (
     "id int, flag boolean, big bigint, small float, wide double, d9 decimal(9,2), d18 decimal(18,4), "

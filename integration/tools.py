@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -67,20 +66,3 @@ def local_path(location: str) -> str:
 def operations(catalog: Catalog, name: str) -> list[str]:
     """Operations of all snapshots, oldest first."""
     return [s.summary.operation.value for s in catalog.load_table(name).metadata.snapshots if s.summary]
-
-
-@contextmanager
-def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
-    """Session settings that hold inside; `__` in a name stands for a dot."""
-    names = {key.replace("__", "."): value for key, value in settings.items()}
-    before = {name: spark.conf.get(name, None) for name in names}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
