@@ -26,7 +26,8 @@ from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import write_rows
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, Layout
-from icesize.table.commit import Timing, commit
+from icesize.table.attempts import Timing
+from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
-from icesize.table.commit import UNKNOWN_ATTEMPTS, commit
+from icesize.table.attempts import UNKNOWN_ATTEMPTS
+from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.request import CommitOutcome, CommitRequest
 from tests.fake_catalog import ENTRY, PART, FakeCatalog, State, request, written

@@ -1,58 +1,31 @@
-"""The one door that changes a table: a CommitRequest goes in, what became visible comes out.
+"""The one door for rows: a CommitRequest goes in, what became visible comes out.
 
-Each attempt loads the table, looks whether this batch is there already, drops merges whose victims others touched,
-stages snapshots and swaps the metadata by one compare-and-swap. Only this module decides which files may be deleted:
-after a *conflict* or a *refusal* nothing landed, so what the attempt wrote goes; after any other answer the swap may
-have landed or may still land, so from then on no data file is deleted here, whatever follows.
-
-An unknown answer never ends the work by itself: the swap asserts the head it was staged on, so a later attempt on the
-same head and the unknown one exclude each other, and whichever lands is found by its run id.
+Each attempt looks whether this batch is there already, drops merges whose victims others touched, and stages
+snapshots. Only this module and `attempts.py` decide which files may be deleted: after a *conflict* or a *refusal*
+nothing landed, so what was written goes; after any other answer no data file is deleted here, whatever follows.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic
 
-from tenacity import RetryCallState, wait_random_exponential
-
-from icesize import failpoints
-from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
 from icesize.planning.layout import PartitionKey
+from icesize.table.attempts import Attempts, Timing
 from icesize.table.ledger import is_done
 from icesize.table.request import (
     BASE_EXPIRED,
-    RUN_ID,
     CommitOutcome,
     CommitRequest,
     Committer,
     LoadedT,
     MergedGroup,
     StagedT,
-    SwapBusy,
-    SwapLost,
-    SwapRefused,
     brief,
 )
 
-LOG = logging.getLogger("icesize")
-
 SLOW_STAGE_SECONDS = 1.0
 """A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""
-
-UNKNOWN_ATTEMPTS = 10
-"""Answers that tell nothing, after which the caller is asked to look; the waits between them are a minute at most."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The clock and the waits of a commit, passed in so that tests need neither. Seconds; `clock` is monotonic."""
-
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
-    deadline_seconds: float = 600.0
 
 
 def commit(request: CommitRequest, committer: Committer[LoadedT, StagedT], timing: Timing) -> CommitOutcome:
@@ -64,80 +37,42 @@ def commit(request: CommitRequest, committer: Committer[LoadedT, StagedT], timin
     return _Commit(request, committer, timing).run()
 
 
-class _Commit(Generic[LoadedT, StagedT]):
-    """One request on its way through its attempts.
-
-    `in_flight` is true from the moment the catalog is asked until it says no: whatever interrupts then, nothing may be
-    deleted. `lost` is the attempt that the catalog said no to; until it is looked up whether that was true, nothing is
-    deleted either. `attempted` tells what each staged snapshot holds: merges are dropped between attempts.
-    """
+class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, StagedT]):
+    """One request on its way; `attempted` is what each staged snapshot holds, as merges are dropped between attempts."""
 
     def __init__(self, request: CommitRequest, committer: Committer[LoadedT, StagedT], timing: Timing) -> None:
+        super().__init__(committer, timing, request.table_uuid, request.run_id)
         self.wanted = request
         self.request = request
         self.committer = committer
-        self.timing = timing
-        self.started = timing.clock()
-        self.losses = 0
-        self.lost: tuple[LoadedT, StagedT, SwapLost] | None = None
         self.attempted: dict[int, CommitRequest] = {}
-        self.unknown: list[BaseException] = []
-        self.in_flight = False
         self.stage_seconds = 0.0
         self.conflicts: list[str] = []
         self.contested: list[PartitionKey] = []
-        self._wait = wait_random_exponential(multiplier=0.1, max=10)
 
     def run(self) -> CommitOutcome:
-        try:
-            outcome = self._attempt()
-            while outcome is None:
-                outcome = self._attempt()
-        except CommitStateUnknown:
-            raise
-        except BaseException as error:
-            if not self.in_flight and self.lost is None:
-                self._clean(self.wanted.paths())
-            if self.unknown and isinstance(error, IcesizeError):
-                raise self._undecided(error) from error
-            raise
+        outcome = super().run()
         visible = {f.path for g in outcome.merged for f in g.outputs}
         if not outcome.already_committed:
             visible |= {f.path for f in self.wanted.appended}
         self._clean(self.wanted.paths() - visible)
         return outcome
 
-    def _attempt(self) -> CommitOutcome | None:
-        """One round; None when another is due."""
-        loaded = self._load()
-        if loaded is None:
-            return None
-        if loaded.uuid != self.request.table_uuid:
-            raise TableError(
-                f"Cannot commit to '{loaded.name}': the table was dropped and created again since the batch was "
-                "planned; nothing was written to the new table",
-                table=loaded.name,
-            )
-        if found := self._found(loaded):
-            if found.already_committed and self.lost is not None:
-                self.committer.discard(self.lost[1])
-            return found
-        self._settle_loss(loaded)
+    def clean(self) -> None:
+        self._clean(self.wanted.paths())
+
+    def found(self, loaded: LoadedT) -> CommitOutcome | None:
+        found = self._found(loaded)
+        if found is not None and found.already_committed and self.lost is not None:
+            self.committer.discard(self.lost[1])
+        return found
+
+    def prepare(self, loaded: LoadedT) -> CommitOutcome | None:
+        self._drop_slow()
         self._drop_lost(loaded)
         if not self.request.appended and not self.request.merged:
             return CommitOutcome(conflicts=tuple(self.conflicts), contested=tuple(self.contested))
-        return self._swap(loaded)
-
-    def _load(self) -> LoadedT | None:
-        try:
-            return self.committer.load()
-        except IcesizeError:
-            raise
-        except Exception as error:
-            if self.lost is None and not self.unknown:
-                raise TableError(f"Cannot commit: the catalog does not answer ({brief(error)})") from error
-            self._note_unknown(error)
-            return None
+        return None
 
     def _found(self, loaded: LoadedT) -> CommitOutcome | None:
         """Our own earlier attempt, or a twin that committed the same batch."""
@@ -164,25 +99,9 @@ class _Commit(Generic[LoadedT, StagedT]):
             contested=tuple(self.contested),
         )
 
-    def _settle_loss(self, loaded: LoadedT) -> None:
-        """The attempt before this one did not land: remove its manifests, and decide what is worth another try."""
-        if self.lost is None:
-            return
-        before, staged, error = self.lost
-        self.lost = None
-        if isinstance(error, SwapBusy) or loaded.later_than(before):
-            self.committer.discard(staged)
-        else:
-            # told "conflict", but nothing moved: a stale answer on one side, so nothing may be deleted
-            self._note_unknown(error)
-        if self._late():
-            raise CommitConflict(
-                f"Cannot commit to '{loaded.name}': other writers came first {self.losses} times in "
-                f"{self.timing.deadline_seconds:.0f} s ('commit-deadline-ms'); nothing landed",
-                table=loaded.name,
-                attempts=self.losses,
-            ) from error
-        slow = self.stage_seconds > SLOW_STAGE_SECONDS
+    def _drop_slow(self) -> None:
+        """Merges that keep losing, or that take long to stage, are not worth another try."""
+        slow = self.losses > 0 and self.stage_seconds > SLOW_STAGE_SECONDS
         if self.request.merged and self.request.appended and (slow or self.losses >= 2):
             self._drop(self.request.merged, "other commits kept coming first")
 
@@ -207,7 +126,7 @@ class _Commit(Generic[LoadedT, StagedT]):
         files = sum(len(g.victims) for g in groups)
         self.conflicts.append(f"merge of {files} files dropped: {why}")
 
-    def _swap(self, loaded: LoadedT) -> CommitOutcome | None:
+    def stage(self, loaded: LoadedT) -> StagedT | None:
         began = self.timing.clock()
         try:
             staged = self.committer.stage(loaded, self.request)
@@ -218,52 +137,10 @@ class _Commit(Generic[LoadedT, StagedT]):
             return None
         self.stage_seconds = self.timing.clock() - began
         self.attempted |= dict.fromkeys((i for i, _ in staged.snapshots), self.request)
-        try:
-            failpoints.reach("before-swap")
-        except BaseException:
-            self.committer.discard(staged)
-            raise
-        self.in_flight = True
-        try:
-            self.committer.swap(loaded, staged)
-        except SwapLost as error:
-            self.lost = (loaded, staged, error)
-            self.in_flight = False
-            self.losses += 1
-            LOG.info("commit to %s: another writer came first, attempt %d", loaded.name, self.losses)
-            self._pause(self.losses)
-            return None
-        except SwapRefused as error:
-            self.in_flight = False
-            self.committer.discard(staged)
-            raise TableError(str(error), table=loaded.name) from error
-        except Exception as error:
-            self._note_unknown(error)
-            return None
-        failpoints.reach("after-swap")
+        return staged
+
+    def landed(self, staged: StagedT) -> CommitOutcome:
         return self._landed(staged.snapshots)
-
-    def _note_unknown(self, error: BaseException) -> None:
-        self.unknown.append(error)
-        LOG.warning("commit: the catalog's answer was lost (%s); looking whether it landed", brief(error))
-        if self._late() or len(self.unknown) >= UNKNOWN_ATTEMPTS:
-            raise self._undecided(error) from error
-        self._pause(len(self.unknown) + 3)
-
-    def _late(self) -> bool:
-        return self.timing.clock() - self.started > self.timing.deadline_seconds
-
-    def _undecided(self, error: BaseException) -> CommitStateUnknown:
-        return CommitStateUnknown(
-            f"Cannot tell whether the commit landed: {brief(error)}. Nothing was deleted. Look for a snapshot whose "
-            f"summary has {RUN_ID}={self.request.run_id}; running the same batch again is safe",
-            run_id=self.request.run_id,
-        )
-
-    def _pause(self, attempt: int) -> None:
-        state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
-        state.attempt_number = attempt
-        self.timing.sleep(self._wait(state))
 
     def _clean(self, paths: set[str]) -> None:
         if paths and not self.unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -15,12 +16,15 @@ from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import Layout
 from icesize.policy import SizePolicy
 from icesize.table import catalog as catalogs
-from icesize.table.commit import Timing, commit
+from icesize.table.attempts import Timing
+from icesize.table.change import TableChange, change_table
+from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
 from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup, brief
 
+T = TypeVar("T")
 PolicyArgument = SizePolicy | Mapping[str, object] | None
 
 
@@ -108,6 +112,16 @@ class TableHandle:
             ledger=ledger,
             accept_new_checkpoint=accept_new_checkpoint,
         )
-        committer = PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
-        timing = Timing(environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000)
-        return commit(request, committer, timing)
+        return commit(request, self._committer(current, environment), _timing(current, environment))
+
+    def change(self, current: Current, change: TableChange[T], environment: Environment) -> T:
+        """Make a change of metadata visible on the table that `current` is a state of; raises what it refuses with."""
+        committer = self._committer(current, environment)
+        return change_table(change, committer, _timing(current, environment), current.uuid)
+
+    def _committer(self, current: Current, environment: Environment) -> PyIcebergCommitter:
+        return PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
+
+
+def _timing(current: Current, environment: Environment) -> Timing:
+    return Timing(environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000)
