@@ -71,6 +71,7 @@ from icesize.table.manifests import (
     DELETED,
     EXISTING,
     Entry,
+    read_changes,
     read_entries,
     without_gc,
     write_list,
@@ -322,7 +323,7 @@ def test_copies_are_identical(
     after = fetched(shelf, listed)
     assert len(listed) == 1
     assert [int(e.status) for e in after] == (
-        [EXISTING] * len(entries[cut:]) + [DELETED] * len(entries[:cut]) + [ADDED] * len(new)
+        [ADDED] * len(new) + [DELETED] * len(entries[:cut]) + [EXISTING] * len(entries[cut:])
     )
     kept = [e for e in after if int(e.status) != ADDED]
     assert [facts(e) for e in kept] == [facts(before[e.data_file.file_path]) for e in kept]
@@ -331,6 +332,30 @@ def test_copies_are_identical(
         assert (entry.sequence_number, entry.file_sequence_number) == (old.sequence_number, old.file_sequence_number)
         assert entry.snapshot_id == (SNAPSHOT if int(entry.status) == EXISTING else 99)
     assert [facts(e) for e in after if int(e.status) == ADDED] == [_plain(by_pyiceberg(f)) for f in new]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("source", ["icesize", "pyiceberg"])
+@relaxed
+@given(files=FILES)
+def test_files_added_again_keep_their_data_sequence_number(
+    shelf: Shelf, version: int, source: str, files: list[WrittenFile]
+) -> None:
+    """PyIceberg reads them as added by the new snapshot, with all that they had but the file sequence number."""
+    origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
+    before = fetched(shelf, origin)
+    listed = shelf.write(version, snapshot_id=99, readded=read(shelf, origin))
+    after = fetched(shelf, listed)
+    assert [facts(e) for e in after] == [facts(e) for e in before]
+    assert [(int(e.status), e.snapshot_id) for e in after] == [(ADDED, 99)] * len(files)
+    assert [e.sequence_number for e in after] == [e.sequence_number for e in before]
+    assert [e.file_sequence_number for e in after] == [SEQUENCE + 1 if version > 1 else 0] * len(files)
+    assert [of_ours(e) for e in read(shelf, listed)] == [of_pyiceberg(e) for e in after]
+    (manifest,) = listed
+    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
+    assert counts == (len(files), 0, 0)
+    assert manifest.added_rows_count == sum(f.rows for f in files)
+    assert manifest.min_sequence_number == min(e.sequence_number or 0 for e in before)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -396,7 +421,7 @@ def test_other_encodings_keep_a_manifest_of_their_own(shelf: Shelf, first: int, 
     numbers = {e.sequence_number for path, e in after.items() if path in {f.path for f in foreign}}
     assert numbers == {0 if first == 1 else SEQUENCE}
     again = shelf.write(2, snapshot_id=100, added=[_file(30)], existing=read(shelf, listed[:1]))
-    assert [e.data_file.file_path for e in fetched(shelf, again)][-1] == "file:///w/30.parquet"
+    assert fetched(shelf, again)[0].data_file.file_path == "file:///w/30.parquet"
     assert [of_ours(e) for e in read(shelf, again)] == [of_pyiceberg(e) for e in fetched(shelf, again)]
 
 
@@ -516,6 +541,47 @@ def test_data_can_be_left_out(shelf: Shelf) -> None:
     assert full.data
     assert lean.data == b""
     assert of_ours(full) == of_ours(lean)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@relaxed
+@given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
+def test_changes_are_what_was_added_and_deleted(
+    shelf: Shelf, version: int, files: list[WrittenFile], new: list[WrittenFile], cut: int
+) -> None:
+    """Whatever the order of the entries; those that stay are left out, and so are the bytes."""
+    entries = read(shelf, [shelf.write_by_pyiceberg(version, files)])
+    for manifest in (
+        *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
+        *(shelf.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
+    ):
+        changes = list(read_changes(shelf.io, manifest))
+        whole = read(shelf, [manifest], live_only=False)
+        assert [of_ours(e) for e in changes] == [of_ours(e) for e in whole if e.status != EXISTING]
+        assert not any(e.data for e in changes)
+
+
+def test_reading_changes_ends_with_the_last_of_them(shelf: Shelf) -> None:
+    """What a manifest keeps is not even decompressed, unless the manifest does not say how many changes it has."""
+    kept = [_file(i, path=f"file:///w/{uuid5(NAMESPACE_URL, str(i))}") for i in range(3000)]
+    old = read(shelf, shelf.write(2, added=kept))
+    (manifest,) = shelf.write(2, snapshot_id=99, added=[_file(5000)], existing=old[1:], deleted=old[:1])
+    place = Path(manifest.manifest_path.removeprefix("file://"))
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-1000] + bytes(1000))
+    found = [(e.status, e.path) for e in read_changes(shelf.io, manifest)]
+    assert found == [(ADDED, "file:///w/5000.parquet"), (DELETED, kept[0].path)]
+    with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
+        read(shelf, [manifest])
+    uncounted = ManifestFile(*[None if i == 7 else manifest[i] for i in range(len(manifest))])
+    assert uncounted.added_files_count is None
+    with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
+        list(read_changes(shelf.io, uncounted))
+    place.write_bytes(whole)
+    assert len(list(read_changes(shelf.io, uncounted))) == 2
+    (untouched,) = shelf.write(2, snapshot_id=99, existing=old)
+    Path(untouched.manifest_path.removeprefix("file://")).unlink()
+    assert list(read_changes(shelf.io, untouched)) == [], "a manifest without changes is not opened"
 
 
 def test_a_damaged_manifest_is_named(shelf: Shelf) -> None:

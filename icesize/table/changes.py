@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from icesize.planning.layout import PartitionKey
 from icesize.table.manifests import read_entries
@@ -15,8 +15,9 @@ from icesize.table.request import BASE_ID, RUN_ID
 def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey] | None:
     """Partitions with files added by others since the newest REPLACE snapshot of ours was *planned*.
 
-    What others committed between that plan and its commit was not considered by it. None means all partitions: there
-    is no such snapshot, or it has expired. Stateless, so it holds after a restart.
+    What others committed between that plan and its commit was not considered by it. A REPLACE of ours that names no
+    planning base only wrote manifests anew and merged nothing. None means all partitions: there is no such snapshot,
+    or it has expired. Stateless, so it holds after a restart.
     """
     newer: set[int] = set()
     ours: set[int] = set()
@@ -24,17 +25,15 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
         if str(snapshot.snapshot_id) == base:
             break
-        facts = snapshot.summary.additional_properties if snapshot.summary else {}
-        if base is None and snapshot.summary and snapshot.summary.operation == Operation.REPLACE and RUN_ID in facts:
+        if base is None and (base := _planned_on(snapshot)) is not None:
             ours.add(snapshot.snapshot_id)
-            base = facts.get(BASE_ID, "")
         else:
             newer.add(snapshot.snapshot_id)
     if base is None:
         return None
     head = metadata.current_snapshot()
     manifests = head.manifests(io) if head and newer else []
-    # our REPLACE rewrote entries of its rivals too: they keep their snapshot id in our manifests
+    # our REPLACE, as any that writes manifests anew, copied entries of its rivals: there they keep their snapshot id
     return {
         PartitionKey(manifest.partition_spec_id, entry.values)
         for manifest in manifests
@@ -42,3 +41,11 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
         for entry in read_entries(io, manifest, with_data=False)
         if entry.snapshot_id in newer
     }
+
+
+def _planned_on(snapshot: Snapshot) -> str | None:
+    """The id of the snapshot that a merge of ours was planned on, None for all other snapshots."""
+    if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+        return None
+    facts = snapshot.summary.additional_properties
+    return facts.get(BASE_ID) if RUN_ID in facts else None

@@ -7,6 +7,7 @@ nothing landed, so what was written goes; after any other answer no data file is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Generic
 
@@ -20,6 +21,7 @@ from icesize.table.request import (
     Committer,
     LoadedT,
     MergedGroup,
+    Overtaken,
     StagedT,
     brief,
 )
@@ -28,17 +30,21 @@ SLOW_STAGE_SECONDS = 1.0
 """A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""
 
 
+_OUTDATED = "schema or partition spec changed while the merge ran"
+
+
 def commit(request: CommitRequest, committer: Committer[LoadedT, StagedT], timing: Timing) -> CommitOutcome:
     """Make the request visible in one atomic step, or raise with nothing of it visible.
 
     Raises CommitConflict (nothing landed, our files removed), CommitStateUnknown (it may have landed, nothing
-    deleted), TableError, StreamMismatch or BatchOutOfOrder (refused, our files removed).
+    deleted), TableError, StreamMismatch or BatchOutOfOrder (refused, our files removed), Overtaken (`absorbed` only:
+    nothing landed, our files removed; plan again).
     """
     return _Commit(request, committer, timing).run()
 
 
 class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, StagedT]):
-    """One request on its way; `attempted` is what each staged snapshot holds, as merges are dropped between attempts."""
+    """One request on its way; `attempted` is what each staged snapshot holds: merges are dropped between attempts."""
 
     def __init__(self, request: CommitRequest, committer: Committer[LoadedT, StagedT], timing: Timing) -> None:
         super().__init__(committer, timing, request.table_uuid, request.run_id)
@@ -69,7 +75,9 @@ class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, Staged
 
     def prepare(self, loaded: LoadedT) -> CommitOutcome | None:
         self._drop_slow()
-        self._drop_lost(loaded)
+        lost = loaded.lost_victims(self.request) if self.request.merged or self.request.absorbed else {}
+        self._check_absorbed(loaded, lost)
+        self._drop_lost(loaded, lost)
         if not self.request.appended and not self.request.merged:
             return CommitOutcome(conflicts=tuple(self.conflicts), contested=tuple(self.contested))
         return None
@@ -105,14 +113,23 @@ class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, Staged
         if self.request.merged and self.request.appended and (slow or self.losses >= 2):
             self._drop(self.request.merged, "other commits kept coming first")
 
-    def _drop_lost(self, loaded: LoadedT) -> None:
+    def _check_absorbed(self, loaded: LoadedT, lost: Mapping[str, str]) -> None:
+        """Files whose rows are in the new ones must be as they were: unlike merges they cannot be left out."""
+        absorbed = self.request.absorbed
+        if absorbed and self._is_outdated(loaded):
+            raise Overtaken(_OUTDATED, tuple(dict.fromkeys(f.partition for f in absorbed)))
+        gone = [f for f in absorbed if f.path in lost]
+        if gone:
+            why = lost[gone[0].path]
+            raise Overtaken(why, () if why == BASE_EXPIRED else tuple(dict.fromkeys(f.partition for f in gone)))
+
+    def _is_outdated(self, loaded: LoadedT) -> bool:
+        return (loaded.schema_id, loaded.spec_id) != (self.request.schema_id, self.request.spec_id)
+
+    def _drop_lost(self, loaded: LoadedT, lost: Mapping[str, str]) -> None:
         """Leave out merges that others made wrong; the append stays whatever happens."""
-        if not self.request.merged:
-            return
-        if (loaded.schema_id, loaded.spec_id) != (self.request.schema_id, self.request.spec_id):
-            self._drop(self.request.merged, "schema or partition spec changed while the merge ran")
-            return
-        lost = loaded.lost_victims(self.request)
+        if self.request.merged and self._is_outdated(loaded):
+            self._drop(self.request.merged, _OUTDATED)
         for group in self.request.merged:
             why = next((lost[v.path] for v in group.victims if v.path in lost), None)
             if why is not None:

@@ -97,6 +97,25 @@ def read_entries(
                     yield _inherit(entry, *inherited)
 
 
+def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
+    """The entries of one manifest that are ADDED or DELETED, without their data.
+
+    Reading ends with the last of them where the manifest's counts are known: manifests of ours begin with them, so
+    that a small change costs little however much the manifest keeps. Raises what `read_entries` raises for what it
+    has read.
+    """
+    added, deleted = manifest.added_files_count, manifest.deleted_files_count
+    left = None if added is None or deleted is None else added + deleted
+    if left == 0:
+        return
+    for entry in read_entries(io, manifest, live_only=False, with_data=False):
+        if entry.status != EXISTING:
+            yield entry
+            left = None if left is None else left - 1
+            if left == 0:
+                return
+
+
 def _inherit(entry: Entry, sequence_number: int, snapshot_id: int | None) -> Entry:
     if entry.snapshot_id is None:
         entry.snapshot_id = snapshot_id

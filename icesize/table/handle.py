@@ -13,7 +13,7 @@ from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
-from icesize.planning.layout import Layout
+from icesize.planning.layout import FileFact, Layout
 from icesize.policy import SizePolicy
 from icesize.table import catalog as catalogs
 from icesize.table.attempts import Timing
@@ -95,6 +95,7 @@ class TableHandle:
         *,
         appended: Sequence[WrittenFile] = (),
         merged: tuple[MergedGroup, ...] = (),
+        absorbed: Sequence[FileFact] = (),
         ledger: LedgerEntry | None = None,
         accept_new_checkpoint: bool = False,
     ) -> CommitOutcome:
@@ -109,6 +110,7 @@ class TableHandle:
             run_id=run_id,
             appended=tuple(appended),
             merged=merged,
+            absorbed=tuple(absorbed),
             ledger=ledger,
             accept_new_checkpoint=accept_new_checkpoint,
         )

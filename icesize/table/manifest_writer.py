@@ -112,7 +112,6 @@ class ManifestStream:
         self._avro = {"type": "record", "name": "manifest_entry", "fields": [*_ENTRY_FIELDS[target.version], wrapper]}
         self._heads: dict[tuple[int | None, ...], bytes] = {}
         self._done: list[ManifestFile] = []
-        self.entries = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -122,14 +121,19 @@ class ManifestStream:
         self._values: set[tuple[Any, ...]] = set()
 
     def copy(self, entry: Entry, status: int) -> None:
-        """Append a file that is in the table: EXISTING as it was, or DELETED by this snapshot."""
+        """Append a file that is or was in the table: EXISTING as it was, DELETED or again ADDED by this snapshot.
+
+        A file that is added again keeps its data sequence number, so that the same deletes apply; the file sequence
+        number is that of this snapshot.
+        """
         if entry.sequence_number is None and self._target.version > 1:
             raise UnsupportedTable(
                 f"Cannot keep '{entry.path}': its manifest entry has no sequence number, so it is not valid Iceberg",
                 path=entry.path,
             )
         snapshot_id = entry.snapshot_id if status == EXISTING else self._target.snapshot_id
-        head = self._head(status, snapshot_id, entry.sequence_number, entry.file_sequence_number)
+        file_sequence_number = None if status == ADDED else entry.file_sequence_number
+        head = self._head(status, snapshot_id, entry.sequence_number, file_sequence_number)
         self._add(status, entry.sequence_number, entry.rows, entry.values, head, entry.data)
 
     def add(self, files: Iterable[WrittenFile]) -> None:
@@ -163,7 +167,6 @@ class ManifestStream:
         self._files[status] += 1
         self._rows[status] += rows
         self._values.add(values)
-        self.entries += 1
         lowest = self._lowest_sequence
         if status != DELETED and sequence is not None and (lowest is None or sequence < lowest):
             self._lowest_sequence = sequence

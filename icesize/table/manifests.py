@@ -6,7 +6,9 @@ statistics that nobody here understands. The files of one call go into as few ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.io import FileIO
@@ -15,7 +17,16 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.written import WrittenFile
-from icesize.table.entries import ADDED, DELETED, EXISTING, DataFileSchema, Entry, read_entries, without_gc
+from icesize.table.entries import (
+    ADDED,
+    DELETED,
+    EXISTING,
+    DataFileSchema,
+    Entry,
+    read_changes,
+    read_entries,
+    without_gc,
+)
 from icesize.table.manifest_writer import ManifestStream, Target
 
 __all__ = [
@@ -24,6 +35,7 @@ __all__ = [
     "EXISTING",
     "DataFileSchema",
     "Entry",
+    "read_changes",
     "read_entries",
     "without_gc",
     "write_list",
@@ -41,16 +53,19 @@ def write_manifests(
     new_path: Callable[[], str],
     *,
     added: Sequence[WrittenFile] = (),
-    existing: Iterable[Entry] = (),
-    deleted: Iterable[Entry] = (),
+    readded: Sequence[Entry] = (),
+    existing: Sequence[Entry] = (),
+    deleted: Sequence[Entry] = (),
 ) -> list[ManifestFile]:
     """Write the data manifests of one partition spec in snapshot `snapshot_id` and say what is in them.
 
-    `added` become ADDED, with their sequence number where they have one; `existing` keep their snapshot and sequence
-    numbers; `deleted` become DELETED by this snapshot. Each is of partition spec `spec_id`; `existing` and `deleted`
-    were read with their data. One manifest results, more when the encodings of the entries differ or when it would
-    exceed `commit.manifest.target-size-bytes` (Iceberg's default: 8 MiB). `new_path` names each new file. The sequence
-    numbers of the results are assigned by `write_list`.
+    `added` become ADDED, with their sequence number where they have one; `readded` are files of an older snapshot that
+    become ADDED by this one with the data sequence number that they had; `existing` keep their snapshot and sequence
+    numbers; `deleted` become DELETED by this snapshot. Each is of partition spec `spec_id`; entries were read with
+    their data. One manifest results, more when the encodings of the entries differ or when it would exceed
+    `commit.manifest.target-size-bytes` (Iceberg's default: 8 MiB). In each of them changes come before what stays,
+    so that `read_changes` ends early. `new_path` names each new file. The sequence numbers of the results are assigned
+    by `write_list`.
 
     Raises `UnsupportedTable` for a format version above 2 and for entries that Iceberg could not read back, ValueError
     for a file of another spec or with values that do not fit; files written before an error stay.
@@ -66,15 +81,20 @@ def write_manifests(
     def stream(schema: DataFileSchema) -> ManifestStream:
         return streams.get(schema.key) or streams.setdefault(schema.key, ManifestStream(target, schema))
 
+    encodings = Counter(entry.schema for entry in itertools.chain(existing, deleted, readded))
     with without_gc():
-        for entry in existing:
-            stream(entry.schema).copy(entry, EXISTING)
-        for entry in deleted:
-            stream(entry.schema).copy(entry, DELETED)
+        for schema in encodings:
+            stream(schema)
         if added:
             # New files join the entries that are already there, whatever their encoding: one manifest less.
-            fullest = max(streams.values(), key=lambda each: each.entries, default=None)
-            (fullest or stream(target.own_schema())).add(added)
+            fullest = max(encodings, key=encodings.__getitem__, default=None)
+            stream(fullest or target.own_schema()).add(added)
+        for entry in readded:
+            stream(entry.schema).copy(entry, ADDED)
+        for entry in deleted:
+            stream(entry.schema).copy(entry, DELETED)
+        for entry in existing:
+            stream(entry.schema).copy(entry, EXISTING)
         return [manifest for each in streams.values() for manifest in each.finish()]
 
 

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -25,11 +25,11 @@ from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
     SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
 )
 
+from icesize.planning.layout import FileFact
 from icesize.table import catalog as catalogs
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import read_entries
@@ -43,7 +43,7 @@ from icesize.table.request import (
     SwapRefused,
     brief,
 )
-from icesize.table.snapshots import SnapshotBuilder
+from icesize.table.snapshots import SnapshotBuilder, move_main
 
 LOG = logging.getLogger("icesize")
 
@@ -53,8 +53,9 @@ _RIGHTS = (
     "committed batches is a table property; nothing is visible"
 )
 
-_OTHER_BRANCH = "older than last sequence number"
-"""How catalogs say that another branch of the table was committed to: sequence numbers are shared by all branches."""
+_MEANWHILE = ("older than last sequence number", "does not exist: [", "to unknown snapshot")
+"""How catalogs say, without calling it a conflict, that the table has changed: another branch was committed to (all
+branches share sequence numbers), or a snapshot to be expired (PyIceberg lists what is there) or to be tagged is gone."""
 
 _MAY_HAVE_LANDED = (408, 409)
 """Answers of class 4xx after which one has to look."""
@@ -109,13 +110,19 @@ class PyIcebergLoaded:
         )
 
     def lost_victims(self, request: CommitRequest) -> dict[str, str]:
-        """Victims that must not be replaced any more, with the reason; checked against the *planning* base."""
-        victims = {v.path: v for g in request.merged for v in g.victims}
-        if self.head_id == request.base_snapshot_id:
+        """Victims that must not be replaced any more, with the reason; checked against the *planning* base.
+
+        Files that the request itself appends become visible with it: nobody can have touched them.
+        """
+        new = {f.path for f in request.appended}
+        merged = (v for g in request.merged for v in g.victims)
+        victims = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
+        if not victims or self.head_id == request.base_snapshot_id:
             return {}
         if not self._knows(request.base_snapshot_id):
             return dict.fromkeys(victims, BASE_EXPIRED)
-        lost = dict.fromkeys(victims.keys() - self._live_victims(request), "another writer removed a file of it")
+        gone = victims.keys() - self._live_victims(victims.values())
+        lost = dict.fromkeys(gone, "another writer removed a file of it")
         deletes = DeleteIndex.of(
             self.table.io, self._manifests(ManifestContent.DELETES), above=request.base_sequence_number
         )
@@ -124,15 +131,15 @@ class PyIcebergLoaded:
                 lost[path] = "another writer deleted rows of it"
         return lost
 
-    def _live_victims(self, request: CommitRequest) -> set[str]:
+    def _live_victims(self, victims: Collection[FileFact]) -> set[str]:
         """Manifests never change: a victim whose manifest is still listed lives; the others are looked up."""
         manifests = {m.manifest_path: m for m in self._manifests(ManifestContent.DATA)}
         live: set[str] = set()
         missing: set[str] = set()
-        for victim in (v for g in request.merged for v in g.victims):
+        for victim in victims:
             (live if victim.manifest_path in manifests else missing).add(victim.path)
         if missing:
-            known = {v.manifest_path for g in request.merged for v in g.victims}
+            known = {v.manifest_path for v in victims}
             for path, manifest in manifests.items():
                 if path not in known:
                     entries = read_entries(self.table.io, manifest, with_data=False)
@@ -140,9 +147,14 @@ class PyIcebergLoaded:
         return live
 
     def later_than(self, before: PyIcebergLoaded) -> bool:
-        """Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell."""
+        """Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell.
+
+        Of changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
+        """
         new, old = self._counters(), before._counters()
         if any(n > o for n, o in zip(new, old, strict=True)):
+            return True
+        if before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}:
             return True
         return self.head_id != before.head_id and (before.head_id is None or self._knows(before.head_id))
 
@@ -190,7 +202,7 @@ class PyIcebergCommitter:
         try:
             snapshots = self._build(builder, request)
         except BaseException:
-            self._delete(builder.written)
+            builder.discard()
             raise
         metadata = loaded.table.metadata
         return PyIcebergStaged(
@@ -202,7 +214,7 @@ class PyIcebergCommitter:
             ),
             updates=(
                 *(AddSnapshotUpdate(snapshot=s) for s in snapshots),
-                _set_main(metadata.refs.get(MAIN_BRANCH), snapshots[-1].snapshot_id),
+                move_main(metadata, snapshots[-1].snapshot_id),
                 *_ledger_update(request),
             ),
             written=builder.written,
@@ -214,7 +226,9 @@ class PyIcebergCommitter:
         if request.ledger:
             summary["icesize.ledger"] = request.ledger.to_json()
         snapshots = []
-        if request.appended:
+        if request.absorbed:
+            snapshots.append(builder.overwrite([f.path for f in request.absorbed], request.appended, [], summary))
+        elif request.appended:
             snapshots.append(builder.append(request.appended, summary))
         if request.merged:
             if request.base_snapshot_id is not None:
@@ -240,7 +254,7 @@ class PyIcebergCommitter:
         except Exception as error:
             status = _status_of(error)
             definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
-            if _OTHER_BRANCH in str(error) and (definite or type(error) is ValueError):
+            if any(text in str(error) for text in _MEANWHILE) and (definite or type(error) is ValueError):
                 raise SwapLost(brief(error)) from error
             if definite:
                 refused = f"Cannot commit to '{loaded.name}': the catalog refused it ({brief(error)})"
@@ -271,15 +285,3 @@ def _ledger_update(request: CommitRequest) -> list[TableUpdate]:
 def _status_of(error: Exception) -> int:
     """HTTP status of the answer behind an error of PyIceberg's REST client, 0 where there is none."""
     return int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))
-
-
-def _set_main(existing: object, snapshot_id: int) -> SetSnapshotRefUpdate:
-    """Move main and keep its retention settings, which an update without them would drop."""
-    return SetSnapshotRefUpdate(
-        ref_name=MAIN_BRANCH,
-        type=SnapshotRefType.BRANCH,
-        snapshot_id=snapshot_id,
-        max_ref_age_ms=getattr(existing, "max_ref_age_ms", None),
-        max_snapshot_age_ms=getattr(existing, "max_snapshot_age_ms", None),
-        min_snapshots_to_keep=getattr(existing, "min_snapshots_to_keep", None),
-    )

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from icesize.errors import IcesizeError
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
 from icesize.table.ledger import LedgerEntry
@@ -30,6 +31,18 @@ class SwapRefused(Exception):
     """The catalog will never accept this commit; nothing of ours landed. The text is a sentence for the user."""
 
 
+class Overtaken(IcesizeError):
+    """Files that an overwrite was to remove are not what they were when it was planned; only commits of ours see it.
+
+    Nothing landed and everything that was written is removed: plan on the new state and write again. `partitions` are
+    those in which other writers came first, none where only nobody can tell any more.
+    """
+
+    def __init__(self, reason: str, partitions: tuple[PartitionKey, ...] = ()) -> None:
+        super().__init__(reason, partitions=partitions)
+        self.partitions = partitions
+
+
 @dataclass(frozen=True)
 class MergedGroup:
     """Files that take the place of others: `outputs` hold exactly the live rows of `victims`."""
@@ -44,6 +57,9 @@ class CommitRequest:
 
     `base_snapshot_id` and `base_sequence_number` are those of the snapshot that was planned on (None and 0 for an
     empty table). `schema_id` and `spec_id` are the ones files were written under. `summary` goes into the snapshots.
+
+    Victims of `merged` may be among `appended`. `absorbed` are live files whose rows the `appended` ones hold as well:
+    both are one OVERWRITE then, and a lost one of them fails the request (Overtaken), as no other rows replace them.
     """
 
     table_uuid: str
@@ -57,6 +73,7 @@ class CommitRequest:
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
+    absorbed: tuple[FileFact, ...] = ()
 
     def paths(self) -> set[str]:
         """Every data file this request would make visible."""

@@ -1,32 +1,50 @@
 """Builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but not visible.
 
-An APPEND adds one manifest of new files. A REPLACE on top of it writes the survivors of *all* manifests that it touches
-together with the merged files, so that their number stays small whatever the number of commits; PyIceberg's producer
-keeps one manifest per touched manifest, and each commit then touches more of them.
+An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRITE, writes the survivors of *all*
+manifests that it touches together with the files it adds, so that their number stays small whatever the number of
+commits; PyIceberg's producer keeps one manifest per touched manifest, and each commit then touches more of them.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icesize.parquet.written import WrittenFile
-from icesize.planning.layout import FileFact
+from icesize.planning.layout import FileFact, PartitionKey
+from icesize.table.manifest_writer import Target
 from icesize.table.manifests import Entry, read_entries, write_list, write_manifests
+from icesize.table.packing import entries_by_partition, pack, worth_packing
+from icesize.table.totals import counts, with_totals
+
+LOG = logging.getLogger("icesize")
 
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
+_Split: TypeAlias = "tuple[set[str], dict[int, list[Entry]], dict[int, list[Entry]]]"
+"""Paths of manifests to write anew, and by partition spec their entries: those that stay and those that go."""
+
+
 class SnapshotBuilder:
-    """Snapshots staged one on top of another, from the loaded table on. `written` lists every file it made."""
+    """Snapshots staged one on top of another, from the loaded table on.
+
+    `manifests` are those of the newest one, `written` lists every file that was made.
+    """
 
     def __init__(self, table: Table, now_ms: int) -> None:
         self._metadata = table.metadata
@@ -34,40 +52,138 @@ class SnapshotBuilder:
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
         self._commit = uuid.uuid4()
         self._parent = table.metadata.current_snapshot()
-        self._manifests = self._parent.manifests(table.io) if self._parent else []
+        self.manifests = self._parent.manifests(table.io) if self._parent else []
         self._numbered = table.metadata.format_version > 1
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
         # readers refuse metadata whose last update lies before its own history, so a clock that went back must not show
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
+        self._new: frozenset[str] = frozenset()
+        self._new_number: int | None = None
         self.written: list[str] = []
+
+    def discard(self, start: int = 0) -> None:
+        """Remove what was written, from the given file on: it will not become visible."""
+        for path in self.written[start:]:
+            try:
+                self._io.delete(path)
+            except Exception:  # best effort, and it must not hide the error that led here
+                LOG.info("could not remove %s; orphan cleanup will", path)
+        del self.written[start:]
 
     def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
         """New rows: one manifest per partition spec, the others stay (or are folded when there are too many)."""
         snapshot_id = self._metadata.new_snapshot_id()
         new = self._write_added(snapshot_id, files)
-        manifests = [*new, *self._folded(snapshot_id, self._manifests)]
-        facts = _Totals(added=files).facts()
-        return self._finish(snapshot_id, Operation.APPEND, manifests, {**facts, **summary})
+        manifests = [*new, *self._folded(snapshot_id, self.manifests)]
+        facts = counts(added=files)
+        return self._with_new(files, self._finish(snapshot_id, Operation.APPEND, manifests, {**facts, **summary}))
 
     def replace(
         self, victims: Sequence[FileFact], outputs: Sequence[WrittenFile], summary: Mapping[str, str]
     ) -> Snapshot:
-        """The same rows in other files. Every victim must be live; raises LookupError naming one that is not."""
+        """The same rows in other files; victims may be files that this builder has added just before.
+
+        Every victim must be live; raises LookupError naming one that is not.
+        """
         snapshot_id = self._metadata.new_snapshot_id()
-        touched, survivors, deleted = self._split([v.path for v in victims])
-        by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
-        for file in outputs:
-            by_spec[file.partition.spec_id].append(file)
-        new: list[ManifestFile] = []
-        for spec_id in sorted({*by_spec, *survivors, *deleted}):
-            new += self._write(
-                snapshot_id, spec_id, by_spec.get(spec_id, []), survivors.get(spec_id, []), deleted.get(spec_id, [])
-            )
-        manifests = [*new, *(m for m in self._manifests if m.manifest_path not in touched)]
-        facts = _Totals(added=outputs, removed=victims).facts()
+        split = self._split([v.path for v in victims])
+        manifests = self._rewritten(snapshot_id, split, self._renumbered(victims, outputs), [])
+        facts = counts(added=outputs, removed=victims)
         return self._finish(snapshot_id, Operation.REPLACE, manifests, {**facts, **summary})
 
-    def _split(self, wanted: Sequence[str]) -> tuple[set[str], dict[int, list[Entry]], dict[int, list[Entry]]]:
+    def overwrite(
+        self,
+        victims: Sequence[str],
+        added: Sequence[WrittenFile],
+        readded: Sequence[Entry],
+        summary: Mapping[str, str],
+    ) -> Snapshot:
+        """Other rows: `victims` (paths) go, `added` are new, `readded` come back with the numbers that they had.
+
+        `added` may hold the rows of victims besides new ones. All of them get the data sequence number of this
+        snapshot: no delete must be pending on a victim whose rows they hold. `readded` were read with their data from
+        an older snapshot and are of the table's current partition spec. Every victim must be live; raises LookupError
+        naming one that is not.
+        """
+        snapshot_id = self._metadata.new_snapshot_id()
+        split = self._split(victims)
+        fresh = [replace(f, sequence_number=None) for f in added]
+        manifests = self._rewritten(snapshot_id, split, fresh, readded)
+        facts = counts(
+            added=[*fresh, *(_fact(e, self._metadata.default_spec_id) for e in readded)],
+            removed=[_fact(e, spec_id) for spec_id, entries in split[2].items() for e in entries],
+        )
+        return self._with_new(added, self._finish(snapshot_id, Operation.OVERWRITE, manifests, {**facts, **summary}))
+
+    def rewrite(self, summary: Mapping[str, str]) -> Snapshot | None:
+        """The same files in fewer data manifests, sorted by partition; None when their number would stay the same.
+
+        Delete manifests stay, and so do data manifests that are filled to half of `commit.manifest.target-size-bytes`.
+        Entries are copied as bytes; their numbers, their snapshots and the table's totals stay what they are.
+        """
+        snapshot_id = self._metadata.new_snapshot_id()
+        created: list[ManifestFile] = []
+        replaced: set[str] = set()
+        for spec_id, small in worth_packing(self.manifests, int(self._property(_TARGET_BYTES))).items():
+            if packed := self._packed(snapshot_id, spec_id, small):
+                created += packed
+                replaced |= {m.manifest_path for m in small}
+        if not replaced:
+            return None
+        kept = [m for m in self.manifests if m.manifest_path not in replaced]
+        facts = {
+            "manifests-created": len(created),
+            "manifests-kept": len(kept),
+            "manifests-replaced": len(replaced),
+            "entries-processed": sum(m.existing_files_count or 0 for m in created),
+        }
+        named = {key: str(value) for key, value in facts.items()}
+        return self._finish(snapshot_id, Operation.REPLACE, [*created, *kept], {**named, **summary})
+
+    def _packed(self, snapshot_id: int, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
+        """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
+        before = len(self.written)
+        target = Target(self._io, self._metadata, snapshot_id, spec_id, self._new_path)
+        packed = pack(target, entries_by_partition(self._io, small))
+        if len(packed) < len(small):
+            return packed
+        self.discard(before)
+        return None
+
+    def _with_new(self, files: Sequence[WrittenFile], snapshot: Snapshot) -> Snapshot:
+        self._new, self._new_number = frozenset(f.path for f in files), snapshot.sequence_number
+        return snapshot
+
+    def _renumbered(self, victims: Sequence[FileFact], outputs: Sequence[WrittenFile]) -> list[WrittenFile]:
+        """Outputs where rows went that this builder has added: they get the data sequence number of these.
+
+        An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must
+        not reach them: with the older victims' number (none at all where every victim is new) a delete that
+        is pending in the partition would take them. None of these deletes hits an older victim (files with deletes
+        pending are not merged), so nothing comes back either. Deletes that land later have greater numbers and hit
+        all of it. And the partition looks as young as its newest rows.
+        """
+        absorbing = {v.partition for v in victims if v.path in self._new}
+        return [replace(f, sequence_number=self._new_number) if f.partition in absorbing else f for f in outputs]
+
+    def _rewritten(
+        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], readded: Sequence[Entry]
+    ) -> list[ManifestFile]:
+        """All manifests of the next snapshot: those that were split written anew, the others as they are."""
+        touched, survivors, deleted = split
+        by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
+        for file in added:
+            by_spec[file.partition.spec_id].append(file)
+        back = {self._metadata.default_spec_id: readded} if readded else {}
+        new: list[ManifestFile] = []
+        for spec_id in sorted({*by_spec, *back, *survivors, *deleted}):
+            new += self._write(
+                snapshot_id, spec_id, by_spec.get(spec_id, []), survivors.get(spec_id, []),
+                deleted.get(spec_id, []), back.get(spec_id, []),
+            )  # fmt: skip
+        return [*new, *(m for m in self.manifests if m.manifest_path not in touched)]
+
+    def _split(self, wanted: Sequence[str]) -> _Split:
         """Manifests that hold a wanted path, and by spec their entries: those that survive and those that go.
 
         A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
@@ -76,7 +192,7 @@ class SnapshotBuilder:
         survivors: dict[int, list[Entry]] = defaultdict(list)
         deleted: dict[int, list[Entry]] = defaultdict(list)
         missing = Counter(wanted)
-        for manifest in self._manifests:
+        for manifest in self.manifests:
             if not missing or manifest.content != ManifestContent.DATA:
                 continue
             entries = list(read_entries(self._io, manifest))
@@ -103,7 +219,7 @@ class SnapshotBuilder:
         by_spec: dict[int, list[Entry]] = defaultdict(list)
         for manifest in small:
             by_spec[manifest.partition_spec_id] += read_entries(self._io, manifest)
-        folded = [m for spec, entries in by_spec.items() for m in self._write(snapshot_id, spec, [], entries, [])]
+        folded = [m for spec, entries in by_spec.items() for m in self._write(snapshot_id, spec, existing=entries)]
         paths = {m.manifest_path for m in small}
         return [*folded, *(m for m in manifests if m.manifest_path not in paths)]
 
@@ -111,14 +227,20 @@ class SnapshotBuilder:
         by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
         for file in files:
             by_spec[file.partition.spec_id].append(file)
-        return [m for spec, added in by_spec.items() for m in self._write(snapshot_id, spec, added, [], [])]
+        return [m for spec, added in by_spec.items() for m in self._write(snapshot_id, spec, added)]
 
     def _write(
-        self, snapshot_id: int, spec_id: int, added: list[WrittenFile], existing: list[Entry], deleted: list[Entry]
+        self,
+        snapshot_id: int,
+        spec_id: int,
+        added: Sequence[WrittenFile] = (),
+        existing: Sequence[Entry] = (),
+        deleted: Sequence[Entry] = (),
+        readded: Sequence[Entry] = (),
     ) -> list[ManifestFile]:
         return write_manifests(
             self._io, self._metadata, snapshot_id=snapshot_id, spec_id=spec_id, new_path=self._new_path,
-            added=added, existing=existing, deleted=deleted,
+            added=added, readded=readded, existing=existing, deleted=deleted,
         )  # fmt: skip
 
     def _new_path(self) -> str:
@@ -145,10 +267,10 @@ class SnapshotBuilder:
             sequence_number=self._sequence_number if self._numbered else None,
             timestamp_ms=self._now_ms,
             manifest_list=location,
-            summary=_summary(operation, summary, parent),
+            summary=with_totals(operation, summary, parent),
             schema_id=self._metadata.current_schema_id,
         )
-        self._manifests = listed
+        self.manifests = listed
         return self._parent
 
     def _property(self, key_and_default: tuple[str, str]) -> str:
@@ -156,31 +278,18 @@ class SnapshotBuilder:
         return self._metadata.properties.get(key, default)
 
 
-class _Totals:
-    """Counts of a snapshot summary, under Iceberg's names."""
-
-    def __init__(self, added: Sequence[WrittenFile], removed: Sequence[FileFact] = ()) -> None:
-        self._added = added
-        self._removed = removed
-
-    def facts(self) -> dict[str, str]:
-        added, removed = self._added, self._removed
-        counts = {
-            "added-data-files": len(added),
-            "added-records": sum(f.rows for f in added),
-            "added-files-size": sum(f.size_bytes for f in added),
-            "deleted-data-files": len(removed),
-            "deleted-records": sum(f.rows for f in removed),
-            "removed-files-size": sum(f.size_bytes for f in removed),
-            "changed-partition-count": len({f.partition for f in added} | {f.partition for f in removed}),
-        }
-        return {k: str(v) for k, v in counts.items() if v}
+def _fact(entry: Entry, spec_id: int) -> FileFact:
+    return FileFact(entry.path, entry.size_bytes, entry.rows, PartitionKey(spec_id, entry.values))
 
 
-def _summary(operation: Operation, facts: Mapping[str, str], parent: Snapshot | None) -> Summary:
-    """With running totals; PyIceberg's helper knows no REPLACE, whose totals are those of an overwrite."""
-    helper = Operation.APPEND if operation == Operation.APPEND else Operation.OVERWRITE
-    totals = update_snapshot_summaries(
-        Summary(helper, **dict(facts)), parent.summary.additional_properties if parent and parent.summary else None
+def move_main(metadata: TableMetadata, snapshot_id: int) -> SetSnapshotRefUpdate:
+    """Make a snapshot the head of main, whose retention settings stay: an update without them would drop them."""
+    main = metadata.refs.get(MAIN_BRANCH)
+    return SetSnapshotRefUpdate(
+        ref_name=MAIN_BRANCH,
+        type=SnapshotRefType.BRANCH,
+        snapshot_id=snapshot_id,
+        max_ref_age_ms=main.max_ref_age_ms if main else None,
+        max_snapshot_age_ms=main.max_snapshot_age_ms if main else None,
+        min_snapshots_to_keep=main.min_snapshots_to_keep if main else None,
     )
-    return Summary(operation, **totals.additional_properties)

@@ -1,0 +1,266 @@
+"""A partition back to what it was at an older snapshot: metadata only, one OVERWRITE.
+
+The snapshot is tagged while this works, so that no expiry takes its files between the check that they exist and the
+commit that needs them. The commit asserts the tag as well as the head that everything was checked on.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+)
+
+from icesize.environment import Environment, Stopwatch
+from icesize.errors import CommitConflict, CommitStateUnknown, TableError
+from icesize.planning.layout import PartitionKey
+from icesize.report import Report
+from icesize.table import catalog as catalogs
+from icesize.table.handle import Current, TableHandle
+from icesize.table.history import ChangeReader, Version, versions
+from icesize.table.partitions import known_snapshot
+from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.request import RUN_ID, brief
+from icesize.table.restoration import Difference, Restoration
+from icesize.table.snapshots import SnapshotBuilder, move_main
+
+LOG = logging.getLogger("icesize")
+
+RESTORED_ID = "icesize.restored-snapshot-id"
+"""Snapshot summary key of a restore: the snapshot whose version the partition has again."""
+TAG_PREFIX = "icesize-restore-"
+_TAG_AGE_MS = 86_400_000
+
+
+def restore(
+    handle: TableHandle, current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment
+) -> Report:
+    """Make a partition what it was at a snapshot; other partitions stay as they are.
+
+    Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes
+    that would apply differently; UnsupportedTable when the partition spec has changed; CommitConflict when the
+    partition is not what it was in `current` any more, or others keep committing. Nothing has changed then, and the tag
+    is removed as far as the catalog lets us. CommitStateUnknown: it may have landed.
+    """
+    watch = Stopwatch(environment)
+    run_id = environment.new_id()
+    work = Restoration(current.name, partition, snapshot_id)
+    planned = work.difference(current.table)
+    watch.lap("plan")
+    if not planned.removed and not planned.readded:
+        same = f"{work.label(current.table)} is what it was at snapshot {snapshot_id}"
+        return Report(table=current.name, notes=(*current.warnings, same), seconds=_rounded(watch))
+    tag = TAG_PREFIX + run_id
+    handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
+    try:
+        landed = handle.change(current, _Restore(run_id, tag, work, planned, environment), environment)
+    except CommitStateUnknown:
+        raise
+    except BaseException:
+        _untag(handle, current, tag, environment)
+        raise
+    watch.lap("commit")
+    return Report(
+        table=current.name,
+        snapshot_ids=(landed,),
+        operations=("overwrite",),
+        files_added=len(planned.readded),
+        files_removed=len(planned.removed),
+        partitions_touched=1,
+        seconds=_rounded(watch),
+        notes=(*current.warnings, *_consequences(current.table, partition, planned.version, landed)),
+    )
+
+
+def _rounded(watch: Stopwatch) -> dict[str, float]:
+    return {k: round(v, 4) for k, v in watch.seconds.items()}
+
+
+def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
+    try:
+        handle.change(current, _Untag(environment.new_id(), tag), environment)
+    except Exception as error:  # must not hide why the restore failed; the tag has an age after which expiry removes it
+        LOG.warning(
+            "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)
+        )
+
+
+@dataclass(frozen=True)
+class _Tag:
+    """The change that holds the snapshot: a tag that any engine's expiry removes a day after a crash."""
+
+    run_id: str
+    tag: str
+    snapshot_id: int
+    environment: Environment
+
+    @property
+    def advice(self) -> str:
+        return f"The partition is as it was; tag '{self.tag}' may be left over, and expiry removes it after a day"
+
+    def found(self, loaded: PyIcebergLoaded) -> bool | None:
+        return True if self.tag in loaded.table.metadata.refs else None
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+        snapshot = known_snapshot(loaded.table.metadata, self.snapshot_id)
+        # a tag is as old as the snapshot that it names
+        age_ms = max(0, self.environment.now_ms() - snapshot.timestamp_ms)
+        tag = SetSnapshotRefUpdate(
+            ref_name=self.tag, type=SnapshotRefType.TAG, snapshot_id=self.snapshot_id,
+            max_ref_age_ms=age_ms + _TAG_AGE_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+        )  # fmt: skip
+        requirements = (_same_table(loaded), AssertRefSnapshotId(ref=self.tag, snapshot_id=None))
+        return PyIcebergStaged(requirements, (tag,), []), True
+
+
+@dataclass(frozen=True)
+class _Untag:
+    """The change that lets the snapshot go after a restore that failed."""
+
+    run_id: str
+    tag: str
+
+    @property
+    def advice(self) -> str:
+        return f"Tag '{self.tag}' may be left over, and expiry removes it after a day"
+
+    def found(self, loaded: PyIcebergLoaded) -> bool | None:
+        return None if self.tag in loaded.table.metadata.refs else True
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+        held = loaded.table.metadata.refs[self.tag].snapshot_id
+        requirements = (_same_table(loaded), AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
+        return PyIcebergStaged(requirements, (RemoveSnapshotRefUpdate(ref_name=self.tag),), []), True
+
+
+@dataclass(frozen=True)
+class _Restore:
+    """The change itself; what was planned is checked again on each state that is swapped."""
+
+    run_id: str
+    tag: str
+    work: Restoration
+    planned: Difference
+    environment: Environment
+
+    @property
+    def advice(self) -> str:
+        return (
+            f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; restoring again is safe. "
+            f"Tag '{self.tag}' may be left over, and expiry removes it after a day"
+        )
+
+    def found(self, loaded: PyIcebergLoaded) -> int | None:
+        return next((snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.run_id)), None)
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
+        catalogs.check_supported(loaded.table)
+        self._check(loaded)
+        snapshot_id = self.work.snapshot_id
+        builder = SnapshotBuilder(loaded.table, self.environment.now_ms())
+        try:
+            snapshot = builder.overwrite(
+                [e.path for e in self.planned.removed], [], self.planned.readded,
+                {RUN_ID: self.run_id, RESTORED_ID: str(snapshot_id)},
+            )  # fmt: skip
+        except BaseException:
+            builder.discard()
+            raise
+        staged = PyIcebergStaged(
+            requirements=(
+                _same_table(loaded),
+                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
+                AssertRefSnapshotId(ref=self.tag, snapshot_id=snapshot_id),
+                AssertDefaultSpecId(default_spec_id=loaded.spec_id),
+                AssertCurrentSchemaId(current_schema_id=loaded.schema_id),
+            ),
+            updates=(
+                AddSnapshotUpdate(snapshot=snapshot),
+                move_main(loaded.table.metadata, snapshot.snapshot_id),
+                RemoveSnapshotRefUpdate(ref_name=self.tag),
+            ),
+            written=builder.written,
+        )
+        return staged, snapshot.snapshot_id
+
+    def _check(self, loaded: PyIcebergLoaded) -> None:
+        """Everything again, on the state that is swapped: raises what `difference` raises, and for what is new."""
+        table = loaded.table
+        if not self.work.difference(table).same_as(self.planned):
+            raise CommitConflict(
+                f"{self.work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
+                "at its versions, and restore again if you still want to",
+                table=loaded.name,
+            )
+        if self.tag not in table.metadata.refs:
+            raise TableError(
+                f"{self.work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
+                "changed. Restore again",
+                table=loaded.name,
+            )
+
+
+def _same_table(loaded: PyIcebergLoaded) -> AssertTableUUID:
+    return AssertTableUUID(uuid=uuid.UUID(loaded.uuid))
+
+
+def _consequences(table: Table, partition: PartitionKey, version: Snapshot, landed: int) -> list[str]:
+    """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
+    notes = [
+        f"stream readers of this table stop at snapshot {landed}, an overwrite (Spark goes on with "
+        "'streaming-skip-overwrite-snapshots')"
+    ]
+    for stream_id, batches in _batches_undone(table, partition, version).items():
+        notes.append(
+            f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
+            f"{_batch_words(batches)} marked as committed"
+        )
+    if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
+        notes.append("the schema has changed since that version: columns that came later are NULL in its rows")
+    return notes
+
+
+def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) -> dict[str, list[int]]:
+    """By stream the batches that brought rows into the partition after the version."""
+    ages = {s.snapshot_id: _age(s) for s in table.metadata.snapshots}
+    run_id = _run_id(version)
+    same_commit = (s for s in table.metadata.snapshots if run_id is not None and _run_id(s) == run_id)
+    age = max(_age(s) for s in (version, *same_commit))
+    known = versions(table.metadata, table.io, ChangeReader(), partition)
+    batches: dict[str, list[int]] = {}
+    for newer, older in zip(known, [*known[1:], None], strict=True):
+        if ages[newer.snapshot_id] > age and _brought_rows(newer, older) and newer.stream_id is not None:
+            batches.setdefault(newer.stream_id, []).append(newer.batch_id or 0)
+    return batches
+
+
+def _brought_rows(newer: Version, older: Version | None) -> bool:
+    """Merges of a batch may touch partitions that it has no rows for."""
+    return older is None or newer.rows > older.rows
+
+
+def _run_id(snapshot: Snapshot) -> str | None:
+    return snapshot.summary.additional_properties.get(RUN_ID) if snapshot.summary else None
+
+
+def _age(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def _batch_words(batches: Sequence[int]) -> str:
+    if len(batches) == 1:
+        return f"batch {batches[0]} stays"
+    return f"{len(batches)} batches ({min(batches)} to {max(batches)}) stay"

@@ -1,0 +1,46 @@
+"""What `after_batch` has to look at: a snapshot that only wrote manifests anew merged nothing and hides nothing."""
+
+from __future__ import annotations
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from icesize.table.changes import partitions_changed
+from icesize.table.request import BASE_ID, RUN_ID
+from tests.tables import append, compact, make_table
+from tests.test_history import rewrite_manifests
+
+
+def changed(table: Table) -> set[object] | None:
+    """The `kind` of each partition that has changed."""
+    keys = partitions_changed(table.metadata, table.io)
+    return None if keys is None else {key.values[0] for key in keys}
+
+
+def test_manifests_written_anew_are_no_merge(lake: SqlCatalog) -> None:
+    """What changed since the last merge is found in the manifests that a later snapshot of ours wrote."""
+    make_table(lake)
+    append(lake, [1], "a")
+    append(lake, [2], "a")
+    assert changed(compact(lake, "a")) == set()
+    append(lake, [3], "b")
+    append(lake, [4], "c")
+    table = rewrite_manifests(lake)
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    facts = head.summary.additional_properties
+    assert (head.summary.operation, RUN_ID in facts, BASE_ID in facts) == (Operation.REPLACE, True, False)
+    assert [m.added_snapshot_id for m in head.manifests(table.io)] == [head.snapshot_id]
+    assert changed(table) == {"b", "c"}
+    assert changed(append(lake, [5], "d")) == {"b", "c", "d"}
+    assert changed(compact(lake, "b")) == set()
+
+
+def test_without_a_merge_everything_has_changed(lake: SqlCatalog) -> None:
+    """A snapshot that only wrote manifests is no point to count from."""
+    make_table(lake)
+    append(lake, [1], "a")
+    append(lake, [2], "b")
+    assert changed(rewrite_manifests(lake)) is None
