@@ -2,6 +2,7 @@
 
 Points of the main job, in order: `planned` (nothing written yet), `files-written` (data files closed, nothing
 visible), `before-swap` (manifests written, the catalog not asked yet), `after-swap` (committed, nothing reported).
+Where files of expired snapshots are deleted: `before-delete` (ahead of each bunch).
 
 A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). A child process
 is armed by the environment: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL the second
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-POINTS = ("planned", "files-written", "before-swap", "after-swap")
+POINTS = ("planned", "files-written", "before-swap", "after-swap", "before-delete")
 VARIABLE = "ICESIZE_FAILPOINTS"
 
 _armed: dict[str, Callable[[], object]] = {}

@@ -53,6 +53,9 @@ class SizePolicy:
     commit_deadline_ms       how long an append is retried against other writers
     cold_after_commits       commits without rows for a partition after which it is finished to the fewest files
     bytes_per_row            size of one written row; None: learned from the table's files
+    keep_versions            newest versions of each partition that expiry keeps; None: only what Iceberg's rules keep
+    version_max_age_ms       versions of partitions that nothing has changed for longer than this are not kept
+    max_snapshots            snapshots that expiry keeps for the sake of versions, at most
     """
 
     target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`")
@@ -63,6 +66,9 @@ class SizePolicy:
     commit_deadline_ms: int = _key(600_000, "ten minutes: longer than any pause of a healthy catalog")
     cold_after_commits: int = _key(20, "late rows of a partition mostly come within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
+    keep_versions: int | None = _key(None, "off: `history.expire.*` alone decide")
+    version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
+    max_snapshots: int = _key(2_000, "measured: at 5,000 snapshots a commit spends seconds on metadata")
     given: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
@@ -161,6 +167,9 @@ _AT_LEAST: dict[str, tuple[int, str]] = {
     "merge_deadline_ms": (0, "merges cannot end before the batch is written; 0 means they never outlast it"),
     "commit_deadline_ms": (1, "an append could not be retried once"),
     "cold_after_commits": (1, "a partition would be cold while the batch writes to it"),
+    "keep_versions": (1, "the newest version is the table itself; leave it out to keep no older ones"),
+    "version_max_age_ms": (0, "no version is younger than now"),
+    "max_snapshots": (1, "the newest snapshot is the table itself"),
 }
 DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
     (

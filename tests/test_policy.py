@@ -26,6 +26,9 @@ def test_defaults_are_the_documented_ones() -> None:
         "commit_deadline_ms": 600_000,
         "cold_after_commits": 20,
         "bytes_per_row": None,
+        "keep_versions": None,
+        "version_max_age_ms": 7 * 86_400_000,
+        "max_snapshots": 2_000,
     }
 
 
@@ -77,6 +80,15 @@ def test_a_given_none_overrides_the_table() -> None:
     properties = {"icesize.policy.merge-budget-bytes": "5"}
     assert SizePolicy.resolve(properties, {"merge-budget-bytes": None})[0].merge_budget_bytes is None
     assert SizePolicy.resolve(properties, SizePolicy(merge_budget_bytes=None))[0].merge_budget_bytes is None
+
+
+def test_versions_can_be_left_out_of_an_expiry_of_a_table_that_keeps_them() -> None:
+    """None versions are a value of an argument, as any number is, however huge."""
+    properties = {"icesize.policy.keep-versions": "3"}
+    for value in (None, 1, 10**30):
+        assert SizePolicy.resolve(properties, {"keep-versions": value})[0].keep_versions == value
+        assert SizePolicy.resolve(properties, SizePolicy(keep_versions=value))[0].keep_versions == value
+    assert SizePolicy.resolve(properties, SizePolicy(max_snapshots=10**30))[0].keep_versions == 3
 
 
 def test_a_limit_alone_is_judged_against_the_tables_target() -> None:
@@ -143,6 +155,17 @@ REFUSED = [
         "'cold-after-commits' (0) must be >= 1: a partition would be cold while the batch writes to it",
     ),
     (
+        {"keep_versions": 0},
+        "'keep-versions' (0) must be >= 1: the newest version is the table itself; leave it out to keep no older ones",
+    ),
+    (
+        {"keep_versions": -(10**30)},
+        f"'keep-versions' ({-(10**30)}) must be >= 1: the newest version is the table itself; leave it out to keep no "
+        "older ones",
+    ),
+    ({"version_max_age_ms": -1}, "'version-max-age-ms' (-1) must be >= 0: no version is younger than now"),
+    ({"max_snapshots": 0}, "'max-snapshots' (0) must be >= 1: the newest snapshot is the table itself"),
+    (
         {"bytes_per_row": 0},
         "'bytes-per-row' (0.0) must be > 0: the number of files of a batch is computed from it; leave it out to have "
         "it learned",
@@ -157,6 +180,15 @@ REFUSED = [
     ),
     ({"max_small_files": 2.5}, "'max-small-files' (2.5) must be a whole number without a unit, such as 536870912"),
     ({"max_small_files": True}, "'max-small-files' (True) must be a whole number without a unit, such as 536870912"),
+    (
+        {"keep_versions": "all"},
+        "'keep-versions' ('all') must be a whole number without a unit, such as 536870912",
+    ),
+    (
+        {"version_max_age_ms": "7d"},
+        "'version-max-age-ms' ('7d') must be a whole number without a unit, such as 536870912",
+    ),
+    ({"max_snapshots": None}, "'max-snapshots' (None) must be a whole number without a unit, such as 536870912"),
     ({"max_small_files": None}, "'max-small-files' (None) must be a whole number without a unit, such as 536870912"),
     ({"bytes_per_row": "many"}, "'bytes-per-row' ('many') must be a number of bytes, such as 84.5"),
 ]
@@ -219,5 +251,8 @@ def test_documented_keys_are_the_fields() -> None:
         "commit-deadline-ms": "600000",
         "cold-after-commits": "20",
         "bytes-per-row": "unset",
+        "keep-versions": "unset",
+        "version-max-age-ms": "604800000",
+        "max-snapshots": "2000",
     }
     assert all(source for _, _, source in DOCUMENTED)

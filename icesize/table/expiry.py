@@ -1,0 +1,163 @@
+"""Expiry from beginning to end: decide, commit, delete, report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from icesize.environment import Environment, Stopwatch
+from icesize.errors import UnsupportedTable
+from icesize.planning.words import count_words, size_words
+from icesize.table.expiry_change import Decision, Expiry
+from icesize.table.handle import Current, TableHandle
+from icesize.table.pyiceberg_committer import PyIcebergLoaded
+from icesize.table.reachable import Reachable
+from icesize.table.readers import Reader
+from icesize.table.retaining import ExpireOptions
+from icesize.table.sweep import MAX_CONCURRENT_DELETES
+from icesize.table.sweeping import Deletions, Sweeper, due_files
+
+GC_ENABLED = "gc.enabled"
+"""Iceberg's table property that forbids, when false, to delete files that other tables may share."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ExpiryReport:
+    """Outcome of an expiry.
+
+    `kept` counts snapshots by the rule that keeps them (one snapshot may be kept by several), `gave_up` are sentences
+    about versions that could not be kept. Files are counted by kind; in a dry run, those that would be deleted.
+    `files_outside` lie outside of the table's folders and were left alone. `files_failed` could not be deleted; the
+    next expiry tries again.
+    """
+
+    table: str = ""
+    dry_run: bool = False
+    snapshots_before: int = 0
+    snapshot_ids_expired: tuple[int, ...] = ()
+    refs_removed: tuple[str, ...] = ()
+    version_tags: tuple[str, ...] = ()
+    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    files_deleted: dict[str, int] = field(default_factory=dict)
+    bytes_deleted: int = 0
+    files_outside: int = 0
+    files_failed: int = 0
+    gave_up: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; `kept` is snapshot id -> reasons."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        expired = len(self.snapshot_ids_expired)
+        files = sum(self.files_deleted.values())
+        verb = "would expire" if self.dry_run else "expired"
+        words = [
+            f"{self.table}: {verb} {expired:,} of {count_words(self.snapshots_before, 'snapshot')}",
+            f"{count_words(files, 'file')} deleted ({size_words(self.bytes_deleted)})",
+        ]
+        if self.files_failed:
+            words.append(f"{self.files_failed:,} could not be deleted")
+        return "  ".join((*words, *self.gave_up, *self.notes))
+
+
+def expire(
+    handle: TableHandle,
+    options: ExpireOptions,
+    environment: Environment,
+    *,
+    dry_run: bool = False,
+    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+    progress: Progress = lambda done, total: None,
+    commit_lock: threading.Lock | None = None,
+) -> ExpiryReport:
+    """Remove the snapshots that no rule keeps, then the files that only they needed.
+
+    Killed between the two, or while deleting, the next expiry goes on. `commit_lock` is held for the commit only.
+
+    Raises UnsupportedTable when `gc.enabled` is false, PolicyError for rules that make no sense, TableError when a
+    reader's position cannot be kept or another table lies in the same location, CommitConflict (nothing expired) and
+    CommitStateUnknown (perhaps expired, nothing deleted).
+    """
+    watch = Stopwatch(environment)
+    current = handle.load()
+    check_may_delete(current)
+    readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
+    expiry = Expiry(options, current.policy, readers, environment.now_ms(), environment.new_id())
+    if dry_run:
+        decision = expiry.decide(PyIcebergLoaded(current.table))
+        deletions = _would_delete(current, decision)
+    else:
+        with commit_lock or nullcontext():
+            decision = handle.change(current, expiry, environment)
+        watch.lap("commit")
+        deletions = Deletions()
+        if decision.journal:
+            sweeper = Sweeper(lambda: handle.load().table, max_concurrent_deletes, progress)
+            deletions = sweeper.run(decision.journal, decision.journal_location, expiry.journals)
+        watch.lap("delete")
+    return _report(current, decision, deletions, watch.seconds, dry_run)
+
+
+def expire_by_own_rules(
+    handle: TableHandle, environment: Environment, commit_lock: threading.Lock | None = None
+) -> ExpiryReport:
+    """Expire what the table's properties (`history.expire.*`, `icesize.policy.*`) do not keep; raises as `expire`."""
+    return expire(handle, ExpireOptions(), environment, commit_lock=commit_lock)
+
+
+def check_may_delete(current: Current) -> None:
+    """Raises UnsupportedTable when the table says that its files are not its own to delete."""
+    if current.table.metadata.properties.get(GC_ENABLED, "true").lower() == "false":
+        raise UnsupportedTable(
+            f"Cannot delete files of '{current.name}': its property '{GC_ENABLED}' is false, which says that other "
+            "tables may need them",
+            table=current.name,
+        )
+
+
+def _would_delete(current: Current, decision: Decision) -> Deletions:
+    table, kept = current.table, Reachable()
+    kept.add_metadata(table.metadata, table.metadata_location)
+    stays = [s for s in table.metadata.snapshots if s.snapshot_id in decision.retention.kept]
+    kept.add_snapshots(stays, table.io)
+    due, outside = due_files(table, decision.journal, kept)
+    return Deletions(
+        deleted={kind: len(files) for kind, files in due.by_kind.items() if files},
+        bytes_deleted=sum(n for files in due.by_kind.values() for n in files.values()),
+        outside=outside,
+    )
+
+
+def _report(
+    current: Current, decision: Decision, deletions: Deletions, seconds: Mapping[str, float], dry_run: bool
+) -> ExpiryReport:
+    retention = decision.retention
+    notes = [*current.warnings, *decision.notes, deletions.stopped]
+    if deletions.failed:
+        notes.append(f"could not delete {deletions.first_failure}; the next expiry tries again")
+    if deletions.outside:
+        notes.append(f"left alone outside of the table's folders: {count_words(deletions.outside, 'file')}")
+    return ExpiryReport(
+        table=current.name,
+        dry_run=dry_run,
+        snapshots_before=len(retention.kept) + len(retention.expired),
+        snapshot_ids_expired=retention.expired,
+        refs_removed=retention.expired_refs,
+        version_tags=tuple(sorted(retention.version_tags)),
+        kept={str(snapshot_id): reasons for snapshot_id, reasons in retention.kept.items()},
+        files_deleted={kind: n for kind, n in deletions.deleted.items() if n},
+        bytes_deleted=deletions.bytes_deleted,
+        files_outside=deletions.outside,
+        files_failed=len(deletions.failed),
+        gave_up=retention.gave_up,
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
+        seconds={k: round(v, 4) for k, v in seconds.items()},
+    )

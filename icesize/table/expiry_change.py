@@ -1,0 +1,148 @@
+"""The commit of an expiry: snapshots that no rule keeps leave the table, in one compare-and-swap.
+
+What stays is decided by `planning/retention.py` on the state that the commit asserts, every ref of it. No data file is
+touched here: nothing is deleted before the commit has certainly landed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePartitionStatisticsUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    RemoveStatisticsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from icesize.planning.retention import Retention
+from icesize.policy import SizePolicy
+from icesize.table.history import ChangeReader
+from icesize.table.journal import JOURNAL, Journal
+from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.readers import Reader, positions_in, stranded
+from icesize.table.retaining import ExpireOptions, retention_of
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an expiry does: the retention, what it leaves to be deleted, and where that is written down."""
+
+    retention: Retention
+    journal: Journal
+    journal_location: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def changes(self, metadata: TableMetadata) -> bool:
+        """Whether there is anything to commit to a table in this state."""
+        retention = self.retention
+        return bool(retention.expired or retention.expired_refs or retention.version_tags.keys() - metadata.refs.keys())
+
+
+@dataclass
+class Expiry:
+    """One expiry on its way through its attempts: decided anew on each state that it is tried on.
+
+    `readers` are kept what they have not read. `now_ms` is the moment that ages are counted from.
+    """
+
+    options: ExpireOptions
+    policy: SizePolicy
+    readers: Sequence[Reader]
+    now_ms: int
+    run_id: str
+    changes: ChangeReader = field(default_factory=ChangeReader)
+    _tried: dict[str, Decision] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """How to go on after an unknown outcome."""
+        return "No file was deleted. Run the expiry again: it sees whether the snapshots are gone, and goes on"
+
+    @property
+    def journals(self) -> tuple[str, ...]:
+        """Where the attempts wrote their journals."""
+        return tuple(self._tried)
+
+    def found(self, loaded: PyIcebergLoaded) -> Decision | None:
+        """The decision that landed: its journal is the table's, or its snapshots are gone by whoever's hand."""
+        present = {s.snapshot_id for s in loaded.table.metadata.snapshots}
+        named = self._tried.get(loaded.properties.get(JOURNAL, ""))
+        gone = (d for d in self._tried.values() if d.retention.expired and present.isdisjoint(d.retention.expired))
+        return named or next(gone, None)
+
+    def decide(self, loaded: PyIcebergLoaded) -> Decision:
+        """What would be done to this state; reads metadata only.
+
+        Raises TableError when a reader's position cannot be kept (unless `force`), PolicyError for senseless rules.
+        """
+        metadata, io = loaded.table.metadata, loaded.table.io
+        rules = self.options.rules(metadata.properties, self.policy, self.now_ms)
+        positions, notes = positions_in(metadata, self.readers, self.options.force)
+        retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
+        notes += stranded(self.readers, retention.expired)
+        unfinished = Journal.read(io, metadata.properties.get(JOURNAL))
+        journal = Journal.of(metadata, retention.expired).together_with(unfinished)
+        return Decision(retention, journal, notes=tuple(notes))
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, Decision]:
+        """Write the journal; the swap asserts the table's refs one by one."""
+        decision = self.decide(loaded)
+        metadata, io = loaded.table.metadata, loaded.table.io
+        if not decision.changes(metadata):
+            unfinished = metadata.properties.get(JOURNAL) if decision.journal else None
+            return None, replace(decision, journal_location=unfinished)
+        written = []
+        if decision.retention.expired:
+            # named by the attempt: one whose answer was lost may still land, with its own journal
+            name = f"icesize-expiry-{self.run_id}-{len(self._tried)}.json"
+            location = loaded.table.location_provider().new_metadata_location(name)
+            decision.journal.write(io, location)
+            decision = self._tried[location] = replace(decision, journal_location=location)
+            written = [location]
+        staged = PyIcebergStaged(
+            requirements=tuple(_requirements(metadata, decision.retention)),
+            updates=tuple(_updates(metadata, decision)),
+            written=written,
+        )
+        return staged, decision
+
+
+def _requirements(metadata: TableMetadata, retention: Retention) -> Iterator[TableRequirement]:
+    yield AssertTableUUID(uuid=uuid.UUID(str(metadata.table_uuid)))
+    for name, ref in metadata.refs.items():
+        yield AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)
+    for name in retention.version_tags:
+        if name not in metadata.refs:
+            yield AssertRefSnapshotId(ref=name, snapshot_id=None)
+
+
+def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdate]:
+    retention = decision.retention
+    gone = set(retention.expired)
+    for name, snapshot_id in retention.version_tags.items():
+        if name not in metadata.refs:
+            # without an age of its own: the next expiry removes it when it is not needed any more
+            yield SetSnapshotRefUpdate(
+                ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
+                max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+            )  # fmt: skip
+    for name in retention.expired_refs:
+        yield RemoveSnapshotRefUpdate(ref_name=name)
+    for snapshot_id in {s.snapshot_id for s in metadata.statistics} & gone:
+        yield RemoveStatisticsUpdate(snapshot_id=snapshot_id)
+    for snapshot_id in {s.snapshot_id for s in metadata.partition_statistics} & gone:
+        yield RemovePartitionStatisticsUpdate(snapshot_id=snapshot_id)
+    if decision.retention.expired and decision.journal_location is not None:
+        yield RemoveSnapshotsUpdate(snapshot_ids=list(retention.expired))
+        yield SetPropertiesUpdate(updates={JOURNAL: decision.journal_location})

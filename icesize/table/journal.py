@@ -1,0 +1,96 @@
+"""What an expiry is about to make unreachable, written down before its commit, so that a killed one can go on.
+
+After the commit the table no longer knows the snapshots that went, and with them which files they alone referred to.
+The journal is one small JSON file beside the table's metadata; the commit names it in a table property, and it is the
+last file that the expiry deletes. A property that names a file which is gone means: finished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+JOURNAL = "icesize.expiry.journal"
+"""Table property: where the journal of the newest expiry lies."""
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A snapshot that was expired: enough of it to find its files."""
+
+    snapshot_id: int
+    parent_id: int | None
+    manifest_list: str
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Snapshots that one expiry, and those it takes over from, removed.
+
+    `files` are further locations to delete: statistics, and what an earlier run could not delete.
+    """
+
+    table_uuid: str
+    expired: tuple[Expired, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.expired or self.files)
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, snapshot_ids: Iterable[int]) -> Journal:
+        """The journal of an expiry of these snapshots."""
+        gone = set(snapshot_ids)
+        files = [*metadata.statistics, *metadata.partition_statistics]
+        return cls(
+            str(metadata.table_uuid),
+            tuple(_expired(s) for s in metadata.snapshots if s.snapshot_id in gone),
+            tuple(f.statistics_path for f in files if f.snapshot_id in gone),
+        )
+
+    def together_with(self, other: Journal | None) -> Journal:
+        """One journal for both: an unfinished expiry is finished by the next."""
+        if other is None or other.table_uuid != self.table_uuid:
+            return self
+        known = {e.snapshot_id for e in self.expired}
+        return Journal(
+            self.table_uuid,
+            (*self.expired, *(e for e in other.expired if e.snapshot_id not in known)),
+            tuple(dict.fromkeys((*self.files, *other.files))),
+        )
+
+    def write(self, io: FileIO, location: str) -> None:
+        """Put it at `location`, in place of what is there."""
+        data = {
+            "version": VERSION,
+            "table-uuid": self.table_uuid,
+            "snapshots": [[e.snapshot_id, e.parent_id, e.manifest_list] for e in self.expired],
+            "files": list(self.files),
+        }
+        with io.new_output(location).create(overwrite=True) as stream:
+            stream.write(json.dumps(data).encode())
+
+    @classmethod
+    def read(cls, io: FileIO, location: str | None) -> Journal | None:
+        """The journal at `location`; None when there is none, it is finished, or this release cannot read it."""
+        if location is None:
+            return None
+        try:
+            with io.new_input(location).open() as stream:
+                data = json.loads(stream.read())
+            if data["version"] != VERSION:
+                return None
+            expired = tuple(Expired(int(i), parent, str(path)) for i, parent, path in data["snapshots"])
+            return cls(str(data["table-uuid"]), expired, tuple(map(str, data["files"])))
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            return None
+
+
+def _expired(snapshot: Snapshot) -> Expired:
+    return Expired(snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.manifest_list)
