@@ -5,13 +5,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outcome of the commit unknown, 13
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from icesize.cli_options import Target, choice_options, pair_option, table_options
+from icesize import cli_versions
+from icesize.cli_options import SparkChoice, Target, choice_options, print_json, spark_options, table_options
 from icesize.errors import CommitStateUnknown, EngineUnavailable, IcesizeError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def inspect(target: Target, as_json: bool, where: str | None, policy: Mapping[st
 
     inspection = target.open(policy).inspect(where)
     if as_json:
-        _print_json(inspection.to_dict())
+        print_json(inspection.to_dict())
     else:
         show_inspection(console_on(), inspection)
 
@@ -95,38 +95,22 @@ def plan(target: Target, as_json: bool, where: str | None, policy: Mapping[str, 
 
     planned = target.open(policy).plan(where)
     if as_json:
-        _print_json(planned.to_dict())
+        print_json(planned.to_dict())
     else:
         show_plan(console_on(), planned, groups=True)
 
 
 @main.command()
-@click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'.")
-@click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host.")
-@pair_option("--conf", "A setting of the Spark session.")
+@spark_options
 @choice_options
 @table_options
-def compact(
-    target: Target,
-    as_json: bool,
-    where: str | None,
-    policy: Mapping[str, str],
-    master: str | None,
-    remote: str | None,
-    conf: Mapping[str, str],
-) -> None:
+def compact(target: Target, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice) -> None:
     """Merge the small files of TABLE to as few as possible, in one commit.
 
     Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
     """
-    if master and remote:
-        raise click.UsageError("--master and --remote exclude each other")
-    spark = _start_spark(master, remote, conf) if master or remote or conf else None
-    try:
-        done = _compact(target.open(policy, spark), where, spark, as_json)
-    finally:
-        if spark is not None:
-            spark.stop()
+    with spark.session("compact") as session:
+        done = _compact(target.open(policy, session), where, session, as_json)
     if not done:
         raise click.exceptions.Exit(FAILED)
 
@@ -146,7 +130,7 @@ def _compact(sized: SizedTable, where: str | None, spark: SparkSession | None, a
     with show.merging(out, lambda: planned[0].bytes_to_write) as progress:
         report = sized.compact(where, on_plan=on_plan, progress=progress)
     if as_json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
     elif planned[0].groups:
         show.show_report(out, report, known=planned[0].notes)
     else:
@@ -167,18 +151,6 @@ def _check_size(plan: Plan, spark: SparkSession | None) -> None:
         )
 
 
-def _start_spark(master: str | None, remote: str | None, conf: Mapping[str, str]) -> SparkSession:
-    from icesize.spark.launch import start_session
-
-    try:
-        return start_session("icesize compact", master=master, remote=remote, conf=conf)
-    except EngineUnavailable as error:
-        raise EngineUnavailable(
-            f"{error}. Without Spark `icesize inspect`, `plan`, `streams` and `compact` of up to 1 GiB work "
-            "(leave out --master, --remote and --conf)"
-        ) from error
-
-
 @main.command()
 @click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
 @table_options
@@ -196,7 +168,7 @@ def streams(target: Target, as_json: bool, forget: str | None) -> None:
             return
     entries = sized.streams()
     if as_json:
-        _print_json([asdict(entry) for entry in entries])
+        print_json([asdict(entry) for entry in entries])
     else:
         show_streams(console_on(), sized.name, entries)
 
@@ -215,5 +187,5 @@ def demo(path: str | None, batches: int, rows: int, no_spark: bool) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def _print_json(data: object) -> None:
-    click.echo(json.dumps(data, indent=2))
+for _command in cli_versions.COMMANDS:
+    main.add_command(_command)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from icesize.errors import TableNotFound
+from icesize.errors import EngineUnavailable, TableNotFound
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
 
     from icesize.sized_table import SizedTable
 
@@ -82,6 +87,99 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
             raise click.BadParameter("expected KEY=VALUE", ctx=ctx, param=parameter)
         pairs[key] = rest
     return pairs
+
+
+_AGE = re.compile(r"(\d+)\s*(s|m|h|d|w)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def age_option(default: str | None = None, *, or_time: bool = False, help_text: str) -> Callable[[_Command], _Command]:
+    """`--older-than` with an age such as `3d`, as a timedelta; with `or_time` also an ISO 8601 time (no zone: UTC)."""
+
+    def parsed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | datetime | None:
+        if value is None:
+            return None
+        if match := _AGE.fullmatch(value):
+            return timedelta(**{_UNITS[match[2]]: int(match[1])})
+        if or_time:
+            with suppress(ValueError):
+                time = datetime.fromisoformat(value)
+                return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        expected = "an age such as 3d, 12h or 30m" + (", or a time such as 2026-01-31T12:00" if or_time else "")
+        raise click.BadParameter(f"'{value}' is not {expected}", ctx=ctx, param=parameter)
+
+    return click.option(
+        "--older-than", default=default, show_default=default is not None, callback=parsed, help=help_text,
+        metavar="AGE|TIME" if or_time else "AGE",
+    )  # fmt: skip
+
+
+def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
+    """`--partition K=V`, once per partition field, that arrives as a mapping (None when it is not given)."""
+
+    def given(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+        return _pairs(ctx, parameter, values) if values or required else None
+
+    return click.option(
+        "--partition", metavar="FIELD=VALUE", multiple=True, callback=given,
+        help="The partition, with values as `inspect` prints them; once per field, not at all if unpartitioned.",
+    )  # fmt: skip
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--master`, `--remote` and `--conf`, which arrive as one SparkChoice named `spark`."""
+
+    @wraps(command)
+    def with_choice(master: str | None, remote: str | None, conf: Mapping[str, str], *args: Any, **options: Any) -> Any:
+        if master and remote:
+            raise click.UsageError("--master and --remote exclude each other")
+        return command(*args, spark=SparkChoice(master, remote, conf), **options)
+
+    decorated: Callable[..., Any] = with_choice
+    for decorate in (
+        pair_option("--conf", "A setting of the Spark session."),
+        click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host."),
+        click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'."),
+    ):
+        decorated = decorate(decorated)
+    return decorated
+
+
+@dataclass(frozen=True)
+class SparkChoice:
+    """Which Spark a command line wants, if any; `conf` can hold credentials."""
+
+    master: str | None = None
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @contextmanager
+    def session(self, command: str) -> Iterator[SparkSession | None]:
+        """A session while the block runs, None when none is wanted. Raises EngineUnavailable."""
+        if not (self.master or self.remote or self.conf):
+            yield None
+            return
+        spark = self._start(command)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+    def _start(self, command: str) -> SparkSession:
+        from icesize.spark.launch import start_session
+
+        try:
+            return start_session(f"icesize {command}", master=self.master, remote=self.remote, conf=self.conf)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(
+                f"{error}. Without Spark `icesize {command}` merges up to 1 GiB in its own process, and every other "
+                "command works (leave out --master, --remote and --conf)"
+            ) from error
+
+
+def print_json(data: object) -> None:
+    """What `--json` prints, and nothing else."""
+    click.echo(json.dumps(data, indent=2))
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:

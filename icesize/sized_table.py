@@ -26,6 +26,8 @@ from icesize.table.growth import bytes_per_partition_and_day
 from icesize.table.handle import Current, PolicyArgument, TableHandle
 from icesize.table.maintenance import Maintenance
 from icesize.table.reader import Labels
+from icesize.upkeep import Upkeep, UpkeepReport
+from icesize.versioned_table import VersionedTable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -59,7 +61,7 @@ def open(
     return SizedTable(spark, name, catalog, policy, environment or Environment())
 
 
-class SizedTable:
+class SizedTable(VersionedTable):
     """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment."""
 
     def __init__(
@@ -70,21 +72,19 @@ class SizedTable:
         policy: PolicyArgument,
         environment: Environment,
     ) -> None:
-        self._spark = spark
-        self._environment = environment
-        self._lock = threading.RLock()
         if spark is None:
-            self._handle = _handle_without_spark(name, catalog, policy)
+            handle = _handle_without_spark(name, catalog, policy)
             # wrong names and settings are told here, not by the first call
-            self._handle.load()
+            handle.load()
             self._source = None
         else:
             from icesize.spark import runtime
 
             token = runtime.remember_catalog(catalog) if catalog is not None else None
             source = runtime.TableSource(name, policy, token)
-            self._handle, _ = runtime.handle_of(spark, source, runtime.state_of(source, None))
-            self._source = replace(source, table_uuid=self._handle.load().uuid)
+            handle, _ = runtime.handle_of(spark, source, runtime.state_of(source, None))
+            self._source = replace(source, table_uuid=handle.load().uuid)
+        super().__init__(spark, handle, environment)
 
     @property
     def name(self) -> str:
@@ -144,6 +144,30 @@ class SizedTable:
                 touched=layout.partitions.keys() if changed is None else changed | _in_debt(layout, current.policy),
                 budget_bytes=current.policy.budget_for(_newest_bytes(current)),
             )
+            return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
+
+    def maintain(self, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
+        """One bounded pass of all maintenance: cold partitions, compaction, manifests, expiry by the table's own rules,
+        and a dry run of orphan cleanup.
+
+        `budget_bytes` bounds what merges rewrite, `budget_seconds` when a step may begin. What one pass leaves the
+        next goes on with. A step that fails is named in the report and the others run; raises CommitStateUnknown.
+        """
+        return Upkeep(self, self._environment, budget_bytes, budget_seconds).run()
+
+    def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
+        """Merge what `budget_bytes` pay for, in one commit: of cold partitions, or of all; None when nothing is due.
+
+        Without Spark at most 1 GiB.
+        """
+        if self._spark is None:
+            budget_bytes = min(budget_bytes, MAX_BYTES_WITHOUT_SPARK)
+        with self._lock:
+            current, layout, notes = self._read(None)
+            incoming: Mapping[PartitionKey, int] | None = {} if cold_only else None
+            plan = plan_merges(layout, current.policy, incoming=incoming, budget_bytes=budget_bytes)
+            if not plan.groups:
+                return None
             return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
 
     def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
@@ -214,11 +238,7 @@ class SizedTable:
             return run_merges(self._spark, tasks, settings, prefix, threading.Event(), progress)
 
         report = Maintenance(self._handle, current, layout, plan, run, self._environment, tuple(notes)).run()
-        if report.snapshot_ids and self._spark is not None:
-            from icesize.spark import session
-
-            session.refresh(self._spark, current.name, self._handle.spark_conf)
-        return report
+        return self._seen(report) if report.snapshot_ids else report
 
 
 def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:

@@ -1,0 +1,142 @@
+"""One bounded pass of all maintenance, in the order that pays: merge, manifests, expiry, and a look at orphans.
+
+Each step commits by itself, merging in rounds, so a pass that is killed or runs out of its budget is continued by the
+next. A step that fails does not keep the others from running.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from icesize.environment import Environment
+from icesize.errors import CommitStateUnknown, IcesizeError
+from icesize.report import Report
+from icesize.table.expiry import ExpiryReport
+from icesize.table.orphans import OrphanReport
+from icesize.table.rewrite_manifests import ManifestReport
+
+LOG = logging.getLogger("icesize")
+
+ROUND_BYTES = 2 * 2**30
+"""Bytes that one round of merges rewrites before it is committed: half a minute of decoding on two cores, which is
+what a killed pass loses at most."""
+
+MERGE_SHARE = 0.7
+"""Share of the seconds after which no round of merges begins: the steps after it need some, however much is left."""
+
+
+@dataclass(frozen=True)
+class UpkeepReport:
+    """What one pass came to: the report of each step by its name, what failed, and which steps it had no budget for.
+
+    `merges` are one report per round. `bytes_merged` is what they rewrote.
+    """
+
+    table: str = ""
+    merges: tuple[Report, ...] = ()
+    manifests: ManifestReport | None = None
+    expiry: ExpiryReport | None = None
+    orphans: OrphanReport | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def bytes_merged(self) -> int:
+        """Bytes of data files that the merges wrote."""
+        return sum(report.bytes_written for report in self.merges)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; None for steps that did not run or failed."""
+        return {
+            "table": self.table,
+            "merges": [report.to_dict() for report in self.merges],
+            "bytes_merged": self.bytes_merged,
+            "manifests": self.manifests and self.manifests.to_dict(),
+            "expiry": self.expiry and self.expiry.to_dict(),
+            "orphans": self.orphans and self.orphans.to_dict(),
+            "failed": dict(self.failed),
+            "left": list(self.left),
+            "seconds": self.seconds,
+        }
+
+
+class Maintained(Protocol):
+    """What a pass needs of a table; `merge_round` gives None when nothing is due."""
+
+    @property
+    def name(self) -> str: ...
+    def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None: ...
+    def rewrite_manifests(self) -> ManifestReport: ...
+    def expire_snapshots(self) -> ExpiryReport: ...
+    def remove_orphan_files(self) -> OrphanReport: ...
+
+
+class Upkeep:
+    """One pass over one table within a budget of bytes to rewrite and of seconds (None: unbounded)."""
+
+    def __init__(
+        self, table: Maintained, environment: Environment, budget_bytes: int | None, budget_seconds: float | None
+    ) -> None:
+        for name, value in (("budget-bytes", budget_bytes), ("budget-seconds", budget_seconds)):
+            if value is not None and value < 0:
+                raise ValueError(f"'{name}' ({value}) must be >= 0: leave it out for a pass without that bound")
+        self._table = table
+        self._now = environment.monotonic
+        self._began = self._now()
+        self._bytes_left = budget_bytes
+        self._budget_seconds = budget_seconds
+        self._failed: dict[str, str] = {}
+        self._left: list[str] = []
+        self._merges: list[Report] = []
+
+    def run(self) -> UpkeepReport:
+        """Every step that there is budget for; raises CommitStateUnknown, everything else is in the report."""
+        self._step("merges", self._merge, MERGE_SHARE)
+        manifests = self._step("manifests", self._table.rewrite_manifests)
+        expiry = self._step("expiry", self._table.expire_snapshots)
+        orphans = self._step("orphans", self._table.remove_orphan_files)
+        return UpkeepReport(
+            self._table.name, tuple(self._merges), manifests, expiry, orphans,
+            self._failed, tuple(dict.fromkeys(self._left)), round(self._now() - self._began, 4),
+        )  # fmt: skip
+
+    def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> Any:
+        if self._is_late(share):
+            self._left.append(name)
+            return None
+        try:
+            return work()
+        except CommitStateUnknown:
+            raise
+        except IcesizeError as error:
+            LOG.warning("maintain %s: %s failed: %s", self._table.name, name, error)
+            self._failed[name] = str(error)
+            return None
+
+    def _is_late(self, share: float) -> bool:
+        return self._budget_seconds is not None and self._now() - self._began >= share * self._budget_seconds
+
+    def _merge(self) -> None:
+        """Cold partitions first: they are merged once and for all; then the others, hottest first by the plan."""
+        for cold_only in (True, False):
+            while self._bytes_left is None or self._bytes_left > 0:
+                if self._is_late(MERGE_SHARE):
+                    self._left.append("merges")
+                    return
+                budget = ROUND_BYTES if self._bytes_left is None else min(ROUND_BYTES, self._bytes_left)
+                report = self._table.merge_round(budget, cold_only)
+                if report is None:
+                    break
+                self._merges.append(report)
+                if not report.snapshot_ids:
+                    # all groups failed or were lost to others: the same plan again would end the same
+                    break
+                if self._bytes_left is not None:
+                    self._bytes_left -= report.bytes_written
+            else:
+                self._left.append("merges")
+                return
