@@ -55,7 +55,7 @@ class SizePolicy:
     bytes_per_row            size of one written row; None: learned from the table's files
     keep_versions            newest versions of each partition that expiry keeps; None: only what Iceberg's rules keep
     version_max_age_ms       versions of partitions that nothing has changed for longer than this are not kept
-    max_snapshots            snapshots that expiry keeps for the sake of versions, at most
+    max_snapshots            snapshots in all above which versions are given up, the oldest first
     """
 
     target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`")

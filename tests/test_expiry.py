@@ -243,6 +243,16 @@ def test_a_table_that_shares_its_files_is_refused(lake: Catalog) -> None:
     assert len(lake.load_table("db.t").metadata.snapshots) == 7
 
 
+def test_a_location_shared_with_another_table_is_refused(lake: Catalog) -> None:
+    """Metadata of a second table in the same folder: nobody can tell whose files are whose."""
+    table = history(lake)
+    location = table.location()
+    lake.create_table("db.other", table.schema(), location=location)
+    with pytest.raises(TableError, match="is metadata of another table"):
+        run_expiry(lake, retain_last=1)
+    assert len(lake.load_table("db.t").metadata.snapshots) == 7
+
+
 @pytest.mark.parametrize("point", ["after-swap", "before-delete"])
 def test_a_run_that_dies_is_finished_by_the_next(catalog: Catalog, point: str) -> None:
     """After the commit the journal knows the files, wherever the first run ended."""

@@ -335,9 +335,8 @@ def test_a_location_of_two_tables_is_refused(lake: SqlCatalog, search: Search, p
     other = lake.load_table("db.other")
     assert refused.value.location in {other.metadata_location, *(e.metadata_file for e in other.metadata.metadata_log)}
     assert str(refused.value) == (
-        f"Cannot look for orphan files: {refused.value.location} is metadata of another table "
-        f"({other.metadata.table_uuid}), whose files lie in the same location and would be taken for orphans; give "
-        "each table a location of its own"
+        f"Cannot tell whose files are whose: {refused.value.location} is metadata of another table "
+        f"({other.metadata.table_uuid}), whose files lie in the same location; give each table a location of its own"
     )
     assert set(list_files(search.table.io, search.table.location())) == everything
     assert ids_of(lake, "db.other") == [7]
@@ -562,7 +561,7 @@ def test_a_table_that_was_created_again_stops_it(lake: SqlCatalog, search: Searc
 def test_places_outside_are_not_searched(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
     """Files that the table writes elsewhere are needed, not listed, and the report says so."""
     outside = tmp_path / "elsewhere"
-    make_table(lake, properties={"write.data.path": f"file://{outside}", "write.metadata.path": "x"})
+    make_table(lake, properties={"write.data.path": f"file://{outside}", "write.metadata.path": f"file://{outside}"})
     table = append(lake, [1])
     stray = outside / "stray.parquet"
     stray.write_text("x")

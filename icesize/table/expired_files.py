@@ -10,17 +10,17 @@ decided by reachability alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from icesize.table.entries import ADDED, read_changes, read_entries
 from icesize.table.journal import Expired, Journal
 from icesize.table.locations import normalised
+from icesize.table.manifest_lists import read_new
 from icesize.table.reachable import Reachable
 
 KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_files", "metadata_files")
@@ -49,13 +49,15 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
     found = Candidates()
     known = {e.snapshot_id for e in journal.expired} | set(kept_ids)
     seen: set[str] = set()
+
+    def needs_no_look(manifest_path: str) -> bool:
+        return manifest_path in seen or manifest_path in kept
+
     for expired in journal.expired:
         if expired.manifest_list in kept:
             continue
-        for manifest in _manifests(expired, io):
+        for manifest in _manifests(expired, io, needs_no_look):
             path = manifest.manifest_path
-            if path in seen or path in kept:
-                continue
             base = expired.parent_id is None or expired.parent_id not in known
             if base or manifest.added_snapshot_id == expired.snapshot_id:
                 seen.add(path)
@@ -66,11 +68,9 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
     return found.without(kept)
 
 
-def _manifests(expired: Expired, io: FileIO) -> list[ManifestFile]:
+def _manifests(expired: Expired, io: FileIO, known: Callable[[str], bool]) -> list[ManifestFile]:
     try:
-        return Snapshot(
-            snapshot_id=expired.snapshot_id, timestamp_ms=0, manifest_list=expired.manifest_list
-        ).manifests(io)  # fmt: skip
+        return list(read_new(io, expired.manifest_list, known))
     except FileNotFoundError:
         return []
 

@@ -13,6 +13,7 @@ from icesize.errors import UnsupportedTable
 from icesize.planning.words import count_words, size_words
 from icesize.table.expiry_change import Decision, Expiry
 from icesize.table.handle import Current, TableHandle
+from icesize.table.ownership import check_alone
 from icesize.table.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.reachable import Reachable
 from icesize.table.readers import Reader
@@ -89,6 +90,7 @@ def expire(
     watch = Stopwatch(environment)
     current = handle.load()
     check_may_delete(current)
+    check_alone(current.table)
     readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(options, current.policy, readers, environment.now_ms(), environment.new_id())
     if dry_run:

@@ -33,6 +33,10 @@ from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.readers import Reader, positions_in, stranded
 from icesize.table.retaining import ExpireOptions, retention_of
 
+FOR_EVER_MS = 2**63 - 1
+"""Age of version tags: left out, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. Our next
+expiry does, when they are not needed any more."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -46,7 +50,7 @@ class Decision:
     def changes(self, metadata: TableMetadata) -> bool:
         """Whether there is anything to commit to a table in this state."""
         retention = self.retention
-        return bool(retention.expired or retention.expired_refs or retention.version_tags.keys() - metadata.refs.keys())
+        return bool(retention.expired or retention.expired_refs or _tags_to_set(metadata, retention))
 
 
 @dataclass
@@ -122,21 +126,24 @@ def _requirements(metadata: TableMetadata, retention: Retention) -> Iterator[Tab
     yield AssertTableUUID(uuid=uuid.UUID(str(metadata.table_uuid)))
     for name, ref in metadata.refs.items():
         yield AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)
-    for name in retention.version_tags:
-        if name not in metadata.refs:
-            yield AssertRefSnapshotId(ref=name, snapshot_id=None)
+    for name in retention.version_tags.keys() - metadata.refs.keys():
+        yield AssertRefSnapshotId(ref=name, snapshot_id=None)
+
+
+def _tags_to_set(metadata: TableMetadata, retention: Retention) -> dict[str, int]:
+    """Version tags that are missing, or that somebody has moved."""
+    now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    return {name: snapshot_id for name, snapshot_id in retention.version_tags.items() if now.get(name) != snapshot_id}
 
 
 def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdate]:
     retention = decision.retention
     gone = set(retention.expired)
-    for name, snapshot_id in retention.version_tags.items():
-        if name not in metadata.refs:
-            # without an age of its own: the next expiry removes it when it is not needed any more
-            yield SetSnapshotRefUpdate(
-                ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
-                max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
-            )  # fmt: skip
+    for name, snapshot_id in _tags_to_set(metadata, retention).items():
+        yield SetSnapshotRefUpdate(
+            ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
+            max_ref_age_ms=FOR_EVER_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+        )  # fmt: skip
     for name in retention.expired_refs:
         yield RemoveSnapshotRefUpdate(ref_name=name)
     for snapshot_id in {s.snapshot_id for s in metadata.statistics} & gone:

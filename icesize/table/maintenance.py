@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 
 from icesize import failpoints
@@ -24,7 +25,11 @@ Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
 
 @dataclass(frozen=True)
 class Maintenance:
-    """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE."""
+    """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE.
+
+    `prefix` names the files (None: by the run). `turn` is entered for the commit: what shares the table with others of
+    this process waits there, and may raise instead; then the files are removed. `on_commit` hears what became visible.
+    """
 
     handle: TableHandle
     current: Current
@@ -33,6 +38,9 @@ class Maintenance:
     runner: Runner
     environment: Environment = field(default_factory=Environment)
     notes: tuple[str, ...] = ()
+    prefix: str | None = None
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
 
     def run(self) -> Report:
         """Merge and commit; groups that could not be merged are named in the report.
@@ -46,16 +54,20 @@ class Maintenance:
             return self._report(MergeResults(), CommitOutcome(), watch.seconds)
         settings = self.current.settings()
         tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in self.plan.groups]
-        results = MergeResults.of(self.plan.groups, self.runner(tasks, settings, f"{stream_hash(run_id)}-0"))
+        prefix = self.prefix or f"{stream_hash(run_id)}-0"
+        results = MergeResults.of(self.plan.groups, self.runner(tasks, settings, prefix))
         watch.lap("merge")
-        try:
-            failpoints.reach("files-written")
-        except BaseException:
-            for path in results.paths():
-                settings.storage.delete(path)
-            raise
-        outcome = self._commit(results, run_id)
+        with ExitStack() as stack:
+            try:
+                failpoints.reach("files-written")
+                stack.enter_context(self.turn)
+            except BaseException:
+                for path in results.paths():
+                    settings.storage.delete(path)
+                raise
+            outcome = self._commit(results, run_id)
         watch.lap("commit")
+        self.on_commit(outcome)
         return self._report(results, outcome, watch.seconds)
 
     def _commit(self, results: MergeResults, run_id: str) -> CommitOutcome:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.merge import MergeOutcome
 from icesize.parquet.written import WrittenFile
-from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.request import CommitOutcome, MergedGroup
@@ -25,8 +25,18 @@ class MergeResults:
     bytes_decoded: int = 0
 
     @classmethod
-    def of(cls, groups: Sequence[MergeGroup], results: Sequence[MergeOutcome | RewriteFailed | None]) -> MergeResults:
-        """Pair groups with what became of them; a failed group is dropped and named, a cancelled one counted."""
+    def of(
+        cls,
+        groups: Sequence[MergeGroup],
+        results: Sequence[MergeOutcome | RewriteFailed | None],
+        appended: Sequence[WrittenFile] = (),
+    ) -> MergeResults:
+        """Pair groups with what became of them; a failed group is dropped and named, a cancelled one counted.
+
+        Files that were merged with `appended` ones of the same commit get their sequence number there: which one the
+        new rows will have is not known before, and one that is too small would let deletes of others apply to them.
+        """
+        new = {file.path for file in appended}
         merged, notes, copied, decoded, cancelled = [], [], 0, 0, 0
         for group, result in zip(groups, results, strict=True):
             if isinstance(result, RewriteFailed):
@@ -34,7 +44,9 @@ class MergeResults:
             elif result is None:
                 cancelled += 1
             else:
-                merged.append(MergedGroup(group.victims, tuple(result.files)))
+                inherits = any(victim.path in new for victim in group.victims)
+                outputs = (replace(f, sequence_number=None) if inherits else f for f in result.files)
+                merged.append(MergedGroup(group.victims, tuple(outputs)))
                 copied += result.bytes_copied
                 decoded += result.bytes_decoded
         if cancelled:
@@ -56,25 +68,29 @@ def report_of(
     seconds: Mapping[str, float],
     notes: Iterable[str] = (),
     batch_id: int | None = None,
+    absorbed: Sequence[FileFact] = (),
 ) -> Report:
-    """The report of one commit. An outcome without snapshots reports what was planned and why nothing came of it."""
+    """The report of one commit. An outcome without snapshots reports what was planned and why nothing came of it.
+
+    `appended` files hold the rows of `absorbed` ones too.
+    """
     landed = outcome.merged
     outputs = [f for g in landed for f in g.outputs]
-    ingested = sum(f.size_bytes for f in appended)
+    written = sum(f.size_bytes for f in appended)
     touched = {f.partition for f in appended} | {g.victims[0].partition for g in landed}
     return Report(
         table=table,
         batch_id=batch_id,
         snapshot_ids=outcome.snapshot_ids,
         operations=outcome.operations,
-        rows=sum(f.rows for f in appended),
+        rows=sum(f.rows for f in appended) - sum(f.rows for f in absorbed),
         files_added=len(appended) + len(outputs),
-        files_removed=sum(len(g.victims) for g in landed),
-        bytes_ingested=ingested,
-        bytes_written=ingested + sum(f.size_bytes for f in outputs),
+        files_removed=len(absorbed) + sum(len(g.victims) for g in landed),
+        bytes_ingested=_ingested(appended, absorbed),
+        bytes_written=written + sum(f.size_bytes for f in outputs),
         bytes_copied=merges.bytes_copied,
-        bytes_decoded=merges.bytes_decoded,
-        small_files_max=most_small_files(layout, touched, appended, landed),
+        bytes_decoded=merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
+        small_files_max=most_small_files(layout, touched, appended, landed, absorbed),
         partitions_touched=len(touched),
         seconds={k: round(v, 4) for k, v in seconds.items()},
         skipped=dict(_skipped(plan)),
@@ -85,6 +101,18 @@ def report_of(
     )
 
 
+def _ingested(appended: Sequence[WrittenFile], absorbed: Sequence[FileFact]) -> int:
+    """Bytes of the new rows: of files that hold older rows too, the share that their partition's new rows have."""
+    older = Counter[PartitionKey]()
+    for file in absorbed:
+        older[file.partition] += file.rows
+    size_bytes, rows = Counter[PartitionKey](), Counter[PartitionKey]()
+    for written in appended:
+        size_bytes[written.partition] += written.size_bytes
+        rows[written.partition] += written.rows
+    return sum(size if not older[p] else round(size * (1 - older[p] / rows[p])) for p, size in size_bytes.items())
+
+
 def _skipped(plan: Plan) -> Counter[str]:
     counts: Counter[str] = Counter()
     for skip in plan.skipped:
@@ -93,7 +121,11 @@ def _skipped(plan: Plan) -> Counter[str]:
 
 
 def most_small_files(
-    layout: Layout, touched: Iterable[PartitionKey], appended: Sequence[WrittenFile], landed: Sequence[MergedGroup]
+    layout: Layout,
+    touched: Iterable[PartitionKey],
+    appended: Sequence[WrittenFile],
+    landed: Sequence[MergedGroup],
+    absorbed: Sequence[FileFact] = (),
 ) -> int:
     """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
     limit = layout.small_file_limit_bytes
@@ -105,4 +137,6 @@ def most_small_files(
         counts[file.partition] += file.size_bytes < limit
     for group in landed:
         counts[group.victims[0].partition] -= len(group.victims)
+    for older in absorbed:
+        counts[older.partition] -= 1
     return max(counts.values(), default=0)

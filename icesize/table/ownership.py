@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 
 from icesize.errors import TableError
+from icesize.table.listing import Lister, list_files
 from icesize.table.locations import is_addressable, is_inside, normalised, split
 from icesize.table.reachable import Reachable
 from icesize.table.request import brief
@@ -41,10 +43,22 @@ def check_metadata_files(io: FileIO, uuid: str, locations: Iterable[str]) -> Non
         for location, found in pool.map(lambda each: (each, _owner(io, each)), locations):
             if found is not None and found.lower() != uuid.lower():
                 raise TableError(
-                    f"Cannot look for orphan files: {location} is metadata of another table ({found}), whose files lie "
-                    "in the same location and would be taken for orphans; give each table a location of its own",
+                    f"Cannot tell whose files are whose: {location} is metadata of another table ({found}), whose "
+                    "files lie in the same location; give each table a location of its own",
                     location=location,
                 )
+
+
+def check_alone(table: Table, lister: Lister = list_files) -> None:
+    """Refuse when metadata of another table lies where this table keeps its own; raises TableError as above.
+
+    Metadata files that the table's log names are its own and are not opened.
+    """
+    metadata = table.metadata
+    own = {normalised(entry.metadata_file) for entry in metadata.metadata_log} | {normalised(table.metadata_location)}
+    folder = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
+    found = (file.location for file in lister(table.io, folder) if is_metadata_file(file.location))
+    check_metadata_files(table.io, str(metadata.table_uuid), (each for each in found if normalised(each) not in own))
 
 
 def _owner(io: FileIO, location: str) -> str | None:

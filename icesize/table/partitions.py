@@ -99,8 +99,8 @@ def _check_unbroken(snapshots: Mapping[int, Snapshot], found: Snapshot, after: S
     if _age(after) <= _age(found):
         return  # main was rolled back
     below = after
-    while below.parent_snapshot_id in snapshots:
-        below = snapshots[below.parent_snapshot_id]
+    while (parent := snapshots.get(below.parent_snapshot_id or 0)) is not None:
+        below = parent
         if below.snapshot_id == found.snapshot_id:
             return
     # numbers without a gap tell that a parent is not missing: the table was replaced

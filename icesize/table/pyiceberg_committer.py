@@ -55,7 +55,7 @@ _RIGHTS = (
 
 _MEANWHILE = ("older than last sequence number", "does not exist: [", "to unknown snapshot")
 """How catalogs say, without calling it a conflict, that the table has changed: another branch was committed to (all
-branches share sequence numbers), or a snapshot to be expired (PyIceberg lists what is there) or to be tagged is gone."""
+branches share sequence numbers), or a snapshot to be expired (PyIceberg lists the others) or to be tagged is gone."""
 
 _MAY_HAVE_LANDED = (408, 409)
 """Answers of class 4xx after which one has to look."""
