@@ -53,8 +53,8 @@ def open(
 
     `name` is `catalog.namespace.table`; the catalog comes from the session's `spark.sql.catalog.<catalog>.*`, from
     PyIceberg's configuration, or is the PyIceberg `catalog` object given (then `namespace.table` will do). Without
-    Spark (`None`) only `inspect`, `plan`, `compact` up to 1 GiB and `after_batch` work. `policy` is a SizePolicy or a
-    mapping of its keys; it wins over the table's own properties, key by key.
+    Spark (`None`) nothing can be appended or read, and `compact` and `after_batch` merge up to 1 GiB. `policy` is a
+    SizePolicy or a mapping of its keys; it wins over the table's own properties, key by key.
 
     Raises TableNotFound, UnsupportedTable or PolicyError.
     """
@@ -186,8 +186,9 @@ class SizedTable(VersionedTable):
         return run_batch(df, BatchOptions(source, environment=self._environment), state_of(source, None))
 
     def sink(self, stream_id: str, **options: Any) -> Sink:
-        """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append"), `merge` ("inline",
-        "off"), `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `query_id`, `listener`.
+        """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),
+        `stream_safe`, `merge` ("inline", "async", "off"), `schema_evolution` ("refuse", "add"),
+        `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`.
         """
         from icesize.spark.sink import Sink
 

@@ -12,6 +12,7 @@ from icesize.errors import EngineUnavailable, TableError
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.table import history
+from icesize.table.contents import ChangeReader
 from icesize.table.expiry import ExpiryReport, expire
 from icesize.table.handle import Current, TableHandle
 from icesize.table.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
@@ -38,7 +39,7 @@ class VersionedTable:
         self._handle = handle
         self._environment = environment
         self._lock = threading.RLock()
-        self._changes = history.ChangeReader()
+        self._changes = ChangeReader()
 
     def versions(self, partition: Partition | None = None) -> list[history.Version]:
         """Versions of a partition, newest first; of every partition when none is given.

@@ -217,6 +217,25 @@ def test_an_emptied_partition_has_a_version_without_files(lake: SqlCatalog) -> N
     assert (older.operation, older.files, older.current) == ("append", 1, False)
 
 
+def test_changes_are_counted_by_partition(lake: SqlCatalog) -> None:
+    """Files, bytes and rows that came and went; of delete files the number; nothing for manifests written anew."""
+    make_table(lake)
+    append(lake, [1, 2], "a")
+    before = small_files(append(lake, [3], "a"))
+    delete_rows(lake, small_files(append(lake, [4], "b"), "b")[0])
+    after = small_files(compact(lake, "a"), "a")
+    table = rewrite_manifests(lake)
+    reader = ChangeReader()
+    found = [reader.touched(table.metadata, table.io, s) for s in table.metadata.snapshots]
+    assert [list(changes) for changes in found] == [[A], [A], [B], [B], [A], []]
+    deleted, replaced = found[3][B], found[4][A]
+    assert (deleted.deletes_added, deleted.files_added, deleted.rows_added, deleted.net[:3]) == (1, 0, 0, (0, 0, 0))
+    assert (replaced.files_added, replaced.files_removed, replaced.deletes_removed) == (1, 2, 0)
+    assert (replaced.rows_added, replaced.rows_removed) == (3, 3)
+    assert replaced.size_bytes_added == after[0].size_bytes
+    assert replaced.size_bytes_removed == sum(f.size_bytes for f in before)
+
+
 def test_deletes_of_rows_make_a_version(lake: SqlCatalog) -> None:
     """A delete file changes what readers see; the data files stay what they are."""
     make_table(lake)
@@ -278,7 +297,7 @@ def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog, monkeypatch
         opened.append(manifest.added_snapshot_id)
         return read_changes(io, manifest)
 
-    monkeypatch.setattr("icesize.table.history.read_changes", noted)
+    monkeypatch.setattr("icesize.table.contents.read_changes", noted)
     reader = ChangeReader()
 
     def newly_read(table: Table) -> list[int | None]:

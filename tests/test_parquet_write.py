@@ -269,6 +269,17 @@ def test_null_structs_with_required_fields_fit(tmp_path: Path) -> None:
     assert pq.read_table(file.path).column("s").to_pylist() == [None, {"x": 1}]
 
 
+def test_a_nested_list_without_any_offset_fits(tmp_path: Path) -> None:
+    """The JVM sends no offsets of a list that no row has: what stands there is chance."""
+    deep = ListType(2, ListType(3, IntegerType(), element_required=False), element_required=False)
+    options = settings_of(tmp_path, schema_of(("id", LongType()), ("deep", deep)))
+    inner = pa.list_(pa.int32())
+    none = pa.Array.from_buffers(inner, 0, [None, pa.py_buffer(b"\xff" * 4)], children=[pa.array([], pa.int32())])
+    outer = pa.ListArray.from_arrays(pa.array([None, None, 0], pa.int32()), none)
+    (file,) = write_rows([pa.table({"id": [1, 2], "deep": outer})], options, NAMES)
+    assert pq.read_table(file.path).column("deep").to_pylist() == [None, None]
+
+
 def test_a_truncated_file_is_never_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When storage reports another size than was written the task fails and its files are removed."""
     options = settings_of(tmp_path, EVENTS, spec_of(EVENTS, hour="identity"))

@@ -122,7 +122,7 @@ def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
     def convert(array: pa.Array) -> pa.Array:
         if types.is_fixed_size_list(array.type):
             array = array.cast(pa.list_(array.type.value_type))
-        offsets, values = _unsliced(array.offsets, array.values)
+        offsets, values = _unsliced(array, array.values)
         values = step(values)
         if required and values.null_count:
             if pc.list_flatten(array).null_count:
@@ -141,7 +141,7 @@ def _map(source: pa.MapType, target: pa.MapType, rules: Rules) -> Convert:
     required = not target.item_field.nullable
 
     def convert(array: pa.Array) -> pa.Array:
-        offsets, entries = _unsliced(array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"]))
+        offsets, entries = _unsliced(array, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"]))
         values = items(entries.field(1))
         if required and values.null_count:
             raise ShapeError("has null in a map of required values")
@@ -151,9 +151,11 @@ def _map(source: pa.MapType, target: pa.MapType, rules: Rules) -> Convert:
     return convert
 
 
-def _unsliced(offsets: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _unsliced(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Offsets as a fresh array from 0 (a mask needs that), and only the values they cover."""
-    if len(offsets) == 0:
+    offsets = array.offsets
+    if len(array) == 0:
+        # the one offset of an empty array may not be there: the JVM sends an empty buffer
         return pa.array([0], offsets.type), values.slice(0, 0)
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return pc.subtract(offsets, pa.scalar(first, offsets.type)), values.slice(first, last - first)

@@ -49,7 +49,7 @@ def spark_type(kind: iceberg.IcebergType) -> spark.DataType:
         return spark.DecimalType(kind.precision, kind.scale)
     if type(kind) in _PRIMITIVES:
         return _PRIMITIVES[type(kind)]()
-    raise UnsupportedTable(f"Cannot write from Spark: Spark has no type for Iceberg's '{kind}'")
+    raise UnsupportedTable(f"Cannot use from Spark: Spark has no type for Iceberg's '{kind}'")
 
 
 @dataclass(frozen=True)

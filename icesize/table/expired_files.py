@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
@@ -21,7 +22,7 @@ from icesize.table.entries import ADDED, read_changes, read_entries
 from icesize.table.journal import Expired, Journal
 from icesize.table.locations import normalised
 from icesize.table.manifest_lists import read_new
-from icesize.table.reachable import Reachable
+from icesize.table.reachable import READERS, Reachable
 
 KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_files", "metadata_files")
 """Kinds of files in the order in which they are deleted: what leads to others goes after them, so that an expiry that
@@ -45,25 +46,30 @@ class Candidates:
 
 
 def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io: FileIO) -> Candidates:
-    """Files of expired snapshots that `kept` does not reach. What an earlier run has deleted is passed over."""
+    """Files of expired snapshots that `kept` does not reach. What an earlier run has deleted is passed over.
+
+    Manifest lists and manifests are read a few at a time.
+    """
     found = Candidates()
-    known = {e.snapshot_id for e in journal.expired} | set(kept_ids)
-    seen: set[str] = set()
+    ids = {e.snapshot_id for e in journal.expired} | set(kept_ids)
+    due = [e for e in journal.expired if e.manifest_list not in kept]
+    # manifests to be read, and whether whole
+    to_read: dict[str, tuple[ManifestFile, bool]] = {}
 
-    def needs_no_look(manifest_path: str) -> bool:
-        return manifest_path in seen or manifest_path in kept
+    def listed(expired: Expired) -> list[ManifestFile]:
+        return _manifests(expired, io, lambda path: path in to_read or path in kept)
 
-    for expired in journal.expired:
-        if expired.manifest_list in kept:
-            continue
-        for manifest in _manifests(expired, io, needs_no_look):
-            path = manifest.manifest_path
-            base = expired.parent_id is None or expired.parent_id not in known
-            if base or manifest.added_snapshot_id == expired.snapshot_id:
-                seen.add(path)
-                _add_files(found, manifest, io, whole=base)
-            found.by_kind["manifests"][path] = manifest.manifest_length
-        found.by_kind["manifest_lists"][expired.manifest_list] = 0
+    with ThreadPoolExecutor(READERS) as pool:
+        for expired, manifests in zip(due, pool.map(listed, due), strict=True):
+            base = expired.parent_id is None or expired.parent_id not in ids
+            for manifest in manifests:
+                found.by_kind["manifests"][manifest.manifest_path] = manifest.manifest_length
+                if base or manifest.added_snapshot_id == expired.snapshot_id:
+                    to_read.setdefault(manifest.manifest_path, (manifest, base))
+            found.by_kind["manifest_lists"][expired.manifest_list] = 0
+        for entries in pool.map(lambda each: _files(io, *each), to_read.values()):
+            for kind, path, size_bytes in entries:
+                found.by_kind[kind][path] = size_bytes
     found.by_kind["other_files"].update(dict.fromkeys(journal.files, 0))
     return found.without(kept)
 
@@ -75,17 +81,19 @@ def _manifests(expired: Expired, io: FileIO, known: Callable[[str], bool]) -> li
         return []
 
 
-def _add_files(found: Candidates, manifest: ManifestFile, io: FileIO, *, whole: bool) -> None:
+def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> list[tuple[str, str, int]]:
+    """Kind, location and bytes of the files in a manifest, or only of those that it ADDED."""
     if not whole and manifest.added_files_count == 0:
-        return
+        return []
     entries = read_entries(io, manifest, with_data=False) if whole else read_changes(io, manifest)
     try:
-        for entry in entries:
-            if whole or entry.status == ADDED:
-                kind = "delete_files" if entry.content else "data_files"
-                found.by_kind[kind][entry.path] = entry.size_bytes
+        return [
+            ("delete_files" if entry.content else "data_files", entry.path, entry.size_bytes)
+            for entry in entries
+            if whole or entry.status == ADDED
+        ]
     except FileNotFoundError:
-        return  # manifests go after the files they list
+        return []  # manifests go after the files they list
 
 
 def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
@@ -95,11 +103,13 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
     """
     logged = [entry.metadata_file for entry in metadata.metadata_log]
     seen = {normalised(path) for path in logged}
-    while logged:
-        older = [path for path in _log_of(logged[0], io) if normalised(path) not in seen]
-        seen |= {normalised(path) for path in older}
-        logged = [path for path in older if io.new_input(path).exists()]
-        yield from logged
+    with ThreadPoolExecutor(READERS) as pool:
+        while logged:
+            older = [path for path in _log_of(logged[0], io) if normalised(path) not in seen]
+            seen |= {normalised(path) for path in older}
+            there = pool.map(lambda path: io.new_input(path).exists(), older)
+            logged = [path for path, exists in zip(older, there, strict=True) if exists]
+            yield from logged
 
 
 def _log_of(metadata_file: str, io: FileIO) -> list[str]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
@@ -23,11 +26,12 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
+    ValidatableTableRequirement,
 )
 
 from icesize.planning.retention import Retention
 from icesize.policy import SizePolicy
-from icesize.table.history import ChangeReader
+from icesize.table.contents import ChangeReader
 from icesize.table.journal import JOURNAL, Journal
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.readers import Reader, positions_in, stranded
@@ -36,6 +40,21 @@ from icesize.table.retaining import ExpireOptions, retention_of
 FOR_EVER_MS = 2**63 - 1
 """Age of version tags: left out, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. Our next
 expiry does, when they are not needed any more."""
+
+
+class AssertNoOtherRefs(ValidatableTableRequirement):
+    """No branch or tag but these exists: one that was made meanwhile would be removed with the snapshot it stands on.
+
+    For catalogs that check requirements in this process; the REST protocol can only assert refs by name.
+    """
+
+    type: Literal["icesize-assert-no-other-refs"] = "icesize-assert-no-other-refs"
+    refs: frozenset[str]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        new = sorted((base_metadata.refs if base_metadata else {}).keys() - self.refs)
+        if new:
+            raise CommitFailedException(f"Requirement failed: ref {new[0]} was created concurrently")
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,7 @@ class Expiry:
             decision = self._tried[location] = replace(decision, journal_location=location)
             written = [location]
         staged = PyIcebergStaged(
-            requirements=tuple(_requirements(metadata, decision.retention)),
+            requirements=(*_requirements(metadata, decision.retention), *_no_other_refs(loaded)),
             updates=tuple(_updates(metadata, decision)),
             written=written,
         )
@@ -134,6 +153,11 @@ def _tags_to_set(metadata: TableMetadata, retention: Retention) -> dict[str, int
     """Version tags that are missing, or that somebody has moved."""
     now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return {name: snapshot_id for name, snapshot_id in retention.version_tags.items() if now.get(name) != snapshot_id}
+
+
+def _no_other_refs(loaded: PyIcebergLoaded) -> Iterator[TableRequirement]:
+    if not isinstance(loaded.table.catalog, RestCatalog):
+        yield cast(TableRequirement, AssertNoOtherRefs(refs=frozenset(loaded.table.metadata.refs)))
 
 
 def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdate]:

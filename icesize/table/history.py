@@ -23,13 +23,9 @@ from icesize.planning.layout import PartitionKey
 from icesize.table import ledger
 from icesize.table.contents import ChangeReader, Contents, States
 from icesize.table.reader import Labels
-from icesize.table.request import RUN_ID
+from icesize.table.request import LEDGER, RUN_ID
 
-__all__ = ["ChangeReader", "Version", "main_history", "versions"]
-
-_LEDGER = "icesize.ledger"
 _NOTHING = Contents()
-_States = States
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class _Commit:
     @property
     def batch(self) -> tuple[str | None, int | None]:
         """Stream and batch id; None where there are none, or where a newer release wrote them differently."""
-        value = _fact(self.last, _LEDGER)
+        value = _fact(self.last, LEDGER)
         try:
             entry = ledger.parse(value) if value else None
         except BatchError:

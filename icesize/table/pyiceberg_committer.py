@@ -36,6 +36,7 @@ from icesize.table.manifests import read_entries
 from icesize.table.request import (
     BASE_EXPIRED,
     BASE_ID,
+    LEDGER,
     RUN_ID,
     CommitRequest,
     SwapBusy,
@@ -224,7 +225,7 @@ class PyIcebergCommitter:
     def _build(self, builder: SnapshotBuilder, request: CommitRequest) -> list[Snapshot]:
         summary = {**request.summary, RUN_ID: request.run_id}
         if request.ledger:
-            summary["icesize.ledger"] = request.ledger.to_json()
+            summary[LEDGER] = request.ledger.to_json()
         snapshots = []
         if request.absorbed:
             snapshots.append(builder.overwrite([f.path for f in request.absorbed], request.appended, [], summary))

@@ -15,7 +15,7 @@ from icesize.table.entries import read_entries
 from icesize.table.locations import normalised
 from icesize.table.manifest_lists import read_new
 
-_READERS = 4
+READERS = 4
 """Manifests read at a time: hides the waiting of remote storage; decoding itself is done by one at a time."""
 
 
@@ -76,7 +76,7 @@ class Reachable:
         def listed(snapshot: Snapshot) -> list[ManifestFile]:
             return list(read_new(io, snapshot.manifest_list, lambda path: path in self._read or path in found))
 
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(READERS) as pool:
             for manifests in pool.map(listed, new):
                 found.update({manifest.manifest_path: manifest for manifest in manifests})
             for paths in pool.map(lambda manifest: _paths(io, manifest), found.values()):

@@ -13,6 +13,8 @@ from icesize.table.ledger import LedgerEntry
 
 RUN_ID = "icesize.run-id"
 """Snapshot summary key that identifies one commit request through all its attempts."""
+LEDGER = "icesize.ledger"
+"""Snapshot summary key: the ledger entry of the batch that was committed, for people and for `versions`."""
 BASE_ID = "icesize.base-snapshot-id"
 """Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
 BASE_EXPIRED = "the snapshot it was planned on has expired"

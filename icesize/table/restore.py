@@ -29,8 +29,9 @@ from icesize.errors import CommitConflict, CommitStateUnknown, TableError
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.table import catalog as catalogs
+from icesize.table.contents import ChangeReader
 from icesize.table.handle import Current, TableHandle
-from icesize.table.history import ChangeReader, Version, versions
+from icesize.table.history import Version, versions
 from icesize.table.partitions import known_snapshot
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.request import RUN_ID, brief

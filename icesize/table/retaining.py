@@ -16,7 +16,8 @@ from icesize.errors import PolicyError
 from icesize.planning.layout import PartitionKey
 from icesize.planning.retention import RefFact, Retention, RetentionRules, SnapshotFact, plan_retention
 from icesize.policy import SizePolicy
-from icesize.table.history import ChangeReader, _States, main_history
+from icesize.table.contents import ChangeReader, States
+from icesize.table.history import main_history
 from icesize.table.reader import Labels
 from icesize.table.request import RUN_ID
 
@@ -120,7 +121,7 @@ def touched_in_history(
     """The partitions that each snapshot of main's history touched; behind a gap, those that differ from before it."""
     touched: dict[int, frozenset[PartitionKey]] = {}
     newest_first = main_history(metadata)
-    states = _States(io, None)
+    states = States(io, None)
     for snapshot, older in zip(newest_first, (*newest_first[1:], None), strict=True):
         if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
             touched[snapshot.snapshot_id] = frozenset(changes.touched(metadata, io, snapshot))
