@@ -19,8 +19,9 @@ from icesize.planning.retention import VERSION_TAG
 from icesize.table.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.expiry import ExpiryReport, expire
 from icesize.table.handle import TableHandle
-from icesize.table.journal import JOURNAL
+from icesize.table.journal import JOURNAL, Journal
 from icesize.table.retaining import ExpireOptions
+from icesize.table.sweeping import Sweeper
 from tests.rest_faults import Fault
 from tests.rest_server import MiniRest
 from tests.tables import (
@@ -393,6 +394,34 @@ def test_an_unknown_outcome_deletes_nothing(mini: MiniRest) -> None:
     run_expiry(catalog, retain_last=1)
     assert ids_of(catalog) == [1, 2, 3, 4, 10]
     assert set(live_paths(catalog.load_table("db.t"))) <= data_files_on_disk(before)
+
+
+def test_a_catalog_that_lags_deletes_nothing_yet(lake: Catalog) -> None:
+    """An answer from before the commit shows the expired snapshots: the journal stays for the next run."""
+    stale = history(lake)
+    with armed("after-swap", fail("after-swap")), pytest.raises(FailpointReached):
+        run_expiry(lake, retain_last=1)
+    location = lake.load_table("db.t").metadata.properties[JOURNAL]
+    journal = Journal.read(stale.io, location)
+    assert journal is not None
+    swept = Sweeper(lambda: stale, 8, lambda done, total: None).run(journal, location)
+    assert swept.stopped.startswith("the catalog still shows snapshots that have expired")
+    assert swept.deleted == {}
+    run_expiry(lake, retain_last=1)
+    assert_clean(lake.load_table("db.t"))
+
+
+def test_format_v1_is_expired_the_same_way(lake: Catalog) -> None:
+    """Without sequence numbers the manifests tell as much."""
+    make_table(lake, properties={"format-version": "1"})
+    append(lake, [1])
+    append(lake, [2])
+    compact(lake)
+    append(lake, [3])
+    report = run_expiry(lake, retain_last=1)
+    assert (len(report.snapshot_ids_expired), report.files_deleted["data_files"]) == (3, 2)
+    assert ids_of(lake) == [1, 2, 3]
+    assert_clean(lake.load_table("db.t"))
 
 
 def test_a_foreign_journal_is_nobodys_business(lake: Catalog) -> None:

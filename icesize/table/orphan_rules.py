@@ -20,6 +20,8 @@ from icesize.table.ownership import is_metadata_file
 from icesize.table.reachable import Reachable
 
 DAY_MS = 24 * 3_600_000
+"""Least age of a file that may be deleted, also of leftovers of batches that the ledger has passed: merges in the
+background carry the number of a committed batch, and a new checkpoint counts from 0 again."""
 DEFAULT_OLDER_THAN_MS = 3 * DAY_MS
 """Age at which a file that nobody needs is an orphan: Iceberg's default."""
 _OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")

@@ -75,8 +75,8 @@ class Sweeper:
         """
         table = self.reload()
         swept = Deletions()
-        if str(table.metadata.table_uuid) != journal.table_uuid:
-            swept.stopped = "the table was dropped and created again: nothing was deleted"
+        if why := _not_yet(table, journal):
+            swept.stopped = why
             return swept
         kept = read_reachable(table.metadata, table.metadata_location, table.io)
         due, swept.outside = due_files(table, journal, kept)
@@ -129,6 +129,16 @@ class Sweeper:
             Journal(journal.table_uuid, files=swept.failed).write(table.io, location)
         else:
             sweep([location], deleter(table.io), 1)
+
+
+def _not_yet(table: Table, journal: Journal) -> str:
+    """Why nothing of this journal may be deleted from what the catalog shows; empty when all is well."""
+    if str(table.metadata.table_uuid) != journal.table_uuid:
+        return "the table was dropped and created again: nothing was deleted"
+    expired = {each.snapshot_id for each in journal.expired}
+    if any(snapshot.snapshot_id in expired for snapshot in table.metadata.snapshots):
+        return "the catalog still shows snapshots that have expired: nothing was deleted, the next expiry goes on"
+    return ""
 
 
 def _bunches(files: dict[str, int]) -> Iterator[dict[str, int]]:
