@@ -16,7 +16,8 @@ class Report:
     mergeable small files that a touched partition holds now. `seconds` per phase and `total`. `skipped` counts files
     by reason, `held_back` names partitions whose small files must not be merged, `conflicts` are sentences about what
     was lost to other writers, `notes` about everything else worth knowing. `already_committed`: the batch was in the
-    table before this call.
+    table before this call. `merge_lag_batches` counts batches committed by this process that no finished run of merges
+    in the background has looked at; None where merges are not made in the background.
     """
 
     table: str = ""
@@ -38,6 +39,7 @@ class Report:
     conflicts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     already_committed: bool = False
+    merge_lag_batches: int | None = None
 
     @property
     def write_amplification(self) -> float | None:

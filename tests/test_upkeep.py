@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
+import icesize
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, TableError
+from icesize.failpoints import FailpointReached, armed
 from icesize.report import Report
 from icesize.table.expiry import ExpiryReport
 from icesize.table.orphans import OrphanReport
 from icesize.table.rewrite_manifests import ManifestReport
 from icesize.upkeep import ROUND_BYTES, Upkeep, UpkeepReport
+from tests.tables import append, check, ids_of, live_paths, make_table, operations
 
 
 @dataclass
@@ -141,3 +145,31 @@ def test_negative_budgets_are_refused(budget: dict[str, int]) -> None:
     """A budget below zero is a mistake."""
     with pytest.raises(ValueError, match="must be >= 0"):
         run(FakeTable(), **budget)
+
+
+def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that were committed stay; the next pass merges the rest, expires and leaves nothing behind."""
+    kinds = ("a", "b", "c")
+    make_table(lake)
+    for number, kind in enumerate(kinds * 3):
+        append(lake, [number], kind)
+    # one partition a round
+    monkeypatch.setattr("icesize.upkeep.ROUND_BYTES", 1)
+    table = icesize.open(None, "lake.db.t", catalog=lake)
+    rounds = []
+
+    def die() -> None:
+        rounds.append(1)
+        if len(rounds) == 2:
+            raise FailpointReached("files-written")
+
+    with armed("files-written", die), pytest.raises(FailpointReached):
+        table.maintain()
+    assert operations(lake.load_table("db.t")) == ["append"] * 9 + ["replace"]
+    report = table.maintain()
+    assert [merge.files_removed for merge in report.merges] == [3, 3]
+    assert (report.failed, report.left) == ({}, ())
+    after = lake.load_table("db.t")
+    check(after)
+    assert len(live_paths(after)) == 3
+    assert ids_of(lake) == list(range(9))

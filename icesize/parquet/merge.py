@@ -106,7 +106,7 @@ class _Decoding:
 
     def files(self) -> list[WrittenFile]:
         """Do it."""
-        tables = _Take(self._tables())
+        tables = _Take(read_victims(self._task, self._settings))
         for rows in output_rows(self._task.victims, self._task.outputs):
             written = 0
             group_rows = self._group_rows(rows)
@@ -140,19 +140,25 @@ class _Decoding:
         groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
         return max(1, math.ceil(rows / groups))
 
-    def _tables(self) -> Iterator[pa.Table]:
-        projection = Projection(self._settings, self._task.partition)
-        for victim in self._task.victims:
-            rows = 0
-            for table in read_file(self._settings, victim.path, victim.size_bytes, projection):
-                rows += table.num_rows
-                yield table
-            if rows != victim.rows:
-                raise RewriteFailed(
-                    f"Cannot merge {victim.path}: it has {rows} rows, its manifest says {victim.rows}, "
-                    "check the table's metadata",
-                    path=victim.path,
-                )
+
+def read_victims(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]:
+    """The rows of all victims, in their order, as tables of `settings.arrow_schema`.
+
+    Raises `RewriteFailed` with the attribute `path` of one that is missing, damaged or does not have the rows that its
+    manifest entry says, after some of its rows.
+    """
+    projection = Projection(settings, task.partition)
+    for victim in task.victims:
+        rows = 0
+        for table in read_file(settings, victim.path, victim.size_bytes, projection):
+            rows += table.num_rows
+            yield table
+        if rows != victim.rows:
+            raise RewriteFailed(
+                f"Cannot merge {victim.path}: it has {rows} rows, its manifest says {victim.rows}, "
+                "check the table's metadata",
+                path=victim.path,
+            )
 
 
 class _Take:

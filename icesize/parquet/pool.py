@@ -13,11 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.absorb import NOTHING, Absorption, Written, write_with
 from icesize.parquet.merge import MergeOutcome, MergeTask, merge
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.write import write_rows
-from icesize.parquet.written import WrittenFile
 
 Result = MergeOutcome | RewriteFailed | None
 """What became of a group: its outcome, why it failed, or None when the work was cancelled before it began."""
@@ -63,21 +62,25 @@ def merge_in_threads(
             raise
 
 
-def write_in_threads(parts: Sequence[pa.Table], settings: WriteSettings, prefix: str) -> list[WrittenFile]:
+def write_in_threads(
+    parts: Sequence[pa.Table], settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING
+) -> Written:
     """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
 
-    On any error the files of all parts are removed, best effort, and it is raised.
+    The n-th thread takes along what `absorption` gives to writer n. On any error the files of all parts are removed,
+    best effort, and it is raised.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(parts))) as pool:
         running = [
-            pool.submit(write_rows, [part], settings, FileNames(prefix, number, 0)) for number, part in enumerate(parts)
+            pool.submit(write_with, absorption, number, [part], settings, FileNames(prefix, number, 0))
+            for number, part in enumerate(parts)
         ]
         try:
-            return [file for future in running for file in future.result()]
+            return Written.together(future.result() for future in running)
         except BaseException:
             for future in running:
                 if future.exception() is None:
-                    for file in future.result():
+                    for file in future.result().files:
                         settings.storage.delete(file.path)
             raise
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from icesize.errors import RewriteFailed
 from icesize.parquet.conform import Conformer
 from icesize.parquet.encoder import FileEncoder, LateNanError
 from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
@@ -17,7 +18,7 @@ from icesize.parquet.settings import WriteSettings
 from icesize.parquet.sizes import Density
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import PartitionKey
-from icesize.planning.sizing import expected_files
+from icesize.planning.sizing import merged_files
 
 MAX_BUFFER_BYTES = 256 * 2**20
 MAX_OPEN_FILES = 32
@@ -33,13 +34,17 @@ def use_system_memory() -> None:
 
 
 def write_rows(
-    batches: Iterable[pa.RecordBatch | pa.Table], settings: WriteSettings, names: FileNames
+    batches: Iterable[pa.RecordBatch | pa.Table],
+    settings: WriteSettings,
+    names: FileNames,
+    writer: RowWriter | None = None,
 ) -> list[WrittenFile]:
     """Write all batches; on any error the files already written are deleted, best effort, and it is raised.
 
-    Raises `SchemaMismatch` when rows do not fit the table, `RewriteFailed` or `OSError` when storage fails.
+    `writer` is one that holds rows already. Raises `SchemaMismatch` when rows do not fit the table, `RewriteFailed` or
+    `OSError` when storage fails.
     """
-    writer = RowWriter(settings, names)
+    writer = writer or RowWriter(settings, names)
     try:
         for batch in batches:
             writer.write(batch)
@@ -54,16 +59,26 @@ class RowWriter:
 
     Up to `max_buffer_bytes` of rows (Arrow memory) are held; usually that is all of them, each partition is then
     written at once, in equal parts when it is larger than a file. More rows than that: the largest partitions are
-    written first, into files that stay open for their later rows.
+    written first, into files that stay open for their later rows. A partition is not cut into parts below
+    `small_file_limit_bytes`.
     """
 
-    def __init__(self, settings: WriteSettings, names: FileNames, *, max_buffer_bytes: int = MAX_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        settings: WriteSettings,
+        names: FileNames,
+        *,
+        max_buffer_bytes: int = MAX_BUFFER_BYTES,
+        small_file_limit_bytes: int = 0,
+    ) -> None:
         self._settings = settings
         self._names = names
         self._conform = Conformer(settings)
         self._max_buffer_bytes = max_buffer_bytes
+        self._small_file_limit_bytes = small_file_limit_bytes
         self._rows: list[pa.Table] = []
-        self._buffered_bytes = 0
+        self._sorted: dict[PartitionKey, list[pa.Table]] = {}
+        self._buffered_bytes = self._rows_in = 0
         self._open: dict[PartitionKey, FileEncoder] = {}
         self._arrow_bytes: dict[PartitionKey, int] = {}
         self._density = Density(settings)
@@ -75,7 +90,18 @@ class RowWriter:
             return
         table = self._conform(rows)
         self._rows.append(table)
-        self._buffered_bytes += table.nbytes
+        self._count(table)
+
+    def take_along(self, partition: PartitionKey, rows: pa.Table) -> None:
+        """Take rows of a partition as they were read from its files, with the table's Arrow schema."""
+        if rows.num_rows == 0:
+            return
+        self._sorted.setdefault(partition, []).append(rows)
+        self._count(rows)
+
+    def _count(self, rows: pa.Table) -> None:
+        self._rows_in += rows.num_rows
+        self._buffered_bytes += rows.nbytes
         if self._buffered_bytes > self._max_buffer_bytes:
             self._spill()
 
@@ -86,24 +112,35 @@ class RowWriter:
             self._emit(group, encoding, last=True)
         for key in list(self._open):
             self._finish(key)
-        return self._finisher.files()
+        files = self._finisher.files()
+        rows_out = sum(file.rows for file in files)
+        if rows_out != self._rows_in:
+            raise RewriteFailed(
+                f"Cannot write: {self._rows_in} rows went in and {rows_out} came out, report this", path=None
+            )
+        return files
 
     def abort(self) -> None:
         """Delete everything written so far, best effort."""
         for encoder in self._open.values():
             encoder.discard()
         self._finisher.discard()
-        self._open, self._rows, self._buffered_bytes = {}, [], 0
+        self._open, self._rows, self._sorted, self._buffered_bytes = {}, [], {}, 0
 
     def _split(self) -> tuple[list[Group], Encoding]:
         """The buffered rows by partition, and how to encode them: judged once, from the partition with most rows."""
-        if not self._rows:
+        by_partition, self._sorted = self._sorted, {}
+        everything = [*(rows for parts in by_partition.values() for rows in parts), *self._rows]
+        if not everything:
             return [], Encoding()
-        table = pa.concat_tables(self._rows)
+        if self._rows:
+            for key, rows in split_by_partition(pa.concat_tables(self._rows), self._settings):
+                by_partition.setdefault(key, []).append(rows)
         self._rows, self._buffered_bytes = [], 0
-        groups = split_by_partition(table, self._settings)
+        groups = [(key, pa.concat_tables(parts)) for key, parts in by_partition.items()]
         largest = max((rows for _, rows in groups), key=lambda rows: rows.num_rows)
-        return groups, Encoding(dictionary_columns(self._settings, largest), nan_columns(self._settings, table))
+        nan = nan_columns(self._settings, pa.concat_tables(everything))
+        return groups, Encoding(dictionary_columns(self._settings, largest), nan)
 
     def _spill(self) -> None:
         """Write the largest partitions until half of the buffer is free."""
@@ -115,11 +152,14 @@ class RowWriter:
                 freed += group[1].nbytes
                 self._emit(group, encoding, last=False)
             else:
-                kept.append(group[1])
+                kept.append(group)
         if kept:
             # slices would keep the rows just written in memory
-            rest = pa.concat_tables(kept).combine_chunks()
-            self._rows, self._buffered_bytes = [rest], rest.nbytes
+            rest = pa.concat_tables([rows for _, rows in kept]).combine_chunks()
+            self._buffered_bytes, start = rest.nbytes, 0
+            for key, rows in kept:
+                self._sorted[key] = [rest.slice(start, rows.num_rows)]
+                start += rows.num_rows
 
     def _emit(self, group: Group, encoding: Encoding, *, last: bool) -> None:
         """Write the rows of one partition: in equal parts when they fill a file, else into the partition's open one."""
@@ -130,8 +170,7 @@ class RowWriter:
         if key in self._open and self._open[key].size_bytes + self._expected(rows, encoding) > largest:
             self._finish(key)
         if key not in self._open:
-            while self._expected(rows, encoding) > largest:
-                files = expected_files(self._expected(rows, encoding), self._settings.target_file_size_bytes)
+            while (files := self._files(rows, encoding)) > 1:
                 part = -(-rows.num_rows // files)
                 self._append(key, rows.slice(0, part), encoding)
                 self._finish(key)
@@ -141,6 +180,10 @@ class RowWriter:
             self._finish(key)
         elif len(self._open) > MAX_OPEN_FILES:
             self._finish(max(self._open, key=lambda k: self._open[k].size_bytes))
+
+    def _files(self, rows: pa.Table, encoding: Encoding) -> int:
+        size_bytes = int(self._expected(rows, encoding))
+        return merged_files(size_bytes, self._settings.target_file_size_bytes, self._small_file_limit_bytes)
 
     def _expected(self, rows: pa.Table, encoding: Encoding) -> float:
         return self._density.expected_bytes(rows, encoding)

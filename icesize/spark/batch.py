@@ -1,38 +1,39 @@
 """One micro-batch, from a DataFrame to a commit: plan, then run, then make visible. No step goes back.
 
 Merging is optional at every point: when it fails, is late or loses to another writer it is left out and the rows are
-committed all the same.
+committed all the same. Only rows that were written into one file with older ones are written again.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
 from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import TableError, TableNotFound
+from icesize.parquet.absorb import NOTHING, Absorption, Written
 from icesize.parquet.merge import MergeTask
 from icesize.parquet.pool import write_in_threads
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import Layout, PartitionKey
-from icesize.planning.merging import Plan, plan_merges
+from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark import columns, jobs, routing, session
 from icesize.spark.evolution import add_columns
 from icesize.spark.merges import MergeRun
+from icesize.spark.placement import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
-from icesize.spark.small import is_small, shape_in_hand
+from icesize.spark.small import MOST_BYTES_ALONG, is_small, shape_in_hand
 from icesize.spark.statistics import BatchShape, shape_of
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import LedgerEntry, is_done, stream_hash
 from icesize.table.outcome import MergeResults, report_of
+from icesize.table.request import Overtaken
 
-LOG = logging.getLogger("icesize")
+OVERWRITES = 3
+"""Times that rows are written together with older ones; when others came first each time, they are only appended."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class BatchOptions:
 
     source: TableSource
     merge: str = "inline"
+    placement: str = "append"
+    stream_safe: bool = True
     schema_evolution: str = "refuse"
     accept_new_checkpoint: bool = False
     ledger: LedgerEntry | None = None
@@ -59,19 +62,46 @@ class _Batch:
     def __init__(self, df: DataFrame, options: BatchOptions, state: StreamState) -> None:
         self.options = options
         self.state = state
-        self.df = df
+        self.given = self.df = df
+        self.kept = False
         self.spark = df.sparkSession
         self.watch = Stopwatch(options.environment)
         self.run_id = options.environment.new_id()
+        self.absorbs = options.placement == "absorb"
+        self.contested: frozenset[PartitionKey] = frozenset()
         self.notes: list[str] = []
+        self.conflicts: list[str] = []
 
     def run(self) -> Report:
         handle, settings = handle_of(self.spark, self.options.source, self.state)
+        self.contested = self.state.backoff.next_batch()
+        try:
+            report = self._until_it_lands(handle)
+        finally:
+            if self.kept:
+                self.given.unpersist()
+        if report.snapshot_ids or report.already_committed:
+            refresh(self.spark, self.options.source, report.table, settings)
+        return report
+
+    def _until_it_lands(self, handle: TableHandle) -> Report:
+        """Rows that were written together with older ones are written again when those are not what they were."""
+        for _ in range(OVERWRITES):
+            try:
+                return self._attempt(handle)
+            except Overtaken as lost:
+                self.state.backoff.lost(lost.partitions)
+                self.conflicts.append(f"the batch was written again: {lost}")
+        self.absorbs = False
+        self.conflicts.append(f"nothing was absorbed: others came first {OVERWRITES} times")
+        return self._attempt(handle)
+
+    def _attempt(self, handle: TableHandle) -> Report:
         current = self._load(handle)
         entry = self.options.ledger
         if entry and is_done(current.table.metadata.properties, entry, self.options.accept_new_checkpoint):
-            refresh(self.spark, self.options.source, current.name, settings)
             return Report(table=current.name, batch_id=entry.batch_id, already_committed=True)
+        self._keep()
         current = self._fit_columns(handle, current, session.is_case_sensitive(self.spark))
         self.watch.lap("load")
         write_settings = current.settings()
@@ -79,15 +109,26 @@ class _Batch:
         layout = handle.reader(current.policy).read(metadata, current.table.io)
         self.watch.lap("layout")
         shape = shape_in_hand(self.df, write_settings, layout, current.policy) if is_small(self.df) else None
-        shape = shape or shape_of(self.df, write_settings, layout, current.policy)
+        shape = shape or self._counted(write_settings, layout, current.policy)
         self.watch.lap("statistics")
         if shape.rows == 0:
             return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
         settings_now = write_settings.with_bytes_per_row(shape.bytes_per_row)
-        report = self._write_and_commit(handle, current, settings_now, layout, shape)
-        if report.snapshot_ids:
-            refresh(self.spark, self.options.source, current.name, settings)
-        return report
+        return self._write_and_commit(handle, current, settings_now, layout, shape)
+
+    @property
+    def _overwrites(self) -> bool:
+        return self.absorbs and not self.options.stream_safe
+
+    def _keep(self) -> None:
+        """A batch that has to be counted is read twice: where that costs, it is kept in the meantime."""
+        if self._overwrites and not self.kept and not session.is_cheap_to_read_again(self.given):
+            self.given.persist()
+            self.kept = True
+
+    def _counted(self, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape:
+        cheap = self.kept or session.is_cheap_to_read_again(self.df)
+        return shape_of(self.df, settings, layout, policy, cheap=cheap, whole=self._overwrites)
 
     @property
     def _batch_id(self) -> int | None:
@@ -111,93 +152,97 @@ class _Batch:
 
     def _fit_columns(self, handle: TableHandle, current: Current, case_sensitive: bool) -> Current:
         """The batch gets the table's columns; with schema_evolution="add" the table first gets the batch's."""
-        extras = columns.extra_columns(self.df.schema, current.table.metadata.schema(), case_sensitive)
+        extras = columns.extra_columns(self.given.schema, current.table.metadata.schema(), case_sensitive)
         if extras and self.options.schema_evolution == "add":
             add_columns(handle, extras, case_sensitive)
             current = handle.load()
-            extras = columns.extra_columns(self.df.schema, current.table.metadata.schema(), case_sensitive)
+            extras = columns.extra_columns(self.given.schema, current.table.metadata.schema(), case_sensitive)
         columns.refuse(extras, current.name)
-        self.df = columns.align(self.df, current.table.metadata.schema(), current.name)
+        self.df = columns.align(self.given, current.table.metadata.schema(), current.name)
         return current
 
     def _write_and_commit(
         self, handle: TableHandle, current: Current, settings: WriteSettings, layout: Layout, shape: BatchShape
     ) -> Report:
-        contested = self.state.backoff.next_batch()
-        plan = self._plan(current, layout, shape.incoming, shape.size_bytes, contested)
+        placement = self._placement(current.policy, layout)
+        decision = placement.before(shape)
+        if shape.parts and decision and decision.absorption.most_bytes > MOST_BYTES_ALONG:
+            shape = self._counted(settings, layout, current.policy)
+            decision = placement.before(shape)
         self.watch.lap("plan")
         failpoints.reach("planned")
-        merging = self._start(plan, settings, beside_write_job=shape.parts is None)
+        merging = self._start(decision, settings, beside_write_job=shape.parts is None)
         try:
-            written = self._write(settings, shape)
+            written = self._write(settings, shape, decision.absorption if decision else NOTHING)
         except BaseException:
             merging.discard()
             raise
         write_ms = int(self.watch.lap("write") * 1000)
-        if not written:
-            merging.discard()
-            return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
         try:
-            if shape.incoming is None:
-                incoming = _small_files_of(written, layout.small_file_limit_bytes)
-                plan = self._plan(current, layout, incoming, sum(f.size_bytes for f in written), contested)
-                merging = self._start(plan, settings)
-            results = MergeResults.of(plan.groups, merging.finish(current.policy.merge_deadline_for(write_ms) / 1000))
+            if written.new_rows == 0:
+                merging.discard()
+                self._remove(written, settings)
+                return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
+            if decision is None:
+                decision = placement.after(written.files)
+                merging = self._start(decision, settings)
+            done = merging.finish(self._deadline_seconds(current.policy, write_ms))
+            results = MergeResults.of(decision.merges, done, written.files)
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
         except BaseException:
             merging.discard()
-            for file in written:
-                settings.storage.delete(file.path)
+            self._remove(written, settings)
             raise
-        outcome = handle.commit(
-            current, layout, self.run_id, self.options.environment, appended=written, merged=results.merged,
-            ledger=self.options.ledger, accept_new_checkpoint=self.options.accept_new_checkpoint,
-        )  # fmt: skip
+        with self.state.commit_lock:
+            outcome = handle.commit(
+                current, layout, self.run_id, self.options.environment,
+                appended=written.files, merged=results.merged, absorbed=written.absorbed,
+                ledger=self.options.ledger, accept_new_checkpoint=self.options.accept_new_checkpoint,
+            )  # fmt: skip
         self.watch.lap("commit")
         self.state.backoff.lost(outcome.contested)
         self.state.backoff.landed(g.victims[0].partition for g in outcome.merged)
+        self.state.backoff.landed(file.partition for file in written.absorbed)
+        outcome = replace(outcome, conflicts=(*self.conflicts, *outcome.conflicts))
+        notes = [*self.notes, *(f"small files stay beside the new rows: {error}" for error in written.failed)]
         return report_of(
-            current.name, plan, layout, written, results, outcome, self.watch.seconds, self.notes, self._batch_id
-        )
+            current.name, decision.plan, layout, written.files, results, outcome, self.watch.seconds, notes,
+            self._batch_id, written.absorbed,
+        )  # fmt: skip
 
-    def _write(self, settings: WriteSettings, shape: BatchShape) -> list[WrittenFile]:
+    def _placement(self, policy: SizePolicy, layout: Layout) -> Placement:
+        if not self.absorbs:
+            return Appending(layout, policy, self.contested, merging=self.options.merge == "inline")
+        return (WritingOnce if self._overwrites else Absorbing)(layout, policy, self.contested)
+
+    def _deadline_seconds(self, policy: SizePolicy, write_ms: int) -> float | None:
+        """Absorbing cannot begin before the rows are written and is what was asked for: the budget bounds it, and time
+        only where a deadline is set."""
+        if self.absorbs and policy.merge_deadline_ms is None:
+            return None
+        return policy.merge_deadline_for(write_ms) / 1000
+
+    def _write(self, settings: WriteSettings, shape: BatchShape, absorption: Absorption) -> Written:
         if shape.parts is not None:
-            return write_in_threads(shape.parts, settings, self._prefix)
+            return write_in_threads(shape.parts, settings, self._prefix, absorption)
         if shape.task is None or shape.tasks == 1:
             routed = routing.gather(self.df, cheap=shape.incoming is not None)
         else:
             routed = routing.place(self.df, shape.task, shape.tasks)
-        return jobs.write_rows(routed, settings, self._prefix)
+        return jobs.write_rows(routed, settings, self._prefix, absorption)
 
-    def _plan(
-        self,
-        current: Current,
-        layout: Layout,
-        incoming: Mapping[PartitionKey, int] | None,
-        batch_bytes: float,
-        contested: frozenset[PartitionKey],
-    ) -> Plan:
-        """Merges for this batch; none yet when the batch is not known before it is written."""
-        if self.options.merge == "off" or incoming is None:
-            layout = Layout(layout.snapshot_id, layout.sequence_number, layout.spec_id, layout.small_file_limit_bytes)
-        budget = current.policy.budget_for(int(batch_bytes))
-        return plan_merges(layout, current.policy, incoming=incoming or {}, budget_bytes=budget, contested=contested)
-
-    def _start(self, plan: Plan, settings: WriteSettings, beside_write_job: bool = False) -> MergeRun:
-        tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in plan.groups]
+    def _start(self, decision: Decision | None, settings: WriteSettings, beside_write_job: bool = False) -> MergeRun:
+        groups = decision.merges if decision else ()
+        tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in groups]
         return MergeRun(self.spark, tasks, settings, self._prefix, beside_write_job).start()
+
+    def _remove(self, written: Written, settings: WriteSettings) -> None:
+        for file in written.files:
+            settings.storage.delete(file.path)
 
     @property
     def _prefix(self) -> str:
         """Names of files tell the stream and the batch; rows outside of a stream are told by the run."""
         entry = self.options.ledger
         return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
-
-
-def _small_files_of(written: list[WrittenFile], limit_bytes: int) -> dict[PartitionKey, int]:
-    """New small files of every partition that was written to; 0 where all its files are well sized."""
-    counts: dict[PartitionKey, int] = {}
-    for file in written:
-        counts[file.partition] = counts.get(file.partition, 0) + (file.size_bytes < limit_bytes)
-    return counts

@@ -13,11 +13,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
+from icesize.parquet.absorb import NOTHING, Absorption, Written
 from icesize.parquet.conform import Conformer
 from icesize.parquet.merge import MergeOutcome, MergeTask
 from icesize.parquet.partition import split_by_partition
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import PartitionKey
 from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, pruned, read_answer
 
@@ -33,25 +33,26 @@ _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyArrow) >= [\d.]+ must be installed")
 
 
-def write_rows(df: DataFrame, settings: WriteSettings, prefix: str) -> list[WrittenFile]:
-    """Write the rows of each Spark task; returns the files of the attempts that won, each path once.
+def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING) -> Written:
+    """Write the rows of each Spark task, and what that task takes along; tells of the attempts that won.
 
     Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; files known by then are
     removed.
     """
-    answers = _run(df, WriteRows(settings, prefix), "write the batch")
-    files: dict[str, WrittenFile] = {}
+    answers = _run(df, WriteRows(settings, prefix, absorption), "write the batch")
+    parts: list[Written] = []
     failed: IcesizeError | None = None
     for answer in answers:
         try:
-            files.update({f.path: f for f in read_answer(answer)})
+            parts.append(read_answer(answer))
         except IcesizeError as error:
             failed = error
+    written = Written.together(parts)
     if failed is not None:
-        for path in files:
-            settings.storage.delete(path)
+        for file in written.files:
+            settings.storage.delete(file.path)
         raise failed
-    return list(files.values())
+    return written
 
 
 def count_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -21,7 +22,8 @@ DRIVER_MERGE_BYTES = 8 * 2**20
 """Groups up to this size are merged in the driver: a Spark job costs 0.15 s before it reads a byte, in which the
 driver decodes and encodes about 10 MB."""
 
-_CANCEL_AGAIN_SECONDS = 1.0
+CANCEL_AGAIN_SECONDS = 1.0
+"""Between two calls to cancel jobs, should one have been on its way to the scheduler."""
 
 
 def run_merges(
@@ -33,33 +35,43 @@ def run_merges(
     progress: Callable[[int], None] = lambda size_bytes: None,
     results: list[Result] | None = None,
     before_job: Callable[[], None] = lambda: None,
+    half_the_cores: bool = False,
 ) -> list[Result]:
     """Small groups in threads of this process, the others as one Spark job; results in the order of `tasks`.
 
     `results` (one None per task) is filled as groups finish, so that a caller knows them even when the job is stopped.
-    `before_job` is called when a Spark job is about to start.
+    `before_job` is called when a Spark job is about to start. With `half_the_cores` others find free ones at any time.
     """
+    threads = max(1, (os.cpu_count() or 2) // 2) if half_the_cores else None
     small = [i for i, t in enumerate(tasks) if spark is None or t.size_bytes <= DRIVER_MERGE_BYTES]
     large = [i for i in range(len(tasks)) if i not in set(small)]
     results = [None] * len(tasks) if results is None else results
-    done = merge_in_threads([tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress)
+    done = merge_in_threads(
+        [tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress, threads=threads
+    )
     for i, result in zip(small, done, strict=True):
         results[i] = result
     if large and spark is not None and not cancelled.is_set():
         groups = [tasks[i] for i in large]
         before_job()
-        for i, outcome in zip(large, _on_executors(spark, groups, settings, prefix, cancelled), strict=True):
+        slots = max(1, session.parallelism(spark) // (2 if half_the_cores else 1))
+        for i, outcome in zip(large, _on_executors(spark, slots, groups, settings, prefix, cancelled), strict=True):
             results[i] = outcome
             progress(tasks[i].size_bytes)
     return results
 
 
 def _on_executors(
-    spark: SparkSession, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str, cancelled: threading.Event
+    spark: SparkSession,
+    slots: int,
+    groups: Sequence[MergeTask],
+    settings: WriteSettings,
+    prefix: str,
+    cancelled: threading.Event,
 ) -> Sequence[Result]:
     """A job that fails takes its own groups with it, not those that are done."""
     try:
-        return SparkMerges(spark, session.parallelism(spark)).run(groups, settings, prefix)
+        return SparkMerges(spark, slots).run(groups, settings, prefix)
     except RewriteFailed as error:
         return [None if cancelled.is_set() else error] * len(groups)
 
@@ -109,8 +121,8 @@ class MergeRun:
         if self._beside_write_job:
             session.wait_for_a_job(self._spark, self._cancelled)
 
-    def finish(self, timeout_seconds: float) -> list[MergeOutcome | RewriteFailed | None]:
-        """Results in the order of the tasks; None for merges that did not begin before the deadline."""
+    def finish(self, timeout_seconds: float | None) -> list[MergeOutcome | RewriteFailed | None]:
+        """Results in the order of the tasks; None for merges that a deadline, if there is one, kept from beginning."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
             self.stop()
@@ -128,16 +140,20 @@ class MergeRun:
             self._cancelled.set()
             if not session.is_connect(self._spark):
                 self._spark.sparkContext.cancelJobsWithTag(self._tag)
-            # again, should the job have been on its way to the scheduler
-            thread.join(_CANCEL_AGAIN_SECONDS)
+            thread.join(CANCEL_AGAIN_SECONDS)
 
     def discard(self) -> None:
         """Stop, and remove what the merges wrote: the batch failed."""
         self.stop()
-        for result in self._results:
-            if isinstance(result, MergeOutcome):
-                for file in result.files:
-                    self._settings.storage.delete(file.path)
+        discard(self._results, self._settings)
+
+
+def discard(results: Sequence[Result], settings: WriteSettings) -> None:
+    """Remove what merges wrote that nobody will commit."""
+    for result in results:
+        if isinstance(result, MergeOutcome):
+            for file in result.files:
+                settings.storage.delete(file.path)
 
 
 def _inheriting(spark: SparkSession, work: Callable[[], None]) -> Callable[[], None]:

@@ -135,7 +135,7 @@ def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
 def task_of(key: Column, tasks: int, placed: Mapping[int, tuple[int, ...]], spread_by: Column | None) -> Column:
     """The task of a row: by its partition's place, split partitions by the row's hash, unknown ones by the key."""
     by_hash = F.pmod(key, F.lit(tasks)).cast("int")
-    known = dict(list(placed.items())[:PLACED_KEYS])
+    known = _one_by_one(placed)
     if not known:
         return by_hash
     if all(len(t) == 1 for t in known.values()) or spread_by is None:
@@ -145,6 +145,16 @@ def task_of(key: Column, tasks: int, placed: Mapping[int, tuple[int, ...]], spre
     choice = arrays[key]
     nth = F.pmod(spread_by, F.size(choice)).cast("int")
     return F.coalesce(F.get(choice, nth), by_hash).cast("int")
+
+
+def first_tasks(tasks: int, placed: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+    """The first task of each key, as `task_of` places it."""
+    known = _one_by_one(placed)
+    return {key: known[key][0] if key in known else key % tasks for key in placed}
+
+
+def _one_by_one(placed: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    return dict(list(placed.items())[:PLACED_KEYS])
 
 
 def place(df: DataFrame, task: Column, tasks: int) -> DataFrame:

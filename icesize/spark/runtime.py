@@ -17,8 +17,9 @@ from icesize.errors import EngineUnavailable
 from icesize.planning.backoff import BackOff
 from icesize.report import Report
 from icesize.spark import session
+from icesize.spark.background import Background
 from icesize.table import catalog as catalogs
-from icesize.table.handle import PolicyArgument, TableHandle
+from icesize.table.handle import Current, PolicyArgument, TableHandle
 
 _lock = threading.Lock()
 _given: dict[str, Catalog] = {}
@@ -42,13 +43,38 @@ class TableSource:
 
 
 @dataclass
+class CountingHandle(TableHandle):
+    """A handle that knows how many snapshots the table had when it was last loaded."""
+
+    snapshots: int = 0
+
+    def load(self) -> Current:
+        """The table now, as TableHandle loads it."""
+        current = super().load()
+        self.snapshots = len(current.table.metadata.snapshots)
+        return current
+
+
+@dataclass
 class StreamState:
-    """One stream into one table, as this process knows it. `lock` lets one batch or maintenance call in at a time."""
+    """One stream into one table, as this process knows it.
+
+    `lock` lets one batch or maintenance call in at a time, `commit_lock` one commit: merges in the background write
+    their files beside a batch, but do not race it for the table's head. `last_batch_id` is the newest that came, rows
+    or none; `told_of_snapshots`, whether the log has the warning about too many of them.
+    """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
+    commit_lock: threading.Lock = field(default_factory=threading.Lock)
     backoff: BackOff = field(default_factory=BackOff)
-    handle: TableHandle | None = None
+    background: Background = field(init=False)
+    handle: CountingHandle | None = None
     last_report: Report | None = None
+    last_batch_id: int | None = None
+    told_of_snapshots: bool = False
+
+    def __post_init__(self) -> None:
+        self.background = Background(self.commit_lock)
 
 
 _states = {}
@@ -78,7 +104,7 @@ def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> t
     handle = state.handle
     if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
         catalog, identifier = _open(source, settings)
-        handle = state.handle = TableHandle(catalog, identifier, source.policy, settings)
+        handle = state.handle = CountingHandle(catalog, identifier, source.policy, settings)
     return handle, settings
 
 

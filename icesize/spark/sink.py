@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from icesize.environment import Environment
-from icesize.errors import BatchError
+from icesize.errors import BatchError, EngineUnavailable
 from icesize.report import Report
 from icesize.spark import runtime, session
+from icesize.spark.background import expiry_note
+from icesize.spark.background_run import Kick
 from icesize.spark.batch import BatchOptions, run_batch
-from icesize.table.ledger import LedgerEntry
+from icesize.table.ledger import LedgerEntry, stream_hash
 
 LOG = logging.getLogger("icesize")
 
+MANY_SNAPSHOTS = 2_000
+"""Snapshots from which on a sink that expires none warns: each commit rewrites the metadata of all of them."""
+
 _CHOICES = {
-    "placement": ("append",),
-    "merge": ("inline", "off"),
+    "placement": ("append", "absorb"),
+    "stream_safe": (True, False),
+    "merge": ("inline", "async", "off"),
     "schema_evolution": ("refuse", "add"),
 }
 
@@ -30,14 +37,25 @@ class Sink:
 
     It holds names and options only. What makes it fast (manifests read, catalog sessions) stays in the process that
     runs it; on Spark Connect that is the server's, so `last_report` is None on the client there.
+
+    placement         "append": new rows become few files, older small ones are merged; "absorb": new rows end up in the
+                      partition's small file
+    stream_safe       False, with "absorb" only: rows are written once, in `overwrite` snapshots that end stream readers
+    merge             "inline": in the commit of the batch; "async": beside the batches, with commits of its own, also
+                      heard by the listener (`batch_id` None, from another thread); "off"
+    schema_evolution  columns that the table lacks: "refuse" the batch, or "add" them
+    expire_every      batch ids after which snapshots are expired by the table's own rules; None: never. Ids are
+                      counted, not calls, so that a query that is started anew for each batch expires too
     """
 
     source: runtime.TableSource
     stream_id: str
     placement: str = "append"
+    stream_safe: bool = True
     merge: str = "inline"
     schema_evolution: str = "refuse"
     accept_new_checkpoint: bool = False
+    expire_every: int | None = None
     query_id: str | None = None
     listener: Callable[[Report], object] | None = None
     environment: Environment = field(default_factory=Environment, repr=False)
@@ -48,6 +66,21 @@ class Sink:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"'{name}' ({getattr(self, name)!r}) must be one of {', '.join(map(repr, allowed))}")
+        if not self.stream_safe and self.placement != "absorb":
+            raise ValueError(
+                f"'stream_safe' (False) needs placement='absorb': with {self.placement!r} every snapshot is safe for "
+                "stream readers, and there is nothing to gain from giving that up"
+            )
+        if self.placement == "absorb" and self.merge != "inline":
+            raise ValueError(
+                f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "
+                "there are no merges to make later or to leave out"
+            )
+        if not _is_a_count(self.expire_every):
+            raise ValueError(
+                f"'expire_every' ({self.expire_every!r}) must be a number of batches >= 1, or None: then snapshots "
+                "expire only where somebody asks for it"
+            )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit the batch, or find that it is committed. Raises what the README lists; then nothing is visible."""
@@ -57,17 +90,40 @@ class Sink:
         """The same, returning the report."""
         if not isinstance(batch_id, int) or batch_id < 0:
             raise BatchError(f"Cannot commit batch {batch_id!r}: a batch id is a number from 0 on")
-        state = self._state
-        query_id = self.query_id or session.query_id_of(df.sparkSession) or self.stream_id
+        spark, state = df.sparkSession, self._state
+        if self.merge == "async" and session.is_connect(spark):
+            raise EngineUnavailable(
+                "Cannot merge in the background on Spark Connect: the sink runs in a process of the server that ends "
+                "with the query, so nobody could wait for merges or stop them; use merge='inline', or merge='off' and "
+                "`icesize maintain`"
+            )
+        query_id = self.query_id or session.query_id_of(spark) or self.stream_id
         options = BatchOptions(
-            self.source, self.merge, self.schema_evolution, self.accept_new_checkpoint,
-            LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
+            self.source, self.merge, self.placement, self.stream_safe, self.schema_evolution,
+            self.accept_new_checkpoint, LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
         )  # fmt: skip
-        report = run_batch(df, options, state)
-        state.last_report = report
+        with state.lock:
+            report = self._follow_up(run_batch(df, options, state), batch_id, spark, state)
+            state.last_report = report
         LOG.info("%s: %s", report.table, report)
         self._tell(report)
         return report
+
+    def drain(self, timeout_seconds: float | None = None) -> Report | None:
+        """Wait until merges in the background have looked at every batch committed so far.
+
+        Returns the report of the last run in this process; None when there was none. Raises TimeoutError; the run then
+        goes on.
+        """
+        return self._state.background.drain(timeout_seconds)
+
+    def stop(self) -> None:
+        """Stop merges in the background and wait for that; files they have not committed are removed.
+
+        The next batch starts them again. A query that ends leaves them running, and the end of the interpreter or of
+        Spark stops them like this.
+        """
+        self._state.background.stop()
 
     @property
     def last_report(self) -> Report | None:
@@ -78,10 +134,65 @@ class Sink:
     def _state(self) -> runtime.StreamState:
         return runtime.state_of(self.source, self.stream_id)
 
+    def _follow_up(self, report: Report, batch_id: int, spark: SparkSession, state: runtime.StreamState) -> Report:
+        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry."""
+        handle = state.handle
+        if handle is None:
+            return report
+        notes = list(self._many_snapshots(handle.snapshots + len(report.snapshot_ids), report.table, state))
+        due = self._expiry_is_due(batch_id, state)
+        if self.merge != "async":
+            if due:
+                notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
+            return replace(report, notes=(*report.notes, *notes))
+        notes += state.background.take_notes()
+        lag = state.background.lag
+        if report.snapshot_ids or report.already_committed or due:
+            lag = state.background.kick(self._kick(spark, handle, batch_id), report, due)
+        return replace(report, notes=(*report.notes, *notes), merge_lag_batches=lag)
+
+    def _kick(self, spark: SparkSession, handle: runtime.CountingHandle, batch_id: int) -> Kick:
+        return Kick(
+            spark,
+            handle,
+            self.source.table_uuid,
+            # files that a killed run leaves are told by stream and batch, as those of batches are
+            f"{stream_hash(self.stream_id)}-{batch_id}",
+            self.environment,
+            partial(runtime.refresh, spark, self.source, handle.name, handle.spark_conf),
+            self._tell,
+            spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
+        )
+
+    def _expiry_is_due(self, batch_id: int, state: runtime.StreamState) -> bool:
+        """Whether a multiple of `expire_every` lies between the last batch id and this one."""
+        last, state.last_batch_id = state.last_batch_id, batch_id
+        if self.expire_every is None:
+            return False
+        last = batch_id - 1 if last is None else last
+        return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
+
+    def _many_snapshots(self, snapshots: int, table: str, state: runtime.StreamState) -> Iterator[str]:
+        """The sink expires nothing unasked; it says when somebody should."""
+        if self.expire_every is None and snapshots >= MANY_SNAPSHOTS:
+            note = (
+                f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
+                f"run `icesize expire-snapshots {table}` or use sink(..., expire_every=N)"
+            )
+            if not state.told_of_snapshots:
+                state.told_of_snapshots = True
+                LOG.warning("%s: %s", table, note)
+            yield note
+
     def _tell(self, report: Report) -> None:
         """The batch is committed: a listener that fails must not make Spark replay it."""
         if self.listener is not None:
             try:
                 self.listener(report)
             except Exception:
-                LOG.exception("the listener failed after batch %s was committed", report.batch_id)
+                what = "merges were" if report.batch_id is None else f"batch {report.batch_id} was"
+                LOG.exception("the listener failed after %s committed", what)
+
+
+def _is_a_count(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)

@@ -32,6 +32,10 @@ MOST_ROWS = 200_000
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
 
+MOST_BYTES_ALONG = 32 * 2**20
+"""Older small files that one thread decodes and writes again at most: it takes half a second, as long as counting the
+batch and starting a Spark job for it."""
+
 
 def is_small(df: DataFrame) -> bool:
     """Whether the batch is cheap to read and its source surely small, by what Spark's optimizer knows of it."""
@@ -52,6 +56,7 @@ def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy
     groups = dict(split_by_partition(rows, settings))
     bytes_per_row = learned(layout, policy) or measure(rows, settings) / rows.num_rows
     weights = {partition: part.num_rows * bytes_per_row for partition, part in groups.items()}
+    parts, owners = _divided(groups, weights, policy)
     return BatchShape(
         tasks=1,
         task=None,
@@ -62,18 +67,24 @@ def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy
         rows=rows.num_rows,
         size_bytes=sum(weights.values()),
         bytes_per_row=bytes_per_row,
-        parts=_divided(groups, weights, policy),
+        parts=parts,
+        weights=weights,
+        owners=owners,
     )
 
 
 def _divided(
     groups: dict[PartitionKey, pa.Table], weights: dict[PartitionKey, float], policy: SizePolicy
-) -> tuple[pa.Table, ...]:
-    """One table per thread; a partition is never divided, so that it gets as few files as it can."""
+) -> tuple[tuple[pa.Table, ...], dict[PartitionKey, int]]:
+    """One table per thread, and the thread of each partition; a partition is never divided, so that it gets as few
+    files as it can."""
     threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(groups)))
     work = {p: weight + CLOSE_FILE_BYTES for p, weight in weights.items()}
     routed = route(work, threads, policy.target_file_size_bytes, max_small_files=1)
-    parts: list[list[pa.Table]] = [[] for _ in range(threads)]
+    owners = {partition: routed.assignment[partition][0] for partition in groups}
+    busy = {thread: n for n, thread in enumerate(sorted(set(owners.values())))}
+    owners = {partition: busy[thread] for partition, thread in owners.items()}
+    parts: list[list[pa.Table]] = [[] for _ in busy]
     for partition, rows in groups.items():
-        parts[routed.assignment[partition][0]].append(rows)
-    return tuple(pa.concat_tables(part) for part in parts if part)
+        parts[owners[partition]].append(rows)
+    return tuple(pa.concat_tables(part) for part in parts), owners

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import Layout, PartitionKey
 from icesize.planning.routing import Routing, route
-from icesize.planning.sizing import learn_bytes_per_row
+from icesize.planning.sizing import learn_bytes_per_row, merged_files
 from icesize.policy import SizePolicy
 from icesize.spark import routing, session
 from icesize.spark.jobs import count_rows, measure_rows
@@ -35,9 +35,10 @@ DEFAULT_BYTES_PER_ROW = 100.0
 class BatchShape:
     """How a batch will be written.
 
-    `incoming` are the small files each partition is expected to get, None when the batch was not counted; `rows` and
-    `size_bytes` are then unknown too. `task` places rows, None leaves them where they are. `parts` are the rows
-    themselves, one table for each thread, when the batch is in this process already.
+    `incoming` are the small files each partition is expected to get, None when the batch was not counted; `rows`,
+    `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
+    unknown too. `task` places rows, None leaves them where they are. `parts` are the rows themselves, one table for
+    each thread, when the batch is in this process already; a thread counts as a task.
     """
 
     tasks: int
@@ -47,14 +48,29 @@ class BatchShape:
     size_bytes: float = 0.0
     bytes_per_row: float | None = None
     parts: tuple[pa.Table, ...] | None = None
+    weights: Mapping[PartitionKey, float] = field(default_factory=dict)
+    owners: Mapping[PartitionKey, int] = field(default_factory=dict)
 
 
-def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape:
-    """Count the batch when that is cheap and route it by weight; else route it by the hash of its partitions."""
+def shape_of(
+    df: DataFrame,
+    settings: WriteSettings,
+    layout: Layout,
+    policy: SizePolicy,
+    *,
+    cheap: bool | None = None,
+    whole: bool = False,
+) -> BatchShape:
+    """Count the batch when that is cheap and route it by weight; else route it by the hash of its partitions.
+
+    `cheap` is known to callers that have kept the batch; None looks at what it is made of. With `whole` the writers of
+    new rows may take older small files along: a task's load counts them, and a partition is not split over tasks where
+    the parts would be small files.
+    """
     spec, schema = settings.spec, settings.schema
     key = routing.partition_key(spec, schema)
     cores = session.parallelism(df.sparkSession)
-    if not session.is_cheap_to_read_again(df):
+    if not (session.is_cheap_to_read_again(df) if cheap is None else cheap):
         return _unseen(settings, policy, key, cores, learned(layout, policy))
     columns = routing.source_columns(spec, schema)
     counted = count_rows(df, settings, columns, key)
@@ -66,9 +82,11 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
         rows[partition] = rows.get(partition, 0) + n
     weights = {p: n * bytes_per_row for p, n in rows.items()}
     # a task with many small partitions is as busy as one with few large ones
-    work = {p: weight + CLOSE_FILE_BYTES for p, weight in weights.items()}
+    work = {p: weight + CLOSE_FILE_BYTES + (_small_bytes(layout, p) if whole else 0) for p, weight in weights.items()}
     tasks = max(1, min(cores, math.ceil(sum(work.values()) / TASK_BYTES)))
     routed = route(work, tasks, policy.target_file_size_bytes, policy.max_small_files)
+    if whole:
+        routed = _whole(routed, weights, policy)
     spread_by = routing.spread(spec, schema)
     placed = _placed(counted, routed)
     if spread_by is None:
@@ -80,6 +98,8 @@ def shape_of(df: DataFrame, settings: WriteSettings, layout: Layout, policy: Siz
         rows=sum(rows.values()),
         size_bytes=sum(weights.values()),
         bytes_per_row=bytes_per_row,
+        weights=weights,
+        owners=_owners(counted, routing.first_tasks(tasks, placed)),
     )
 
 
@@ -96,6 +116,32 @@ def _placed(
     for (key, partition), _ in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):
         placed.setdefault(key, routed.assignment[partition])
     return placed
+
+
+def _small_bytes(layout: Layout, partition: PartitionKey) -> int:
+    facts = layout.partitions.get(partition)
+    return sum(file.size_bytes for file in facts.small) if facts else 0
+
+
+def _owners(counted: Mapping[tuple[int, PartitionKey], int], first: Mapping[int, int]) -> dict[PartitionKey, int]:
+    """The task of each partition: where its heaviest key goes first."""
+    owners: dict[PartitionKey, int] = {}
+    for (key, partition), _ in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):
+        owners.setdefault(partition, first[key])
+    return owners
+
+
+def _whole(
+    routed: Routing[PartitionKey], weights: Mapping[PartitionKey, float], policy: SizePolicy
+) -> Routing[PartitionKey]:
+    """The same tasks, fewer for partitions whose parts would be small files."""
+    limits = policy.target_file_size_bytes, policy.small_file_limit_bytes
+    most = {p: merged_files(int(weight), *limits) for p, weight in weights.items()}
+    return Routing(
+        routed.tasks,
+        {p: tasks[: most[p]] for p, tasks in routed.assignment.items()},
+        {p: min(files, most[p]) for p, files in routed.files.items()},
+    )
 
 
 def _unseen(

@@ -15,11 +15,12 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icesize.errors import IcesizeError, RewriteFailed
+from icesize.parquet.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.conform import Conformer
 from icesize.parquet.merge import MergeTask, merge
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.write import use_system_memory, write_rows
+from icesize.parquet.write import use_system_memory
 
 ANSWERS = "answer binary"
 """Spark schema of what each function yields; the column holds pickles of our own workers, never of stored data."""
@@ -49,20 +50,22 @@ def names_of_task(prefix: str) -> FileNames:
 
 @dataclass(frozen=True)
 class WriteRows:
-    """Writes the rows of one task; answers with its finished files."""
+    """Writes the rows of one task, and those that it takes along; answers with what was written."""
 
     settings: WriteSettings
     prefix: str
+    absorption: Absorption = NOTHING
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_system_memory()
+        names = names_of_task(self.prefix)
         try:
-            files = write_rows(batches, self.settings, names_of_task(self.prefix))
+            written = write_with(self.absorption, names.task, batches, self.settings, names)
         except IcesizeError as error:
             yield _answer(error)
             return
-        if files:
-            yield _answer(files)
+        if written.files or written.failed:
+            yield _answer(written)
 
 
 def pruned(settings: WriteSettings, columns: list[str]) -> WriteSettings:

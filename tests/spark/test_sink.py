@@ -71,13 +71,26 @@ def test_two_streams_one_table(spark: SparkSession, lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"placement": "absorb"}, "'placement' ('absorb') must be one of 'append'"),
-        ({"merge": "async"}, "'merge' ('async') must be one of 'inline', 'off'"),
+        ({"placement": "mix"}, "'placement' ('mix') must be one of 'append', 'absorb'"),
+        ({"merge": "later"}, "'merge' ('later') must be one of 'inline', 'async', 'off'"),
+        ({"stream_safe": "no"}, "'stream_safe' ('no') must be one of True, False"),
+        (
+            {"stream_safe": False},
+            "'stream_safe' (False) needs placement='absorb': with 'append' every snapshot is safe",
+        ),
+        (
+            {"placement": "absorb", "merge": "async"},
+            "'merge' ('async') must be 'inline' with placement='absorb': absorb merges with the rows, so there are no",
+        ),
+        ({"placement": "absorb", "merge": "off"}, "'merge' ('off') must be 'inline' with placement='absorb'"),
+        ({"expire_every": 0}, "'expire_every' (0) must be a number of batches >= 1, or None"),
+        ({"expire_every": True}, "'expire_every' (True) must be a number of batches >= 1, or None"),
+        ({"expire_every": "3"}, "'expire_every' ('3') must be a number of batches >= 1, or None"),
         ({"schema_evolution": "ignore"}, "'schema_evolution' ('ignore') must be one of 'refuse', 'add'"),
         ({"stream_id": ""}, "'stream_id' is empty"),
     ],
 )
-def test_options_are_checked(options: dict[str, str], message: str) -> None:
+def test_options_are_checked(options: dict[str, object], message: str) -> None:
     """An option outside its choices is refused when the sink is made."""
     with pytest.raises(ValueError) as error:
         Sink(runtime.TableSource("lake.db.events"), **({"stream_id": "s"} | options))  # type: ignore[arg-type]

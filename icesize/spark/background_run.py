@@ -1,0 +1,168 @@
+"""One run of merges beside the batches of a stream: load, plan, merge, and commit in a moment when no batch does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from pyspark.sql import SparkSession
+
+from icesize.environment import Environment
+from icesize.errors import TableError
+from icesize.parquet.merge import MergeTask
+from icesize.parquet.pool import Result
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.backoff import BackOff
+from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.merging import Plan, plan_merges
+from icesize.report import Report
+from icesize.spark.merges import discard, run_merges
+from icesize.table.handle import Current, TableHandle
+from icesize.table.maintenance import Maintenance
+from icesize.table.request import CommitOutcome
+
+
+class Stopped(Exception):
+    """The run was stopped, or Spark was: it ends without a commit and without its files."""
+
+
+@dataclass(frozen=True)
+class Kick:
+    """What a batch hands over: whose cores and table, how files are named, and who wants to know.
+
+    `handle` is the batch's: only names and settings are taken from it. `refresh` makes Spark see a commit, `tell` hears
+    the report of each run that did something; both are called in the thread of the merges.
+    """
+
+    spark: SparkSession
+    handle: TableHandle
+    table_uuid: str | None
+    prefix: str
+    environment: Environment
+    refresh: Callable[[], object]
+    tell: Callable[[Report], object]
+    pool: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One turn of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
+
+    `tag` is that of its Spark jobs; `merge` and `expire` say what is to be done.
+    """
+
+    kick: Kick
+    tag: str
+    batches: int
+    size_bytes: int
+    contested: frozenset[PartitionKey]
+    merge: bool
+    expire: bool
+    cancelled: threading.Event
+
+    def stopped(self) -> bool:
+        """Whether nothing that this turn makes may become visible any more."""
+        return self.cancelled.is_set() or is_gone(self.kick.spark)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One look at the table: plan, merge, commit."""
+
+    job: Job
+    handle: TableHandle
+    backoff: BackOff
+    commit_lock: threading.Lock
+
+    def run(self) -> tuple[Current, Report]:
+        """The state looked at, and what was done. Raises Stopped, or whatever kept it from being done."""
+        kick = self.job.kick
+        self._take_cores()
+        current = self.handle.load()
+        if kick.table_uuid not in (None, current.uuid):
+            raise TableError(f"Cannot merge in '{current.name}': the table was dropped and created again")
+        layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
+        if self.job.stopped():
+            raise Stopped
+        turn = _Turn(self.commit_lock, self.job.stopped, kick.environment.sleep)
+        report = Maintenance(
+            self.handle, current, layout, self._plan(current, layout), self._run_merges,
+            # between two attempts a batch may commit
+            replace(kick.environment, sleep=turn.pause),
+            prefix=kick.prefix, turn=turn, on_commit=self._remember,
+        ).run()  # fmt: skip
+        return current, report
+
+    def _plan(self, current: Current, layout: Layout) -> Plan:
+        policy = current.policy
+        recent = [k for k, facts in layout.partitions.items() if facts.commits_since_append < policy.cold_after_commits]
+        return plan_merges(
+            layout, policy, incoming={}, touched=recent,
+            budget_bytes=policy.budget_for(self.job.size_bytes), contested=self.job.contested,
+        )  # fmt: skip
+
+    def _take_cores(self) -> None:
+        """Jobs of this thread get a tag and a description of their own and, where there are pools, that of the query.
+
+        They are not in the query's job group: a query that ends does not take them along.
+        """
+        kick = self.job.kick
+        context = kick.spark.sparkContext
+        context.addJobTag(self.job.tag)
+        context.setJobDescription(f"icesize: merges of {kick.handle.name} in the background")
+        if kick.pool is not None:
+            context.setLocalProperty("spark.scheduler.pool", kick.pool)
+
+    def _run_merges(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
+        results: list[Result] = [None] * len(tasks)
+        try:
+            return run_merges(
+                self.job.kick.spark, tasks, settings, prefix, self.job.cancelled, results=results, half_the_cores=True
+            )
+        except BaseException:
+            discard(results, settings)
+            raise
+
+    def _remember(self, outcome: CommitOutcome) -> None:
+        self.backoff.lost(outcome.contested)
+        self.backoff.landed(g.victims[0].partition for g in outcome.merged)
+
+
+class _Turn:
+    """The commit of a run: not while a batch commits, and not once the run was stopped."""
+
+    def __init__(self, lock: threading.Lock, stopped: Callable[[], bool], sleep: Callable[[float], None]) -> None:
+        self._lock = lock
+        self._stopped = stopped
+        self._sleep = sleep
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._stopped():
+            self._lock.release()
+            raise Stopped
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for another attempt, batches going first; not at all when somebody waits for the run to stop."""
+        self._lock.release()
+        try:
+            if not self._stopped():
+                self._sleep(seconds)
+        finally:
+            self._lock.acquire()
+
+
+def is_gone(spark: SparkSession) -> bool:
+    """Whether the Spark application has ended."""
+    try:
+        context = spark.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())
+    except Exception:
+        return True  # nobody answers

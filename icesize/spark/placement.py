@@ -1,0 +1,108 @@
+"""What a batch merges, and when that is decided: before its rows are written, or once its files are known.
+
+append           the number of new files is enough: before the batch is written, where it was counted
+absorb           new files are merged themselves, so they have to be there first
+absorb, written  the writers of new rows take older small files along: before, always
+once
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from icesize.parquet.absorb import NOTHING, Absorption
+from icesize.parquet.merge import MergeTask
+from icesize.parquet.written import WrittenFile
+from icesize.planning.absorbing import divided, plan_absorbing
+from icesize.planning.layout import FileFact, Layout, PartitionKey
+from icesize.planning.merging import plan_merges
+from icesize.planning.plan import MergeGroup, Plan
+from icesize.policy import SizePolicy
+from icesize.spark.statistics import BatchShape
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is merged with a batch: `merges` by themselves, files of `absorption` by the writers of the new rows."""
+
+    plan: Plan
+    merges: Sequence[MergeGroup]
+    absorption: Absorption = NOTHING
+
+
+class Placement(Protocol):
+    """Decides for one batch on one state of the table."""
+
+    def before(self, shape: BatchShape) -> Decision | None:
+        """What can be said before the rows are written; None: `after` is asked."""
+
+    def after(self, written: Sequence[WrittenFile]) -> Decision:
+        """What is due now that these files are about to be added."""
+
+
+@dataclass(frozen=True)
+class Appending:
+    """New files stay as they are, older small ones make place for them; none with `merging` False."""
+
+    layout: Layout
+    policy: SizePolicy
+    contested: frozenset[PartitionKey] = frozenset()
+    merging: bool = True
+
+    def before(self, shape: BatchShape) -> Decision | None:
+        return None if shape.incoming is None else self._decide(shape.incoming, shape.size_bytes)
+
+    def after(self, written: Sequence[WrittenFile]) -> Decision:
+        incoming: dict[PartitionKey, int] = {}
+        for file in written:
+            is_small = file.size_bytes < self.layout.small_file_limit_bytes
+            incoming[file.partition] = incoming.get(file.partition, 0) + is_small
+        return self._decide(incoming, sum(file.size_bytes for file in written))
+
+    def _decide(self, incoming: Mapping[PartitionKey, int], batch_bytes: float) -> Decision:
+        layout, budget_bytes = self.layout, self.policy.budget_for(int(batch_bytes))
+        if not self.merging:
+            layout = Layout(layout.snapshot_id, layout.sequence_number, layout.spec_id, layout.small_file_limit_bytes)
+        plan = plan_merges(layout, self.policy, incoming=incoming, budget_bytes=budget_bytes, contested=self.contested)
+        return Decision(plan, plan.groups)
+
+
+@dataclass(frozen=True)
+class Absorbing:
+    """New files are merged with the older small ones of their partition, in the commit that adds them."""
+
+    layout: Layout
+    policy: SizePolicy
+    contested: frozenset[PartitionKey] = frozenset()
+
+    def before(self, shape: BatchShape) -> Decision | None:
+        return None
+
+    def after(self, written: Sequence[WrittenFile]) -> Decision:
+        number = self.layout.sequence_number + 1
+        new = [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
+        plan = self._plan(new)
+        return Decision(plan, plan.groups)
+
+    def _plan(self, new: Sequence[FileFact]) -> Plan:
+        budget_bytes = self.policy.budget_for(sum(file.size_bytes for file in new))
+        return plan_absorbing(self.layout, self.policy, new, budget_bytes=budget_bytes, contested=self.contested)
+
+
+@dataclass(frozen=True)
+class WritingOnce(Absorbing):
+    """New rows and the rows of the small files that they are to be merged with are written into the same files."""
+
+    def before(self, shape: BatchShape) -> Decision | None:
+        number = self.layout.sequence_number + 1
+        new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in shape.weights.items()]
+        plan = self._plan(new)
+        apart, along = divided(plan.groups, new)
+        by_writer: dict[int, tuple[MergeTask, ...]] = {}
+        for key, victims in along.items():
+            owner = shape.owners[key]
+            by_writer[owner] = (*by_writer.get(owner, ()), MergeTask(victims, key))
+        return Decision(plan, apart, Absorption(by_writer, self.layout.small_file_limit_bytes))
