@@ -80,7 +80,7 @@ class FakeLoaded:
         return bool(self.state.live & set(paths))
 
     def lost_victims(self, request: CommitRequest) -> dict[str, str]:
-        victims = [v.path for g in request.merged for v in g.victims]
+        victims = [v.path for v in (*request.absorbed, *(v for g in request.merged for v in g.victims))]
         if self.state.head_id == request.base_snapshot_id:
             return {}
         if request.base_snapshot_id not in {i for i, _, _ in self.state.snapshots}:
@@ -154,7 +154,8 @@ class FakeCatalog:
         self.on_stage()
         self.attempts += 1
         self.manifests.add(f"manifest-{self.attempts}")
-        operations = ["append"] * bool(request.appended) + ["replace"] * bool(request.merged)
+        first = "overwrite" if request.absorbed else "append"
+        operations = [first] * bool(request.appended) + ["replace"] * bool(request.merged)
         number = loaded.state.sequence_number
         snapshots = [(number + i, operation) for i, operation in enumerate(operations, 1)]
         return FakeStaged(request, loaded.state, snapshots, f"manifest-{self.attempts}")
@@ -185,7 +186,7 @@ class FakeCatalog:
             return False
         if now.sequence_number != on.sequence_number:
             return False  # another branch took the number
-        victims = {v.path for g in wanted.merged for v in g.victims}
+        victims = {v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.victims))}
         added = {f.path for f in wanted.appended} | {f.path for g in wanted.merged for f in g.outputs}
         assert wanted.run_id not in {run for _, _, run in now.snapshots}, "the same work landed twice"
         assert victims <= now.live, "a merge brings back a file that somebody removed"

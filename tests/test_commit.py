@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
+from icesize.planning.layout import PartitionKey
 from icesize.table.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
-from icesize.table.request import CommitOutcome, CommitRequest
-from tests.fake_catalog import ENTRY, PART, FakeCatalog, State, request, written
+from icesize.table.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
+from tests.fake_catalog import ENTRY, PART, VICTIMS, FakeCatalog, State, request, written
 from tests.tables import FakeTime
 
 OURS = {"new", "m0", "m1"}
@@ -214,6 +215,57 @@ def test_an_expired_planning_base_drops_all_merges() -> None:
     assert outcome.operations == ("append",)
     assert set(outcome.conflicts) == {"merge of 2 files dropped: the snapshot it was planned on has expired"}
     assert outcome.contested == ()
+
+
+def absorbing() -> CommitRequest:
+    """One new file that also holds the rows of v0 and v1, and a merge of v2 and v3."""
+    return request(absorbed=VICTIMS[:2], merged=request().merged[1:])
+
+
+def test_absorbed_files_go_with_the_new_ones() -> None:
+    """One overwrite instead of an append; the merges follow as ever."""
+    catalog = FakeCatalog()
+    assert run(catalog, absorbing()).operations == ("overwrite", "replace")
+    assert catalog.state.live == {"new", "m1"}
+
+
+@pytest.mark.parametrize(
+    ("rival", "why", "partitions"),
+    [
+        (rival_compaction, "another writer removed a file of it", (PART,)),
+        (rival_schema, "schema or partition spec changed while the merge ran", (PART,)),
+        (rival_spec, "schema or partition spec changed while the merge ran", (PART,)),
+        (expiry, BASE_EXPIRED, ()),
+    ],
+)
+def test_a_lost_absorbed_file_fails_the_request(
+    rival: Callable[[FakeCatalog], None], why: str, partitions: tuple[PartitionKey, ...]
+) -> None:
+    """Nobody else has its rows, so nothing of the request may land: all its files are removed, to be written again."""
+    catalog = FakeCatalog()
+    catalog.rivals = [rival]
+    with pytest.raises(Overtaken, match=why) as raised:
+        run(catalog, absorbing())
+    assert raised.value.partitions == partitions
+    assert not catalog.data & {"new", "m1"}
+    assert "new" not in catalog.state.live
+
+
+def test_an_absorbed_file_lost_behind_an_unknown_answer_deletes_nothing() -> None:
+    """The first attempt may still land, with the files that it needs."""
+    catalog = FakeCatalog()
+    catalog.answers, catalog.rivals = ["unknown", "ok"], [lambda c: None, rival_compaction]
+    with pytest.raises(CommitStateUnknown, match="Nothing was deleted"):
+        run(catalog, absorbing())
+    assert catalog.data >= {"new", "m1"}
+
+
+def test_a_rival_that_leaves_absorbed_files_alone_costs_an_attempt() -> None:
+    """Rows that somebody appends meanwhile are no reason to write again."""
+    catalog = FakeCatalog()
+    catalog.rivals = [rival_append]
+    assert run(catalog, absorbing()).operations == ("overwrite", "replace")
+    assert catalog.attempts == 2
 
 
 def test_the_second_loss_drops_the_merges() -> None:
