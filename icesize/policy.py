@@ -62,7 +62,7 @@ class SizePolicy:
     small_file_limit_bytes: int = _key("0.75 x target", "Iceberg, `min-file-size-bytes` of `rewrite_data_files`")
     max_small_files: int = _key(6, "measured: rewrites 3-6 bytes per byte, where always merging takes 13-194")
     merge_budget_bytes: int | None = _key(None, "max(4 x batch, 256 MiB)")
-    merge_deadline_ms: int | None = _key(None, "as long as the write job took, at least 1 s")
+    merge_deadline_ms: int | None = _key(None, "as long as the write job took, at least 1 s; none with `absorb`")
     commit_deadline_ms: int = _key(600_000, "ten minutes: longer than any pause of a healthy catalog")
     cold_after_commits: int = _key(20, "late rows of a partition mostly come within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
