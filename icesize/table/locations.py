@@ -16,6 +16,11 @@ _PLAIN = re.compile(r"(?:file:///|(?:s3|gs|abfs)://[^/]+/)(?!/)")
 # What URL parsers and wildcard matching inside of FileIOs take for something else than a part of the name.
 _MISREAD = re.compile(r"[?#*\[\]\x00-\x1f]")
 
+FOLDER_PROPERTIES = (
+    "write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path",
+)  # fmt: skip
+"""Table properties that name folders for the table's files besides its location (Iceberg, with the names it had)."""
+
 
 def normalised(location: str) -> str:
     """The spelling that all equal spellings share: `s3a` and `s3n` become `s3`, `gcs` `gs`, `abfss` `abfs`; local paths

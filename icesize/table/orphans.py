@@ -17,7 +17,7 @@ from icesize.environment import Environment, Stopwatch
 from icesize.errors import IcesizeError, TableError
 from icesize.planning.words import count_words, size_words
 from icesize.table.listing import Listed, Lister, list_files, storage_now_ms
-from icesize.table.locations import check_folder, is_inside, normalised
+from icesize.table.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
 from icesize.table.orphan_rules import DEFAULT_OLDER_THAN_MS, Found, check_age, find_orphans
 from icesize.table.ownership import check_metadata_files, check_spelling
 from icesize.table.reachable import Reachable
@@ -32,7 +32,6 @@ DELETE_BATCH = 1_000
 SKEW_MS = 5 * 60_000
 """Difference of two clocks that is worth a note."""
 EXAMPLES = 20
-_PLACES = ("write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path")
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ class OrphanSearch:
 
 
 def _outside(metadata: TableMetadata) -> Iterator[str]:
-    for key in _PLACES:
+    for key in FOLDER_PROPERTIES:
         place = metadata.properties.get(key)
         if place and normalised(place) != normalised(metadata.location) and not is_inside(place, metadata.location):
             yield f"'{key}' ({place}) lies outside of the table's location and was not searched"

@@ -15,14 +15,12 @@ from pyiceberg.table import Table
 from icesize import failpoints
 from icesize.table.expired_files import Candidates, candidates_of, old_metadata_files
 from icesize.table.journal import Journal
-from icesize.table.locations import is_inside
+from icesize.table.locations import FOLDER_PROPERTIES, is_inside
 from icesize.table.reachable import Reachable, read_reachable
 from icesize.table.sweep import deleter, is_missing, sweep
 
 BUNCH = 1_000
 """Files between two looks at the table, as in Iceberg's bulk deletes."""
-
-_OWN_FOLDERS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Deletions:
 def own_folders(table: Table) -> list[str]:
     """Where a table's files lie: its location, and the folders that its properties name for data and metadata."""
     properties = table.metadata.properties
-    return [table.location(), *(properties[key] for key in _OWN_FOLDERS if key in properties)]
+    return [table.location(), *(properties[key] for key in FOLDER_PROPERTIES if key in properties)]
 
 
 def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidates, int]:
