@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 Handle = Callable[["DataFrame", int], object]
 
 
-def feed(spark: SparkSession, files: Sequence[Path], handle: Handle, checkpoint: Path | None) -> list[float]:
+def feed(
+    spark: SparkSession, files: Sequence[Path], handle: Handle, checkpoint: Path | None, every_seconds: float = 0.0
+) -> list[float]:
     """Call `handle(df, number)` for each file and return the seconds of each call.
 
-    With a `checkpoint` folder it is a file source with one file per trigger and `foreachBatch`; without, `read`.
+    With a `checkpoint` folder it is a file source with one file per trigger and `foreachBatch`; without, `read`. Calls
+    begin `every_seconds` apart at least.
     """
     seconds: list[float] = []
 
@@ -24,6 +27,7 @@ def feed(spark: SparkSession, files: Sequence[Path], handle: Handle, checkpoint:
         began = time.perf_counter()
         handle(df, number)
         seconds.append(time.perf_counter() - began)
+        time.sleep(max(0.0, every_seconds - seconds[-1]))
 
     if checkpoint is None:
         for number, file in enumerate(files):

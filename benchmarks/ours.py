@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import sys
 import time
 from collections import Counter
@@ -31,6 +32,11 @@ from icesize.sized_table import SizedTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from icesize.spark.sink import Sink
+
+_MOST_FURTHER = 10
+"""Batches after the load that wait for k at most."""
+
 
 def stream(
     data: Path,
@@ -38,12 +44,20 @@ def stream(
     target_bytes: int,
     batches: int,
     partition: str,
-    policy: Mapping[str, int],
     streaming: bool,
+    *,
+    policy: Mapping[str, int],
+    sink: Mapping[str, Any],
+    every_seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W."""
+    """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W.
+
+    `sink` are the sink's options. With `merge` "async" also how many batches of one row, at the pace of the others,
+    came after these until k was reached, and how long draining took then.
+    """
     options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
-    options += ["--policy", json.dumps(policy), *(["--streaming"] if streaming else [])]
+    options += ["--policy", json.dumps(policy), "--sink", json.dumps(sink), "--every", str(every_seconds)]
+    options += ["--streaming"] if streaming else []
     return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options)
 
 
@@ -56,34 +70,59 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(peers.emptied(args.warehouse))
     peers.create_stream_table(spark, args.data, "hash", args.target_bytes, args.partition)
     table = icesize.open(spark, peers.TABLE, policy=json.loads(args.policy) or None)
-    sink = table.sink("benchmark")
-    most: list[int] = []
     reports: list[Report] = []
+    # the listener also hears of merges beside the batches
+    sink = table.sink("benchmark", query_id="benchmark", listener=reports.append, **json.loads(args.sink))
+    most: list[int] = []
 
     def take(batch: DataFrame, number: int) -> None:
-        reports.append(sink.run(batch, number))
+        sink.run(batch, number)
         # looking costs some milliseconds, and they count
         most.append(table.inspect().small_files_max)
 
     files = batch_files(args.data, args.batches)
-    seconds = feed(spark, files, take, args.warehouse / "checkpoint" if args.streaming else None)
+    seconds = feed(spark, files, take, args.warehouse / "checkpoint" if args.streaming else None, args.every)
+    after = _until_k(spark.read.parquet(str(files[-1])), table, sink, seconds) if sink.merge == "async" else {}
+    return _stream_result(table, reports, seconds, most) | {"rows": spark.table(peers.TABLE).count()} | after
+
+
+def _until_k(batch: DataFrame, table: SizedTable, sink: Sink, seconds: list[float]) -> dict[str, Any]:
+    """The load has ended: what it takes until no partition has more than k small files."""
+    k, pace, further = table.policy.max_small_files, statistics.median(seconds), 0
+    while table.inspect().small_files_max > k and further < _MOST_FURTHER:
+        began = time.perf_counter()
+        sink.run(batch.limit(1), len(seconds) + further)
+        further += 1
+        time.sleep(max(0.0, pace - (time.perf_counter() - began)))
+    most = table.inspect().small_files_max
+    began = time.perf_counter()
+    sink.drain()
+    return {
+        "further_batches": further,
+        "small_files_after_them": most,
+        "drain_seconds": round(time.perf_counter() - began, 3),
+        "small_files_after_drain": table.inspect().small_files_max,
+    }
+
+
+def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float], most: list[int]) -> dict[str, Any]:
     inspection = table.inspect()
+    batches = [r for r in reports if r.batch_id is not None][: len(seconds)]
     ingested = sum(r.bytes_ingested for r in reports)
     phases: Counter[str] = Counter()
-    for report in reports:
+    for report in batches:
         phases.update(report.seconds)
     return {
         "engine": "icesize",
         "seconds": [round(s, 3) for s in seconds],
         "files": inspection.files,
         "live_bytes": inspection.size_bytes,
-        "rows": spark.table(peers.TABLE).count(),
         "written_bytes": sum(r.bytes_written for r in reports),
         "write_amplification": round(sum(r.bytes_written for r in reports) / ingested, 3),
         "small_files_max": most,
         "dropped_merges": sum(bool(r.conflicts) or "deadline" in " ".join(r.notes) for r in reports),
         "operations": sorted({o for r in reports for o in r.operations}),
-        "commit_seconds": [r.seconds["commit"] for r in reports],
+        "commit_seconds": [r.seconds["commit"] for r in batches],
         "phases": {k: round(v, 2) for k, v in phases.items()},
         "files_per_partition_max": max(_partition_files(table).values()),
         "cold_above_minimum": _cold_above_minimum(table),
@@ -151,6 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     streaming.add_argument("--batches", type=int, default=None)
     streaming.add_argument("--partition", choices=["hour", "day", "none"], default="hour")
     streaming.add_argument("--policy", default="{}")
+    streaming.add_argument("--sink", default="{}", help="the sink's options")
+    streaming.add_argument("--every", type=float, default=0.0, help="seconds between the beginnings of batches")
     streaming.add_argument("--streaming", action="store_true")
     streaming.set_defaults(run=_stream)
     compacting = commands.add_parser("compact")

@@ -1,8 +1,11 @@
 """A stream into a table: icesize with its merges against Iceberg's own append without any, same rows, same run.
 
     python -m benchmarks stream [--pairs N] [--batches N] [--rows N] [--partition hour|day|none] [--streaming] [--json]
+    python -m benchmarks stream --placement absorb --k 1 [--no-stream-safe]
+    python -m benchmarks stream --merge async [--every SECONDS]
 
-Pairs alternate, each program in a process of its own; the ratio is the median over pairs of icesize / Iceberg.
+Pairs alternate, each program in a process of its own; the ratio is the median over pairs of icesize / Iceberg. With
+merges beside the batches (`--merge async`) a pair has a third run, of icesize without merges.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,61 +31,110 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="icesize-stream-") as folder:
         root = Path(folder)
         generate(root / "data", args.batches, args.rows, SEED)
-        pairs = [_pair(root, args, first_ours=n % 2 == 0) for n in range(args.pairs)]
-    ratios = [sum(a["seconds"]) / sum(b["seconds"]) for a, b in pairs]
-    newest, peer = pairs[-1]
+        runs = [_runs(root, args, first_ours=n % 2 == 0) for n in range(args.pairs)]
+    result = _compared(runs, args)
+    title = f"{'streaming query' if args.streaming else 'stream'}, partitioned by {args.partition}"
+    if args.placement != "append" or args.merge != "inline":
+        title += f", {'overwrite' if args.no_stream_safe else args.placement}, merge {args.merge}"
+    finish(result, title, ("", "icesize", "Iceberg append"), _lines(result, args), args.json)
+    return result
+
+
+def _compared(runs: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    ratios = [sum(run["icesize"]["seconds"]) / sum(run["peer"]["seconds"]) for run in runs]
+    given = args.batches * args.rows
     result = {
         "benchmark": "stream",
         "partition": args.partition,
         "streaming": args.streaming,
+        "placement": args.placement,
+        "stream_safe": not args.no_stream_safe,
+        "merge": args.merge,
         "batches": args.batches,
         "rows_per_batch": args.rows,
         "ratios": [round(r, 3) for r in ratios],
         "ratio": round(statistics.median(ratios), 3),
-        "rows_exact": all(a["rows"] == args.batches * args.rows for a, _ in pairs),
-        "icesize": newest,
-        "iceberg": peer,
+        "rows_exact": all(r["icesize"]["rows"] == given + r["icesize"].get("further_batches", 0) for r in runs),
+        "icesize": runs[-1]["icesize"],
+        "iceberg": runs[-1]["peer"],
     }
-    rows = [
+    if args.merge == "async":
+        beside = [_percentile(run["icesize"], 95) / _percentile(run["off"], 95) for run in runs]
+        result |= {"without_merges": runs[-1]["off"], "p95_ratios": [round(r, 3) for r in beside]}
+        result["p95_ratio"] = round(statistics.median(beside), 3)
+    if args.commits:
+        result["commit_growth"] = _commit_growth(result["icesize"]["commit_seconds"])
+    return result
+
+
+def _lines(result: dict[str, Any], args: argparse.Namespace) -> list[tuple[object, ...]]:
+    newest, peer = result["icesize"], result["iceberg"]
+    lines: list[tuple[object, ...]] = [
         ("total seconds", f"{sum(newest['seconds']):.1f}", f"{sum(peer['seconds']):.1f}"),
         ("median batch, seconds", _median(newest), _median(peer)),
+        ("95th percentile, seconds", f"{_percentile(newest, 95):.2f}", f"{_percentile(peer, 95):.2f}"),
         ("files at the end", newest["files"], peer["files"]),
         ("most small files after any batch", max(newest["small_files_max"]), "-"),
+        ("most small files after each batch", " ".join(map(str, newest["small_files_max"])), "-"),
         ("most files in a partition", newest["files_per_partition_max"], peer["files_per_partition_max"]),
         ("write amplification", newest["write_amplification"], peer["write_amplification"]),
+        ("MB written", _megabytes(newest), _megabytes(peer)),
+        ("MB written / MB live at the end", _per_live(newest), _per_live(peer)),
         ("batches that dropped merges", newest["dropped_merges"], "-"),
         ("rows", newest["rows"], peer["rows"]),
+        ("rows exact", result["rows_exact"], "-"),
         ("time, icesize / Iceberg", f"{result['ratio']:.2f}", f"pairs {result['ratios']}"),
     ]
+    if args.merge == "async":
+        off = result["without_merges"]
+        lines += [
+            ("95th percentile without merges, seconds", f"{_percentile(off, 95):.2f}", "-"),
+            ("95th percentile, async / off", f"{result['p95_ratio']:.2f}", f"pairs {result['p95_ratios']}"),
+            ("batches of one row after the load until k", newest["further_batches"], "-"),
+            ("most small files after them", newest["small_files_after_them"], "-"),
+            ("seconds to drain", newest["drain_seconds"], "-"),
+            ("most small files after that", newest["small_files_after_drain"], "-"),
+        ]
     if args.commits:
-        result["commit_growth"] = _commit_growth(newest["commit_seconds"])
-        rows.append(("commit seconds, late / early batches", f"{result['commit_growth']:.2f}", "-"))
-    title = f"{'streaming query' if args.streaming else 'stream'}, partitioned by {args.partition}"
-    return finish(result, title, ("", "icesize", "Iceberg append"), rows, args.json)
+        lines.append(("commit seconds, late / early batches", f"{result['commit_growth']:.2f}", "-"))
+    return lines
 
 
-def _pair(root: Path, args: argparse.Namespace, first_ours: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    def run_ours() -> dict[str, Any]:
-        policy = {"cold-after-commits": args.cold_after} if args.cold_after else {}
-        data, where = root / "data", root / "ours"
-        return ours.stream(data, where, TARGET_BYTES, args.batches, args.partition, policy, args.streaming)
+def _runs(root: Path, args: argparse.Namespace, first_ours: bool) -> dict[str, Any]:
+    data, stream = root / "data", (TARGET_BYTES, args.batches, args.partition, args.streaming)
+    keys = {"cold-after-commits": args.cold_after, "max-small-files": args.k}
+    policy = {key: value for key, value in keys.items() if value is not None}
+    sink = {"placement": args.placement, "stream_safe": not args.no_stream_safe, "merge": args.merge}
 
-    def run_peer() -> dict[str, Any]:
-        data, where = root / "data", root / "peer"
-        return peers.iceberg_stream(data, where, "hash", TARGET_BYTES, args.batches, args.partition, args.streaming)
+    def run_ours(options: dict[str, Any]) -> dict[str, Any]:
+        return ours.stream(data, root / "ours", *stream, policy=policy, sink=options, every_seconds=args.every)
 
-    if args.only_ours:
-        mine = run_ours()
-        return mine, mine
-    if first_ours:
-        mine = run_ours()
-        return mine, run_peer()
-    peer = run_peer()
-    return run_ours(), peer
+    programs: dict[str, Callable[[], dict[str, Any]]] = {"icesize": lambda: run_ours(sink)}
+    if args.merge == "async":
+        programs["off"] = lambda: run_ours(sink | {"merge": "off"})
+    if not args.only_ours:
+        programs["peer"] = lambda: peers.iceberg_stream(data, root / "peer", "hash", *stream)
+    done = {name: programs[name]() for name in (programs if first_ours else reversed(programs))}
+    return {"peer": done["icesize"]} | done
 
 
 def _median(result: dict[str, Any]) -> str:
     return f"{statistics.median(result['seconds'][2:] or result['seconds']):.2f}"
+
+
+def _megabytes(result: dict[str, Any]) -> str:
+    return f"{result['written_bytes'] / 1e6:.1f}"
+
+
+def _per_live(result: dict[str, Any]) -> str:
+    """The same for all programs, where write amplification counts new rows as large as they were written first."""
+    return f"{result['written_bytes'] / result['live_bytes']:.2f}"
+
+
+def _percentile(result: dict[str, Any], percent: int) -> float:
+    """Of the batches after the first two, in which a process warms up."""
+    seconds: list[float] = result["seconds"][2:] or result["seconds"]
+    return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1] if len(seconds) > 1 else seconds[0]
 
 
 def _commit_growth(seconds: list[float]) -> float:
@@ -96,6 +149,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--partition", choices=["hour", "day", "none"], default="hour")
     parser.add_argument("--streaming", action="store_true", help="through a real streaming query, not read by read")
+    parser.add_argument("--placement", choices=["append", "absorb"], default="append")
+    parser.add_argument("--no-stream-safe", action="store_true", help="absorb by overwrites, rows written once")
+    parser.add_argument("--merge", choices=["inline", "async", "off"], default="inline")
+    parser.add_argument("--k", type=int, default=None, help="max-small-files of the policy")
+    parser.add_argument("--every", type=float, default=0.0, help="seconds between the beginnings of our batches")
     parser.add_argument("--cold-after", type=int, default=None, help="cold-after-commits of the policy")
     parser.add_argument("--only-ours", action="store_true", help="without the peer: every ratio is 1")
     parser.add_argument("--commits", action="store_true", help="how commit time grows (needs 192 batches)")

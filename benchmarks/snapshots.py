@@ -1,0 +1,172 @@
+"""Tables of many snapshots, made by icesize's own snapshots and PyIceberg's catalog, without Spark.
+
+    python -m benchmarks.snapshots merged WAREHOUSE --files 20000 --snapshots 1100
+    python -m benchmarks.snapshots appended WAREHOUSE --snapshots 5000
+
+Each prints one JSON line and leaves the table `c.db.t` in a catalog that `benchmarks.peers.catalog` opens. Data files
+hold one byte each or do not exist: what works on metadata never opens them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+
+from benchmarks import peers
+from benchmarks.children import run_child
+from benchmarks.generate import batch
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import FileFact, PartitionKey
+from icesize.table.snapshots import SnapshotBuilder, move_main
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+FILE_BYTES = 1_000_000
+NOW_MS = 1_767_225_600_000
+APPENDS_PER_MERGE = 10
+"""Appends before each merge, which takes that many files, one of each, of a part of the partitions."""
+
+
+def merged(warehouse: Path, files: int, snapshots: int) -> dict[str, Any]:
+    """Make a table with about `files` live files, half of all that its `snapshots` ever added; says what it has."""
+    arguments = ("--files", str(files), "--snapshots", str(snapshots))
+    return run_child("benchmarks.snapshots", "merged", str(warehouse), *arguments)
+
+
+def appended(warehouse: Path, snapshots: int) -> dict[str, Any]:
+    """Make a table of `snapshots` appends of one file each."""
+    return run_child("benchmarks.snapshots", "appended", str(warehouse), "--snapshots", str(snapshots))
+
+
+def create_table(catalog: SqlCatalog, warehouse: Path) -> Table:
+    """An empty table `db.t` with the columns of the benchmarks' batches, partitioned by hour."""
+    (warehouse / "wh").mkdir(parents=True, exist_ok=True)
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", batch(0, rows=1).schema.remove_metadata())
+    with table.update_spec() as update:
+        update.add_field("hour", IdentityTransform(), "hour")
+    return catalog.load_table("db.t")
+
+
+def data_file(path: str, hour: str) -> WrittenFile:
+    """A file as it is after a write, with the statistics of 7 columns."""
+    columns = range(1, 8)
+    return WrittenFile(
+        path=path,
+        size_bytes=FILE_BYTES,
+        rows=20_000,
+        partition=PartitionKey(1, (hour,)),
+        column_sizes=dict.fromkeys(columns, 140_000),
+        value_counts=dict.fromkeys(columns, 20_000),
+        null_value_counts=dict.fromkeys(columns, 0),
+        lower_bounds=dict.fromkeys(columns, b"\0" * 8),
+        upper_bounds=dict.fromkeys(columns, b"\x7f" * 8),
+        split_offsets=(4,),
+    )
+
+
+def commit(catalog: SqlCatalog, table: Table, snapshots: Sequence[Snapshot]) -> None:
+    """Make snapshots visible in one metadata file; the last one becomes the head of main."""
+    head = move_main(table.metadata, snapshots[-1].snapshot_id)
+    updates: tuple[TableUpdate, ...] = (*(AddSnapshotUpdate(snapshot=s) for s in snapshots), head)
+    catalog.commit_table(table, (AssertTableUUID(uuid=uuid.UUID(str(table.metadata.table_uuid))),), updates)
+
+
+class _Rounds:
+    """Rounds of ten appends, each of one file per partition, and a merge of about half of the partitions.
+
+    `growth` is how many live files a round leaves more than there were.
+    """
+
+    def __init__(self, catalog: SqlCatalog, table: Table, growth: int) -> None:
+        self._catalog, self._table = catalog, table
+        self._builder = SnapshotBuilder(table, NOW_MS)
+        # ten appends put 10 files into each partition, and a merge makes one of them
+        self._merges = growth // APPENDS_PER_MERGE
+        self._partitions = (growth + (APPENDS_PER_MERGE - 1) * self._merges) // APPENDS_PER_MERGE
+        self._folder = table.location().removeprefix("file://")
+
+    def run(self, number: int) -> None:
+        """Ten appends, then one REPLACE of the round's new files in some of the partitions."""
+        batches = []
+        for _ in range(APPENDS_PER_MERGE):
+            files = [self._write(hour) for hour in range(self._partitions)]
+            commit(self._catalog, self._table, [self._builder.append(files, {})])
+            batches.append(files)
+        first = number * self._merges
+        chosen = sorted((first + i) % self._partitions for i in range(self._merges))
+        victims = [_fact(files[hour]) for hour in chosen for files in batches]
+        outputs = [self._write(hour) for hour in chosen]
+        commit(self._catalog, self._table, [self._builder.replace(victims, outputs, {})])
+
+    def _write(self, hour: int) -> WrittenFile:
+        name = f"data/hour=h{hour:04}/{uuid.uuid4()}.parquet"
+        path = f"{self._folder}/{name}"
+        try:
+            Path(path).write_bytes(b"\0")
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path))
+            Path(path).write_bytes(b"\0")
+        return data_file(f"{self._table.location()}/{name}", f"h{hour:04}")
+
+
+def _fact(file: WrittenFile) -> FileFact:
+    return FileFact(file.path, file.size_bytes, file.rows, file.partition)
+
+
+def _merged(args: argparse.Namespace) -> dict[str, Any]:
+    catalog = peers.catalog(peers.emptied(args.warehouse))
+    rounds = args.snapshots // (APPENDS_PER_MERGE + 1)
+    making = _Rounds(catalog, create_table(catalog, args.warehouse), args.files // rounds)
+    for number in range(rounds):
+        making.run(number)
+    return _made(catalog)
+
+
+def _appended(args: argparse.Namespace) -> dict[str, Any]:
+    catalog = peers.catalog(peers.emptied(args.warehouse))
+    table = create_table(catalog, args.warehouse)
+    builder = SnapshotBuilder(table, NOW_MS)
+    made = [
+        builder.append([data_file(f"{table.location()}/data/{i}.parquet", "h0")], {}) for i in range(args.snapshots)
+    ]
+    commit(catalog, table, made)
+    return _made(catalog)
+
+
+def _made(catalog: SqlCatalog) -> dict[str, Any]:
+    metadata = catalog.load_table("db.t").metadata
+    catalog.close()
+    head = metadata.current_snapshot()
+    totals = head.summary.additional_properties if head and head.summary else {}
+    return {"snapshots": len(metadata.snapshots), "files": int(totals["total-data-files"])}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.snapshots", description="Tables of many snapshots.")
+    commands = parser.add_subparsers(required=True)
+    merging = commands.add_parser("merged", help="appends, and merges now and then")
+    merging.add_argument("--files", type=int, required=True)
+    merging.set_defaults(run=_merged)
+    appending = commands.add_parser("appended", help="appends of one file that does not exist")
+    appending.set_defaults(run=_appended)
+    for command in (merging, appending):
+        command.add_argument("warehouse", type=Path)
+        command.add_argument("--snapshots", type=int, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    chosen = _parser().parse_args()
+    print(json.dumps(chosen.run(chosen)))
