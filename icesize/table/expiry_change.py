@@ -115,7 +115,7 @@ class Expiry:
         retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
         notes += stranded(self.readers, retention.expired)
         unfinished = Journal.read(io, metadata.properties.get(JOURNAL))
-        journal = Journal.of(metadata, retention.expired).together_with(unfinished)
+        journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
         return Decision(retention, journal, notes=tuple(notes))
 
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, Decision]:

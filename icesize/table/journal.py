@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.io import FileIO
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 JOURNAL = "icesize.expiry.journal"
@@ -33,25 +33,31 @@ class Expired:
 class Journal:
     """Snapshots that one expiry, and those it takes over from, removed.
 
-    `files` are further locations to delete: statistics, and what an earlier run could not delete.
+    `files` are further locations to delete: statistics, and what an earlier run could not delete. `base_metadata` is
+    the metadata file that the expiry was decided on, `refs` are the branches and tags that were there.
     """
 
     table_uuid: str
     expired: tuple[Expired, ...] = ()
     files: tuple[str, ...] = ()
+    base_metadata: str = ""
+    refs: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.expired or self.files)
 
     @classmethod
-    def of(cls, metadata: TableMetadata, snapshot_ids: Iterable[int]) -> Journal:
+    def of(cls, table: Table, snapshot_ids: Iterable[int]) -> Journal:
         """The journal of an expiry of these snapshots."""
+        metadata = table.metadata
         gone = set(snapshot_ids)
         files = [*metadata.statistics, *metadata.partition_statistics]
         return cls(
             str(metadata.table_uuid),
             tuple(_expired(s) for s in metadata.snapshots if s.snapshot_id in gone),
             tuple(f.statistics_path for f in files if f.snapshot_id in gone),
+            table.metadata_location,
+            tuple(sorted(metadata.refs)),
         )
 
     def together_with(self, other: Journal | None) -> Journal:
@@ -59,10 +65,10 @@ class Journal:
         if other is None or other.table_uuid != self.table_uuid:
             return self
         known = {e.snapshot_id for e in self.expired}
-        return Journal(
-            self.table_uuid,
-            (*self.expired, *(e for e in other.expired if e.snapshot_id not in known)),
-            tuple(dict.fromkeys((*self.files, *other.files))),
+        return replace(
+            self,
+            expired=(*self.expired, *(e for e in other.expired if e.snapshot_id not in known)),
+            files=tuple(dict.fromkeys((*self.files, *other.files))),
         )
 
     def write(self, io: FileIO, location: str) -> None:
@@ -72,6 +78,8 @@ class Journal:
             "table-uuid": self.table_uuid,
             "snapshots": [[e.snapshot_id, e.parent_id, e.manifest_list] for e in self.expired],
             "files": list(self.files),
+            "base-metadata": self.base_metadata,
+            "refs": list(self.refs),
         }
         with io.new_output(location).create(overwrite=True) as stream:
             stream.write(json.dumps(data).encode())
@@ -87,7 +95,8 @@ class Journal:
             if data["version"] != VERSION:
                 return None
             expired = tuple(Expired(int(i), parent, str(path)) for i, parent, path in data["snapshots"])
-            return cls(str(data["table-uuid"]), expired, tuple(map(str, data["files"])))
+            files, refs = tuple(map(str, data["files"])), tuple(map(str, data["refs"]))
+            return cls(str(data["table-uuid"]), expired, files, str(data["base-metadata"]), refs)
         except (FileNotFoundError, KeyError, TypeError, ValueError):
             return None
 

@@ -64,6 +64,8 @@ def restore(
     if not planned.removed and not planned.readded:
         same = f"{work.label(current.table)} is what it was at snapshot {snapshot_id}"
         return Report(table=current.name, notes=(*current.warnings, same), seconds=_rounded(watch))
+    # before anything is committed: an expiry may take the older snapshots meanwhile
+    undone = _batches_undone(current.table, partition, planned.version)
     tag = TAG_PREFIX + run_id
     handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
     try:
@@ -82,7 +84,7 @@ def restore(
         files_removed=len(planned.removed),
         partitions_touched=1,
         seconds=_rounded(watch),
-        notes=(*current.warnings, *_consequences(current.table, partition, planned.version, landed)),
+        notes=(*current.warnings, *_consequences(current.table, undone, planned.version, landed)),
     )
 
 
@@ -218,13 +220,13 @@ def _same_table(loaded: PyIcebergLoaded) -> AssertTableUUID:
     return AssertTableUUID(uuid=uuid.UUID(loaded.uuid))
 
 
-def _consequences(table: Table, partition: PartitionKey, version: Snapshot, landed: int) -> list[str]:
+def _consequences(table: Table, undone: dict[str, list[int]], version: Snapshot, landed: int) -> list[str]:
     """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
     notes = [
         f"stream readers of this table stop at snapshot {landed}, an overwrite (Spark goes on with "
         "'streaming-skip-overwrite-snapshots')"
     ]
-    for stream_id, batches in _batches_undone(table, partition, version).items():
+    for stream_id, batches in undone.items():
         notes.append(
             f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
             f"{_batch_words(batches)} marked as committed"

@@ -16,11 +16,18 @@ from icesize import failpoints
 from icesize.table.expired_files import Candidates, candidates_of, old_metadata_files
 from icesize.table.journal import Journal
 from icesize.table.locations import FOLDER_PROPERTIES, is_inside
+from icesize.table.lost_refs import lost_refs
 from icesize.table.reachable import Reachable, read_reachable
 from icesize.table.sweep import deleter, is_missing, sweep
 
 BUNCH = 1_000
 """Files between two looks at the table, as in Iceberg's bulk deletes."""
+
+
+_LOST = (
+    "while snapshots were being expired somebody made {} on one of them, and the catalog removed both: no file was "
+    "deleted, so an older metadata file still leads to the snapshot; orphan cleanup removes what nobody wants back"
+)
 
 
 @dataclass
@@ -75,6 +82,11 @@ class Sweeper:
         swept = Deletions()
         if why := _not_yet(table, journal):
             swept.stopped = why
+            return swept
+        if journal_location is not None and (lost := lost_refs(table, journal, journal_location)):
+            swept.stopped = _LOST.format(", ".join(lost))
+            # for good: the next expiry must not delete them either
+            sweep([journal_location], deleter(table.io), 1)
             return swept
         kept = read_reachable(table.metadata, table.metadata_location, table.io)
         due, swept.outside = due_files(table, journal, kept)

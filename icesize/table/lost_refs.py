@@ -1,0 +1,45 @@
+"""Branches and tags that came between an expiry's look at a table and its commit, and were lost with their snapshot.
+
+A catalog that only checks what it is asked to assert knows no "no other ref": the REST protocol cannot say it. Such a
+catalog removes a new tag together with the snapshot it stands on. It cannot be put back, but its files can be spared.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyiceberg.table import Table
+
+from icesize.table.journal import JOURNAL, Journal
+
+
+def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
+    """Names of refs that another writer made on a snapshot while it was being expired, as the table's log tells.
+
+    Reads the metadata files between the one that was decided on and that of the expiry: usually none. Empty also where
+    the log does not go back that far.
+    """
+    log = [*(entry.metadata_file for entry in now.metadata.metadata_log), now.metadata_location]
+    if journal.base_metadata not in log:
+        return []
+    expired = {each.snapshot_id for each in journal.expired}
+    found: set[str] = set()
+    for path in log[log.index(journal.base_metadata) + 1 :]:
+        if path == now.metadata_location:
+            break
+        metadata = _read(now, path)
+        if metadata.get("properties", {}).get(JOURNAL) == journal_location:
+            break
+        refs = metadata.get("refs", {})
+        found |= {name for name, ref in refs.items() if ref.get("snapshot-id") in expired}
+    return sorted(found - now.metadata.refs.keys() - set(journal.refs))
+
+
+def _read(table: Table, path: str) -> dict[str, Any]:
+    try:
+        with table.io.new_input(path).open() as stream:
+            data = json.loads(stream.read())
+    except (FileNotFoundError, ValueError):  # gone by now, or compressed
+        return {}
+    return data if isinstance(data, dict) else {}
