@@ -154,7 +154,7 @@ def maintain(
         print_json(report.to_dict())
     else:
         show_upkeep(console_on(), report)
-    _fail_if(bool(report.failed))
+    _fail_if(not report.is_well)
 
 
 def _fail_if(failed: bool) -> None:

@@ -122,7 +122,8 @@ def show_upkeep(console: Console, report: UpkeepReport) -> None:
         show_orphans(console, report.orphans)
     failed = [f"{step} failed: {message}" for step, message in report.failed.items()]
     left = [f"no budget left for: {', '.join(report.left)}; the next pass goes on"] if report.left else []
-    show_notes(console, [*failed, *left])
+    refused = [f"{step} left out: {message}" for step, message in report.refused.items()]
+    show_notes(console, [*failed, *refused, *left])
 
 
 @contextmanager

@@ -87,11 +87,6 @@ class SizedTable(VersionedTable):
         super().__init__(spark, handle, environment)
 
     @property
-    def name(self) -> str:
-        """`catalog.namespace.table`."""
-        return self._handle.name
-
-    @property
     def policy(self) -> SizePolicy:
         """The policy that holds now: argument over table properties over Iceberg's properties over defaults."""
         return self._handle.load().policy

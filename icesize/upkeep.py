@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from icesize.environment import Environment
-from icesize.errors import CommitStateUnknown, IcesizeError
+from icesize.errors import CommitStateUnknown, IcesizeError, UnsupportedTable
 from icesize.report import Report
 from icesize.table.expiry import ExpiryReport
 from icesize.table.orphans import OrphanReport
+from icesize.table.request import brief
 from icesize.table.rewrite_manifests import ManifestReport
 
 LOG = logging.getLogger("icesize")
@@ -30,9 +31,10 @@ MERGE_SHARE = 0.7
 
 @dataclass(frozen=True)
 class UpkeepReport:
-    """What one pass came to: the report of each step by its name, what failed, and which steps it had no budget for.
+    """What one pass came to: the report of each step by its name, and what became of the others.
 
-    `merges` are one report per round. `bytes_merged` is what they rewrote.
+    `failed` and `refused` (the table does not allow it, `gc.enabled` for one) are step -> why; `left` are steps that
+    there was no budget for. `merges` are one report per round, `bytes_merged` is what they rewrote.
     """
 
     table: str = ""
@@ -41,8 +43,14 @@ class UpkeepReport:
     expiry: ExpiryReport | None = None
     orphans: OrphanReport | None = None
     failed: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     left: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing failed, single files included that could not be deleted."""
+        return not self.failed and not (self.expiry and self.expiry.files_failed)
 
     @property
     def bytes_merged(self) -> int:
@@ -59,6 +67,7 @@ class UpkeepReport:
             "expiry": self.expiry and self.expiry.to_dict(),
             "orphans": self.orphans and self.orphans.to_dict(),
             "failed": dict(self.failed),
+            "refused": dict(self.refused),
             "left": list(self.left),
             "seconds": self.seconds,
         }
@@ -90,6 +99,7 @@ class Upkeep:
         self._bytes_left = budget_bytes
         self._budget_seconds = budget_seconds
         self._failed: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         self._left: list[str] = []
         self._merges: list[Report] = []
 
@@ -101,7 +111,7 @@ class Upkeep:
         orphans = self._step("orphans", self._table.remove_orphan_files)
         return UpkeepReport(
             self._table.name, tuple(self._merges), manifests, expiry, orphans,
-            self._failed, tuple(dict.fromkeys(self._left)), round(self._now() - self._began, 4),
+            self._failed, self._refused, tuple(dict.fromkeys(self._left)), round(self._now() - self._began, 4),
         )  # fmt: skip
 
     def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> Any:
@@ -112,9 +122,12 @@ class Upkeep:
             return work()
         except CommitStateUnknown:
             raise
-        except IcesizeError as error:
-            LOG.warning("maintain %s: %s failed: %s", self._table.name, name, error)
-            self._failed[name] = str(error)
+        except UnsupportedTable as error:
+            self._refused[name] = str(error)
+            return None
+        except Exception as error:  # one step must not keep the others from running
+            LOG.warning("maintain %s: %s failed", self._table.name, name, exc_info=error)
+            self._failed[name] = str(error) if isinstance(error, IcesizeError) else brief(error)
             return None
 
     def _is_late(self, share: float) -> bool:

@@ -17,18 +17,35 @@ from icesize.table.expiry import ExpiryReport, expire
 from icesize.table.handle import Current, TableHandle
 from icesize.table.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.partitions import find_partition, known_snapshot, snapshot_as_of
+from icesize.table.request import readable
 from icesize.table.restore import restore
 from icesize.table.retaining import ExpireOptions
 from icesize.table.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.table.sweep import MAX_CONCURRENT_DELETES, deleter
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
 Partition = Mapping[str, Any]
 """Partition field -> value exactly as `inspect` prints it: `{"hour": "h191"}`; `{}` for an unpartitioned table."""
 Progress = Callable[[int, int], None]
 Outcome = TypeVar("Outcome")
+
+
+class _Loader:
+    """Loads a table again and again, and deletes with the credentials that came with it last."""
+
+    def __init__(self, handle: TableHandle) -> None:
+        self._handle = handle
+        self._table: Table | None = None
+
+    def load(self) -> Table:
+        self._table = self._handle.load().table
+        return self._table
+
+    def delete(self, location: str) -> None:
+        deleter((self._table or self.load()).io)(location)
 
 
 class VersionedTable:
@@ -40,6 +57,11 @@ class VersionedTable:
         self._environment = environment
         self._lock = threading.RLock()
         self._changes = ChangeReader()
+
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+        return self._handle.name
 
     def versions(self, partition: Partition | None = None) -> list[history.Version]:
         """Versions of a partition, newest first; of every partition when none is given.
@@ -80,7 +102,9 @@ class VersionedTable:
             current = self._handle.load()
             known_snapshot(current.table.metadata, snapshot_id)
             key = self._key(current, partition)
-            return self._seen(restore(self._handle, current, key, snapshot_id, self._environment))
+            with readable(current.name):
+                report = restore(self._handle, current, key, snapshot_id, self._environment)
+            return self._seen(report)
 
     def expire_snapshots(
         self,
@@ -124,9 +148,9 @@ class VersionedTable:
         when metadata of another table lies in the location, or when it cannot be listed whole.
         """
         with self._lock:
-            current = self._handle.load()
+            loader = _Loader(self._handle)
             search = OrphanSearch(
-                current.name, lambda: self._handle.load().table, deleter(current.table.io), self._environment,
+                self.name, loader.load, loader.delete, self._environment,
                 max_concurrent_deletes=max_concurrent_deletes, progress=progress,
             )  # fmt: skip
             return search.run(older_than // timedelta(milliseconds=1), dry_run)
@@ -139,7 +163,8 @@ class VersionedTable:
     def _versions(
         self, current: Current, partition: Partition | None
     ) -> tuple[PartitionKey | None, list[history.Version]]:
-        found = history.versions(current.table.metadata, current.table.io, self._changes)
+        with readable(current.name):
+            found = history.versions(current.table.metadata, current.table.io, self._changes)
         if partition is None:
             return None, found
         key = find_partition(current.table.metadata, {v.key for v in found}, partition)

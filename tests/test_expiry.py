@@ -264,9 +264,9 @@ def test_a_run_that_dies_is_finished_by_the_next(catalog: Catalog, point: str) -
     def die() -> None:
         reached.append(point)
         if point == "after-swap" or len(reached) == 3:
-            raise FailpointReached(point)
+            raise KeyboardInterrupt
 
-    with armed(point, die), pytest.raises(FailpointReached):
+    with armed(point, die), pytest.raises(KeyboardInterrupt):
         run_expiry(catalog, retain_last=1)
     assert len(catalog.load_table("db.t").metadata.snapshots) == 2
     run_expiry(catalog, retain_last=1)
@@ -410,7 +410,7 @@ def test_a_catalog_that_lags_deletes_nothing_yet(lake: Catalog) -> None:
     journal = Journal.read(stale.io, location)
     assert journal is not None
     swept = Sweeper(lambda: stale, 8, lambda done, total: None).run(journal, location)
-    assert swept.stopped.startswith("the catalog still shows snapshots that have expired")
+    assert swept.stopped.startswith("the catalog shows another state than that of this expiry")
     assert swept.deleted == {}
     run_expiry(lake, retain_last=1)
     assert_clean(lake.load_table("db.t"))

@@ -101,7 +101,10 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
         except BaseException as error:
             if not self.in_flight and self.lost is None and not self.unknown:
                 self.clean()
-            if self.unknown and isinstance(error, IcesizeError):
+            # an attempt whose answer was lost may still land, whatever has stopped the one after it
+            if isinstance(error, IcesizeError) and self.unknown:
+                raise self._undecided(error) from error
+            if not isinstance(error, IcesizeError) and isinstance(error, Exception) and (self.unknown or self.lost):
                 raise self._undecided(error) from error
             raise
         return result

@@ -35,11 +35,9 @@ class Candidates:
 
     by_kind: dict[str, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
 
-    def without(self, reachable: Reachable) -> Candidates:
-        """Those that nothing reaches."""
-        return Candidates(
-            {kind: {p: n for p, n in files.items() if p not in reachable} for kind, files in self.by_kind.items()}
-        )
+    def where(self, wanted: Callable[[str], bool]) -> Candidates:
+        """Those whose location is wanted."""
+        return Candidates({kind: {p: n for p, n in files.items() if wanted(p)} for kind, files in self.by_kind.items()})
 
     def __len__(self) -> int:
         return sum(len(files) for files in self.by_kind.values())
@@ -71,7 +69,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
             for kind, path, size_bytes in entries:
                 found.by_kind[kind][path] = size_bytes
     found.by_kind["other_files"].update(dict.fromkeys(journal.files, 0))
-    return found.without(kept)
+    return found.where(lambda path: path not in kept)
 
 
 def _manifests(expired: Expired, io: FileIO, known: Callable[[str], bool]) -> list[ManifestFile]:

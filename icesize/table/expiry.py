@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icesize.environment import Environment, Stopwatch
@@ -17,9 +17,12 @@ from icesize.table.ownership import check_alone
 from icesize.table.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.reachable import Reachable
 from icesize.table.readers import Reader
+from icesize.table.request import brief, readable
 from icesize.table.retaining import ExpireOptions
 from icesize.table.sweep import MAX_CONCURRENT_DELETES
 from icesize.table.sweeping import Deletions, Sweeper, due_files
+
+LOG = logging.getLogger("icesize")
 
 GC_ENABLED = "gc.enabled"
 """Iceberg's table property that forbids, when false, to delete files that other tables may share."""
@@ -93,19 +96,50 @@ def expire(
     check_alone(current.table)
     readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(options, current.policy, readers, environment.now_ms(), environment.new_id())
-    if dry_run:
+    with readable(current.name):
+        # before the lock is taken, as it reads manifests; they are remembered
         decision = expiry.decide(PyIcebergLoaded(current.table))
-        deletions = _would_delete(current, decision)
-    else:
-        with commit_lock or nullcontext():
-            decision = handle.change(current, expiry, environment)
+        deletions = _would_delete(current, decision) if dry_run else Deletions()
+    if not dry_run:
+        decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
-        deletions = Deletions()
-        if decision.journal:
-            sweeper = Sweeper(lambda: handle.load().table, max_concurrent_deletes, progress)
-            deletions = sweeper.run(decision.journal, decision.journal_location, expiry.journals)
+        sweeper = Sweeper(lambda: handle.load().table, max_concurrent_deletes, progress)
+        deletions = _sweep(sweeper, decision, expiry)
         watch.lap("delete")
     return _report(current, decision, deletions, watch.seconds, dry_run)
+
+
+def _commit(
+    handle: TableHandle,
+    current: Current,
+    expiry: Expiry,
+    environment: Environment,
+    commit_lock: threading.Lock | None,
+) -> Decision:
+    """The commit, under the lock of the stream's batches; between two attempts these may commit."""
+    if commit_lock is None:
+        return handle.change(current, expiry, environment)
+
+    def pause(seconds: float) -> None:
+        commit_lock.release()
+        try:
+            environment.sleep(seconds)
+        finally:
+            commit_lock.acquire()
+
+    with commit_lock:
+        return handle.change(current, expiry, replace(environment, sleep=pause))
+
+
+def _sweep(sweeper: Sweeper, decision: Decision, expiry: Expiry) -> Deletions:
+    """Delete what the expiry made unreachable. It has landed: what hinders the deleting is told in the report."""
+    if not decision.journal or decision.journal_location is None:
+        return Deletions()
+    try:
+        return sweeper.run(decision.journal, decision.journal_location, expiry.journals)
+    except Exception as error:  # of whatever catalog and storage are reached by
+        LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
+        return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry goes on")
 
 
 def expire_by_own_rules(
@@ -126,16 +160,17 @@ def check_may_delete(current: Current) -> None:
 
 
 def _would_delete(current: Current, decision: Decision) -> Deletions:
-    table, kept = current.table, Reachable()
-    kept.add_metadata(table.metadata, table.metadata_location)
-    stays = [s for s in table.metadata.snapshots if s.snapshot_id in decision.retention.kept]
-    kept.add_snapshots(stays, table.io)
-    due, outside = due_files(table, decision.journal, kept)
-    return Deletions(
-        deleted={kind: len(files) for kind, files in due.by_kind.items() if files},
-        bytes_deleted=sum(n for files in due.by_kind.values() for n in files.values()),
-        outside=outside,
-    )
+    table, kept, stays = current.table, Reachable(), decision.retention.kept
+    statistics = {
+        "statistics": [s for s in table.metadata.statistics if s.snapshot_id in stays],
+        "partition_statistics": [s for s in table.metadata.partition_statistics if s.snapshot_id in stays],
+    }
+    kept.add_metadata(table.metadata.model_copy(update=statistics), table.metadata_location)
+    kept.add_snapshots([s for s in table.metadata.snapshots if s.snapshot_id in stays], table.io)
+    due, deletions = due_files(table, decision.journal, kept)
+    deletions.deleted = {kind: len(files) for kind, files in due.by_kind.items() if files}
+    deletions.bytes_deleted = sum(n for files in due.by_kind.values() for n in files.values())
+    return deletions
 
 
 def _report(
@@ -147,6 +182,9 @@ def _report(
         notes.append(f"could not delete {deletions.first_failure}; the next expiry tries again")
     if deletions.outside:
         notes.append(f"left alone outside of the table's folders: {count_words(deletions.outside, 'file')}")
+    if deletions.unaddressable:
+        files = count_words(deletions.unaddressable, "file")
+        notes.append(f"left alone: {files} by whose name (one of ?#*[ in it) another file could be deleted")
     return ExpiryReport(
         table=current.name,
         dry_run=dry_run,

@@ -33,6 +33,7 @@ from icesize.planning.retention import Retention
 from icesize.policy import SizePolicy
 from icesize.table.contents import ChangeReader
 from icesize.table.journal import JOURNAL, Journal
+from icesize.table.lost_refs import LOST_REFS, lost_refs
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.readers import Reader, positions_in, stranded
 from icesize.table.retaining import ExpireOptions, retention_of
@@ -86,6 +87,7 @@ class Expiry:
     run_id: str
     changes: ChangeReader = field(default_factory=ChangeReader)
     _tried: dict[str, Decision] = field(default_factory=dict)
+    _on: PyIcebergLoaded | None = None
 
     @property
     def advice(self) -> str:
@@ -98,11 +100,16 @@ class Expiry:
         return tuple(self._tried)
 
     def found(self, loaded: PyIcebergLoaded) -> Decision | None:
-        """The decision that landed: its journal is the table's, or its snapshots are gone by whoever's hand."""
-        present = {s.snapshot_id for s in loaded.table.metadata.snapshots}
+        """The decision that landed: its journal is the table's, or its snapshots are gone by whoever's hand.
+
+        That they are not there proves nothing of a state from before they were made, which a catalog that lags shows.
+        """
         named = self._tried.get(loaded.properties.get(JOURNAL, ""))
+        if named is not None or self._on is None or not loaded.later_than(self._on):
+            return named
+        present = {s.snapshot_id for s in loaded.table.metadata.snapshots}
         gone = (d for d in self._tried.values() if d.retention.expired and present.isdisjoint(d.retention.expired))
-        return named or next(gone, None)
+        return next(gone, None)
 
     def decide(self, loaded: PyIcebergLoaded) -> Decision:
         """What would be done to this state; reads metadata only.
@@ -114,17 +121,21 @@ class Expiry:
         positions, notes = positions_in(metadata, self.readers, self.options.force)
         retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
         notes += stranded(self.readers, retention.expired)
-        unfinished = Journal.read(io, metadata.properties.get(JOURNAL))
+        location = metadata.properties.get(JOURNAL)
+        unfinished = Journal.read(io, location)
+        if unfinished and location and (lost := lost_refs(loaded.table, unfinished, location)):
+            notes.append(LOST_REFS.format(", ".join(lost)))
+            unfinished = None
         journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
-        return Decision(retention, journal, notes=tuple(notes))
+        return Decision(retention, journal, location if unfinished else None, tuple(notes))
 
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, Decision]:
         """Write the journal; the swap asserts the table's refs one by one."""
         decision = self.decide(loaded)
         metadata, io = loaded.table.metadata, loaded.table.io
         if not decision.changes(metadata):
-            unfinished = metadata.properties.get(JOURNAL) if decision.journal else None
-            return None, replace(decision, journal_location=unfinished)
+            return None, decision
+        self._on = loaded
         written = []
         if decision.retention.expired:
             # named by the attempt: one whose answer was lost may still land, with its own journal

@@ -65,9 +65,12 @@ class Journal:
         if other is None or other.table_uuid != self.table_uuid:
             return self
         known = {e.snapshot_id for e in self.expired}
+        # manifests of an unfinished expiry may be gone already, so they explain nothing about the snapshots after them
+        gone = {e.snapshot_id for e in other.expired}
+        mine = (replace(e, parent_id=None) if e.parent_id in gone else e for e in self.expired)
         return replace(
             self,
-            expired=(*self.expired, *(e for e in other.expired if e.snapshot_id not in known)),
+            expired=(*mine, *(e for e in other.expired if e.snapshot_id not in known)),
             files=tuple(dict.fromkeys((*self.files, *other.files))),
         )
 

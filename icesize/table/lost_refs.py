@@ -13,6 +13,11 @@ from pyiceberg.table import Table
 
 from icesize.table.journal import JOURNAL, Journal
 
+LOST_REFS = (
+    "while snapshots were being expired somebody made {} on one of them, and the catalog removed both: no file was "
+    "deleted, so an older metadata file still leads to the snapshot; orphan cleanup removes what nobody wants back"
+)
+
 
 def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
     """Names of refs that another writer made on a snapshot while it was being expired, as the table's log tells.

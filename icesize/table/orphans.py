@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.environment import Environment, Stopwatch
-from icesize.errors import IcesizeError, TableError
+from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.planning.words import count_words, size_words
 from icesize.table.listing import Listed, Lister, list_files, storage_now_ms
 from icesize.table.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
@@ -135,7 +135,7 @@ class OrphanSearch:
 
     def _check(self, table: Table) -> str:
         if table.metadata.properties.get("gc.enabled", "true").lower() == "false":
-            raise TableError(
+            raise UnsupportedTable(
                 f"Cannot remove orphan files of '{self.name}': 'gc.enabled' is false, so its files may be needed by "
                 "others",
                 table=self.name,

@@ -34,13 +34,22 @@ def is_metadata_file(location: str) -> bool:
     return location.endswith(_METADATA)
 
 
-def check_metadata_files(io: FileIO, uuid: str, locations: Iterable[str]) -> None:
-    """Refuse when one of these metadata files is another table's, or nobody can say whose.
+def check_metadata_files(io: FileIO, uuid: str, locations: Iterable[str], unreadable: bool = False) -> None:
+    """Refuse when one of these metadata files is another table's, or nobody can say whose (unless `unreadable`).
 
     Raises TableError that names the file. A file that is gone by now is no reason.
     """
+
+    def owner(location: str) -> str | None:
+        try:
+            return _owner(io, location)
+        except TableError:
+            if unreadable:
+                return None
+            raise
+
     with ThreadPoolExecutor(_READERS) as pool:
-        for location, found in pool.map(lambda each: (each, _owner(io, each)), locations):
+        for location, found in pool.map(lambda each: (each, owner(each)), locations):
             if found is not None and found.lower() != uuid.lower():
                 raise TableError(
                     f"Cannot tell whose files are whose: {location} is metadata of another table ({found}), whose "
@@ -52,13 +61,15 @@ def check_metadata_files(io: FileIO, uuid: str, locations: Iterable[str]) -> Non
 def check_alone(table: Table, lister: Lister = list_files) -> None:
     """Refuse when metadata of another table lies where this table keeps its own; raises TableError as above.
 
-    Metadata files that the table's log names are its own and are not opened.
+    Metadata files that the table's log names are its own and are not opened. One that cannot be read, perhaps being
+    written now, is no reason here: what is deleted is what the table itself referred to.
     """
     metadata = table.metadata
     own = {normalised(entry.metadata_file) for entry in metadata.metadata_log} | {normalised(table.metadata_location)}
     folder = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
     found = (file.location for file in lister(table.io, folder) if is_metadata_file(file.location))
-    check_metadata_files(table.io, str(metadata.table_uuid), (each for each in found if normalised(each) not in own))
+    others = (each for each in found if normalised(each) not in own)
+    check_metadata_files(table.io, str(metadata.table_uuid), others, unreadable=True)
 
 
 def _owner(io: FileIO, location: str) -> str | None:

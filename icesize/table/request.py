@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from icesize.errors import IcesizeError
+from icesize.errors import IcesizeError, TableError
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
 from icesize.table.ledger import LedgerEntry
@@ -141,6 +142,23 @@ class Committer(Protocol[LoadedT, StagedT]):
     def swap(self, loaded: LoadedT, staged: StagedT) -> None: ...
     def discard(self, staged: StagedT) -> None: ...
     def delete_data_files(self, paths: Iterable[str]) -> None: ...
+
+
+@contextmanager
+def readable(table: str) -> Iterator[None]:
+    """Inside, what storage raises while manifests of a table are read becomes TableError.
+
+    Mostly somebody's expiry has taken a snapshot between our look at the table and our reading of it.
+    """
+    try:
+        yield
+    except IcesizeError:
+        raise
+    except Exception as error:  # of whatever the storage is reached by
+        raise TableError(
+            f"Cannot read the history of '{table}': {brief(error)}; if snapshots were expired meanwhile, try again",
+            table=table,
+        ) from error
 
 
 def brief(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -90,6 +90,7 @@ class Restoration:
             raise TableError(
                 f"{self.cannot(table)}: it had no files there; it did not exist yet, or was empty", table=self._name
             )
+        self._check_specs(table, version, head)
         self._check_deletes(table, version, head)
         self._check_files(table, then)
         return Difference(version, removed=_surplus(now, then), readded=_surplus(then, now))
@@ -115,6 +116,28 @@ class Restoration:
         manifests = [m for m in snapshot.manifests(io) if m.content == ManifestContent.DELETES]
         index = DeleteIndex.of(io, manifests)
         return {_identity(e) for e in (*index.by_partition.get(self.partition, ()), *index.everywhere)}
+
+    def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
+        """Files of other specs are the same: rows of the partition may have moved between them and it."""
+        then, now = self._of_other_specs(table.io, version), self._of_other_specs(table.io, head) if head else {}
+        old, new = (
+            {_identity(e) for path in some.keys() - others.keys() for e in read_entries(table.io, some[path])}
+            for some, others in ((then, now), (now, then))
+        )
+        if old != new:
+            raise UnsupportedTable(
+                f"{self.cannot(table)}: files of other partition specs have changed since, and rows of the partition "
+                "may have moved between them and it. Read that version and write the rows again instead",
+                table=self._name,
+            )
+
+    def _of_other_specs(self, io: FileIO, snapshot: Snapshot) -> dict[str, ManifestFile]:
+        """Data manifests of other partition specs, by path."""
+        return {
+            manifest.manifest_path: manifest
+            for manifest in snapshot.manifests(io)
+            if manifest.content == ManifestContent.DATA and manifest.partition_spec_id != self.partition.spec_id
+        }
 
     def _check_deletes(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         then, now = self._deletes(table.io, version), self._deletes(table.io, head) if head else set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -88,10 +89,9 @@ def _property(properties: Mapping[str, str], key_and_default: tuple[str, Default
     value = properties.get(key)
     if value is None:
         return default
-    try:
-        return int(value)
-    except ValueError:
-        raise PolicyError(f"'{key}' ({value!r}) must be a whole number", key=key, value=value) from None
+    if not re.fullmatch(r"\d+", value, re.ASCII):
+        raise PolicyError(f"'{key}' ({value!r}) must be a whole number >= 0", key=key, value=value)
+    return int(value)
 
 
 def retention_of(

@@ -14,20 +14,14 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.table.expired_files import Candidates, candidates_of, old_metadata_files
-from icesize.table.journal import Journal
-from icesize.table.locations import FOLDER_PROPERTIES, is_inside
-from icesize.table.lost_refs import lost_refs
+from icesize.table.journal import JOURNAL, Journal
+from icesize.table.locations import FOLDER_PROPERTIES, is_addressable, is_inside
+from icesize.table.lost_refs import LOST_REFS, lost_refs
 from icesize.table.reachable import Reachable, read_reachable
 from icesize.table.sweep import deleter, is_missing, sweep
 
 BUNCH = 1_000
 """Files between two looks at the table, as in Iceberg's bulk deletes."""
-
-
-_LOST = (
-    "while snapshots were being expired somebody made {} on one of them, and the catalog removed both: no file was "
-    "deleted, so an older metadata file still leads to the snapshot; orphan cleanup removes what nobody wants back"
-)
 
 
 @dataclass
@@ -37,6 +31,7 @@ class Deletions:
     deleted: dict[str, int] = field(default_factory=dict)
     bytes_deleted: int = 0
     outside: int = 0
+    unaddressable: int = 0
     failed: tuple[str, ...] = ()
     first_failure: str = ""
     stopped: str = ""
@@ -48,19 +43,18 @@ def own_folders(table: Table) -> list[str]:
     return [table.location(), *(properties[key] for key in FOLDER_PROPERTIES if key in properties)]
 
 
-def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidates, int]:
-    """Files to delete, and how many lie outside of the table's folders: they may be somebody else's and stay."""
+def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidates, Deletions]:
+    """Files to delete, and how many are left alone.
+
+    Those outside of the table's folders may be somebody else's; by some names PyIceberg would delete another file.
+    """
     ids = (s.snapshot_id for s in table.metadata.snapshots)
     found = candidates_of(journal, kept, ids, table.io)
     found.by_kind["metadata_files"].update(dict.fromkeys(old_metadata_files(table.metadata, table.io), 0))
     folders = own_folders(table)
-    inside = Candidates(
-        {
-            kind: {path: size for path, size in files.items() if any(is_inside(path, f) for f in folders)}
-            for kind, files in found.by_kind.items()
-        }
-    )
-    return inside, len(found) - len(inside)
+    inside = found.where(lambda path: any(is_inside(path, folder) for folder in folders))
+    due = inside.where(is_addressable)
+    return due, Deletions(outside=len(found) - len(inside), unaddressable=len(inside) - len(due))
 
 
 @dataclass
@@ -73,43 +67,35 @@ class Sweeper:
     progress: Callable[[int, int], None]
     _total: int = 0
 
-    def run(self, journal: Journal, journal_location: str | None, others: Iterable[str] = ()) -> Deletions:
+    def run(self, journal: Journal, journal_location: str, others: Iterable[str] = ()) -> Deletions:
         """Delete what nothing reaches, then the journal and `others`, which attempts left that did not land.
 
         Raises when the table's own files cannot be read.
         """
         table = self.reload()
-        swept = Deletions()
-        if why := _not_yet(table, journal):
-            swept.stopped = why
-            return swept
-        if journal_location is not None and (lost := lost_refs(table, journal, journal_location)):
-            swept.stopped = _LOST.format(", ".join(lost))
+        if why := _not_yet(table, journal, journal_location):
+            return Deletions(stopped=why)
+        if lost := lost_refs(table, journal, journal_location):
             # for good: the next expiry must not delete them either
             sweep([journal_location], deleter(table.io), 1)
-            return swept
+            return Deletions(stopped=LOST_REFS.format(", ".join(lost)))
         kept = read_reachable(table.metadata, table.metadata_location, table.io)
-        due, swept.outside = due_files(table, journal, kept)
+        due, swept = due_files(table, journal, kept)
         self._total = len(due)
         for kind, files in due.by_kind.items():
             for bunch in _bunches(files):
                 failpoints.reach("before-delete")
-                if not self._still_the_table(journal, kept, swept):
+                # again: what has become reachable since stays, and credentials are fresh
+                table = self.reload()
+                if why := _not_yet(table, journal, journal_location):
+                    swept.stopped = why
                     return swept
+                kept.add_snapshots(table.metadata.snapshots, table.io)
+                kept.add_metadata(table.metadata, table.metadata_location)
                 self._delete(table, kind, {p: n for p, n in bunch.items() if p not in kept}, swept)
         self._close(table, journal, journal_location, swept)
         sweep((path for path in others if path != journal_location), deleter(table.io), 1)
         return swept
-
-    def _still_the_table(self, journal: Journal, kept: Reachable, swept: Deletions) -> bool:
-        """Look again: what has become reachable since stays."""
-        table = self.reload()
-        if str(table.metadata.table_uuid) != journal.table_uuid:
-            swept.stopped = "the table was dropped and created again meanwhile: the rest was left alone"
-            return False
-        kept.add_snapshots(table.metadata.snapshots, table.io)
-        kept.add_metadata(table.metadata, table.metadata_location)
-        return True
 
     def _delete(self, table: Table, kind: str, files: dict[str, int], swept: Deletions) -> None:
         delete = deleter(table.io)
@@ -132,22 +118,25 @@ class Sweeper:
         swept.failed += tuple(sorted(failed))
         swept.first_failure = swept.first_failure or result.first_failure
 
-    def _close(self, table: Table, journal: Journal, location: str | None, swept: Deletions) -> None:
-        if location is None:
-            return
+    def _close(self, table: Table, journal: Journal, location: str, swept: Deletions) -> None:
         if swept.failed:
             Journal(journal.table_uuid, files=swept.failed).write(table.io, location)
         else:
             sweep([location], deleter(table.io), 1)
 
 
-def _not_yet(table: Table, journal: Journal) -> str:
-    """Why nothing of this journal may be deleted from what the catalog shows; empty when all is well."""
+def _not_yet(table: Table, journal: Journal, location: str) -> str:
+    """Why nothing of this journal may be deleted from what the catalog shows; empty when all is well.
+
+    The table naming this journal proves that the state is not from before the expiry. A later expiry names its own,
+    and has taken this one over.
+    """
     if str(table.metadata.table_uuid) != journal.table_uuid:
-        return "the table was dropped and created again: nothing was deleted"
+        return "the table was dropped and created again: no file of it was deleted"
     expired = {each.snapshot_id for each in journal.expired}
-    if any(snapshot.snapshot_id in expired for snapshot in table.metadata.snapshots):
-        return "the catalog still shows snapshots that have expired: nothing was deleted, the next expiry goes on"
+    shows_them = any(snapshot.snapshot_id in expired for snapshot in table.metadata.snapshots)
+    if shows_them or table.metadata.properties.get(JOURNAL) != location:
+        return "the catalog shows another state than that of this expiry: the next one deletes what is left"
     return ""
 
 
