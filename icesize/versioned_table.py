@@ -102,9 +102,7 @@ class VersionedTable:
             current = self._handle.load()
             known_snapshot(current.table.metadata, snapshot_id)
             key = self._key(current, partition)
-            with readable(current.name):
-                report = restore(self._handle, current, key, snapshot_id, self._environment)
-            return self._seen(report)
+            return self._seen(restore(self._handle, current, key, snapshot_id, self._environment))
 
     def expire_snapshots(
         self,

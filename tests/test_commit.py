@@ -17,7 +17,7 @@ from icesize.table.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
-from tests.fake_catalog import ENTRY, PART, VICTIMS, FakeCatalog, State, request, written
+from tests.fake_catalog import ENTRY, PART, VICTIMS, FakeCatalog, FakeLoaded, State, request, written
 from tests.tables import FakeTime
 
 OURS = {"new", "m0", "m1"}
@@ -647,3 +647,39 @@ def test_two_threads_with_one_batch_land_it_once() -> None:
     assert sorted(o.already_committed for o in outcomes) == [False, True]
     assert len(catalog.state.live & {"new", "b-new"}) == 1
     assert catalog.data & {"new", "b-new"} == catalog.state.live & {"new", "b-new"}
+
+
+def test_storage_that_fails_after_a_lost_answer_leaves_the_outcome_unknown() -> None:
+    """The next attempt cannot be staged, and the first lands late: no known failure, and nothing of it deleted."""
+    catalog = FakeCatalog()
+    catalog.answers = ["late"]
+
+    def disk_full() -> None:
+        if catalog.attempts:
+            raise OSError("disk full")
+
+    catalog.on_stage = disk_full
+    with pytest.raises(CommitStateUnknown, match=r"Cannot tell whether the commit landed: OSError: disk full\."):
+        run(catalog)
+    catalog.land_late()
+    assert catalog.state.live == OURS <= catalog.data
+    assert catalog.manifests == {"manifest-1"}
+
+
+def test_storage_that_fails_after_a_false_conflict_leaves_the_outcome_unknown() -> None:
+    """Told 409 though it has landed, and the history cannot be read to find that: no known failure."""
+
+    class Unreadable(FakeLoaded):
+        def snapshots_of(self, run_id: str) -> list[tuple[int, str]]:
+            raise OSError("connection reset")
+
+    class Failing(FakeCatalog):
+        def load(self) -> FakeLoaded:
+            return Unreadable(self.state) if self.attempts else super().load()
+
+    catalog = Failing()
+    catalog.answers = ["lie"]
+    with pytest.raises(CommitStateUnknown, match=r"Cannot tell whether the commit landed: OSError: connection reset\."):
+        run(catalog)
+    assert catalog.state.live == OURS <= catalog.data
+    assert catalog.manifests == {"manifest-1"}

@@ -321,7 +321,7 @@ def test_a_tag_that_comes_in_between_is_respected(catalog: Catalog) -> None:
     """A tag made while the expiry runs keeps its snapshot: the commit asserts, the expiry decides anew."""
     table = history(catalog)
     first = table.metadata.snapshots[0].snapshot_id
-    tagged = []
+    tagged: list[int] = []
 
     def tag() -> None:
         if not tagged:
@@ -347,7 +347,7 @@ def test_a_tag_that_comes_in_between_is_respected(catalog: Catalog) -> None:
 def test_a_batch_in_between_is_kept_whole(catalog: Catalog) -> None:
     """An append during the expiry moves a ref: it is decided anew, and the new rows stay."""
     history(catalog)
-    done = []
+    done: list[int] = []
 
     def rival() -> None:
         if not done:

@@ -490,3 +490,38 @@ def test_an_interrupted_restore_removes_its_tag(catalog: Catalog) -> None:
     with before_swap(2, stop), pytest.raises(KeyboardInterrupt):
         restored(catalog, snapshot_id)
     unchanged(catalog, before)
+
+
+def test_rows_that_moved_to_another_spec_are_refused(lake: SqlCatalog) -> None:
+    """A rival has rewritten old files into the current spec: without the new ones their rows would be lost."""
+    make_table(lake, {})
+    append(lake, [1, 2])
+    with lake.load_table("db.t").update_spec() as update:
+        update.add_identity("kind")
+    snapshot_id = append(lake, [3]).metadata.current_snapshot_id
+    assert snapshot_id is not None
+    table = lake.load_table("db.t")
+    table.overwrite(table.scan().to_arrow())
+    before = lake.load_table("db.t")
+    with pytest.raises(UnsupportedTable, match="files of other partition specs have changed since"):
+        restored(lake, snapshot_id, PartitionKey(1, ("a",)))
+    unchanged(lake, before)
+    assert ids_of(lake) == [1, 2, 3]
+
+
+def test_a_spec_that_came_back_is_refused(lake: SqlCatalog) -> None:
+    """Newer rows lie under the spec that held in between, out of reach of a restore by files of the first."""
+    make_table(lake)
+    snapshot_id = append(lake, [1]).metadata.current_snapshot_id
+    assert snapshot_id is not None
+    with lake.load_table("db.t").update_spec() as update:
+        update.add_field("id", "bucket[4]", "id_bucket")
+    append(lake, [2])
+    with lake.load_table("db.t").update_spec() as update:
+        update.remove_field("id_bucket")
+    before = append(lake, [3])
+    assert before.metadata.default_spec_id == A.spec_id
+    with pytest.raises(UnsupportedTable, match="files of other partition specs have changed since"):
+        restored(lake, snapshot_id)
+    unchanged(lake, before)
+    assert ids_of(lake) == [1, 2, 3]

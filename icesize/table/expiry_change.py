@@ -127,6 +127,9 @@ class Expiry:
             notes.append(LOST_REFS.format(", ".join(lost)))
             unfinished = None
         journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
+        if unfinished and location and retention.expired:
+            # a new journal takes its place, and nobody will look for it again
+            journal = replace(journal, files=(*journal.files, location))
         return Decision(retention, journal, location if unfinished else None, tuple(notes))
 
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, Decision]:

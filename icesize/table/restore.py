@@ -34,7 +34,7 @@ from icesize.table.handle import Current, TableHandle
 from icesize.table.history import Version, versions
 from icesize.table.partitions import known_snapshot
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
-from icesize.table.request import RUN_ID, brief
+from icesize.table.request import RUN_ID, brief, readable
 from icesize.table.restoration import Difference, Restoration
 from icesize.table.snapshots import SnapshotBuilder, move_main
 
@@ -59,13 +59,14 @@ def restore(
     watch = Stopwatch(environment)
     run_id = environment.new_id()
     work = Restoration(current.name, partition, snapshot_id)
-    planned = work.difference(current.table)
+    with readable(current.name):
+        planned = work.difference(current.table)
+        # read before anything is committed: an expiry may take the older snapshots meanwhile
+        undone = _batches_undone(current.table, partition, planned.version)
     watch.lap("plan")
     if not planned.removed and not planned.readded:
         same = f"{work.label(current.table)} is what it was at snapshot {snapshot_id}"
         return Report(table=current.name, notes=(*current.warnings, same), seconds=_rounded(watch))
-    # before anything is committed: an expiry may take the older snapshots meanwhile
-    undone = _batches_undone(current.table, partition, planned.version)
     tag = TAG_PREFIX + run_id
     handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
     try:
