@@ -84,7 +84,9 @@ def _order(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "values"), CASES, ids=lambda x: str(x) if isinstance(x, IcebergType) else "")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_counts_and_bounds_hold_for_every_value(
     tmp_path: Path, kind: PrimitiveType, values: st.SearchStrategy[Any], data: st.DataObject

@@ -45,7 +45,9 @@ from icesize.parquet.write import write_rows
 from icesize.planning.layout import PartitionKey
 from tests.parquet_tools import NAMES, append, catalog_in, schema_of, settings_of, spec_of
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 _INT32 = st.integers(-(2**31), 2**31 - 1)
 _INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -148,7 +148,9 @@ def _nested(kind: Any, *more: NestedField) -> Schema:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(rows=_ROWS, evolve=st.booleans())
 def test_null_lists_and_maps_of_structs_stay_null(tmp_path: Path, rows: list[dict[str, Any]], evolve: bool) -> None:
     """NULL never becomes empty nor the reverse, with and without a cast inside (PyIceberg's own reader loses these)."""

@@ -363,7 +363,9 @@ _ROW = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(rows=st.lists(_ROW, min_size=1, max_size=6), cut=st.integers(0, 5))
 def test_nested_rows_survive_with_every_null(tmp_path: Path, rows: list[dict[str, Any]], cut: int) -> None:
     """NULL, empty and filled structs, lists and maps come back as they went in, also from sliced batches."""
