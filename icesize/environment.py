@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -18,6 +18,11 @@ class Environment:
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
 
 
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds to a tenth of a millisecond, as reports give them."""
+    return {phase: round(value, 4) for phase, value in seconds.items()}
+
+
 class Stopwatch:
     """Seconds per phase of one call, and in `total`."""
 
@@ -25,6 +30,11 @@ class Stopwatch:
         self._now = environment.monotonic
         self._began = self._last = self._now()
         self.seconds: dict[str, float] = {}
+
+    @property
+    def rounded(self) -> dict[str, float]:
+        """The same as reports give it."""
+        return rounded(self.seconds)
 
     def lap(self, phase: str) -> float:
         """End a phase that began with the last lap; returns its seconds."""

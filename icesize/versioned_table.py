@@ -87,9 +87,10 @@ class VersionedTable:
 
         current = self._handle.load()
         metadata = current.table.metadata
-        chosen = snapshot_as_of(metadata, as_of) if as_of is not None else snapshot_id
-        known_snapshot(metadata, int(chosen or 0))
-        return read_version(self._spark, current, self._key(current, partition), int(chosen or 0))
+        if as_of is not None:
+            snapshot_id = snapshot_as_of(metadata, as_of)
+        version = known_snapshot(metadata, snapshot_id or 0)
+        return read_version(self._spark, current, self._key(current, partition), version.snapshot_id)
 
     def restore(self, partition: Partition, snapshot_id: int) -> Report:
         """Make a partition what it was at a snapshot, in one `overwrite` commit that moves no data.

@@ -420,6 +420,10 @@ def test_names_alone_are_no_doubt(needed: str) -> None:
     reachable.add_metadata(new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "s3://x/y", {}), needed)
     suspects = ["s3://bucket/lake/t/data/k=1/a.parquet", "s3://bucket/lake/t/data/b.parquet"]
     check_spelling("s3://bucket/lake/t", reachable, suspects)
+    # it is the path that makes the doubt
+    same_path = f"s3://mirror/{needed.split('/', 3)[3]}"
+    with pytest.raises(TableError, match="may be the same file under another name"):
+        check_spelling("s3://mirror", reachable, [same_path])
 
 
 def test_parent_segments_in_metadata_are_refused(lake: SqlCatalog, search: Search) -> None:

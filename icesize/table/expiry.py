@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from icesize.environment import Environment, Stopwatch
+from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import UnsupportedTable
 from icesize.planning.words import count_words, size_words
 from icesize.table.expiry_change import Decision, Expiry
 from icesize.table.handle import Current, TableHandle
-from icesize.table.ownership import check_alone
+from icesize.table.ownership import GC_ENABLED, check_alone, owns_its_files
 from icesize.table.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.reachable import Reachable
 from icesize.table.readers import Reader
@@ -23,9 +23,6 @@ from icesize.table.sweep import MAX_CONCURRENT_DELETES
 from icesize.table.sweeping import Deletions, Sweeper, due_files
 
 LOG = logging.getLogger("icesize")
-
-GC_ENABLED = "gc.enabled"
-"""Iceberg's table property that forbids, when false, to delete files that other tables may share."""
 
 Progress = Callable[[int, int], None]
 
@@ -95,12 +92,12 @@ def expire(
     check_may_delete(current)
     check_alone(current.table)
     readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
-    expiry = Expiry(options, current.policy, readers, environment.now_ms(), environment.new_id())
-    with readable(current.name):
-        # before the lock is taken, as it reads manifests; they are remembered
+    expiry = Expiry(current.name, options, current.policy, readers, environment.now_ms(), environment.new_id())
+    if dry_run:
         decision = expiry.decide(PyIcebergLoaded(current.table))
-        deletions = _would_delete(current, decision) if dry_run else Deletions()
-    if not dry_run:
+        with readable(current.name):
+            deletions = _would_delete(current, decision)
+    else:
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
         sweeper = Sweeper(lambda: handle.load().table, max_concurrent_deletes, progress)
@@ -119,6 +116,9 @@ def _commit(
     """The commit, under the lock of the stream's batches; between two attempts these may commit."""
     if commit_lock is None:
         return handle.change(current, expiry, environment)
+
+    # before the lock is taken, as it reads manifests; they are remembered
+    expiry.decide(PyIcebergLoaded(current.table))
 
     def pause(seconds: float) -> None:
         commit_lock.release()
@@ -151,7 +151,7 @@ def expire_by_own_rules(
 
 def check_may_delete(current: Current) -> None:
     """Raises UnsupportedTable when the table says that its files are not its own to delete."""
-    if current.table.metadata.properties.get(GC_ENABLED, "true").lower() == "false":
+    if not owns_its_files(current.table.metadata):
         raise UnsupportedTable(
             f"Cannot delete files of '{current.name}': its property '{GC_ENABLED}' is false, which says that other "
             "tables may need them",
@@ -199,5 +199,5 @@ def _report(
         files_failed=len(deletions.failed),
         gave_up=retention.gave_up,
         notes=tuple(dict.fromkeys(note for note in notes if note)),
-        seconds={k: round(v, 4) for k, v in seconds.items()},
+        seconds=rounded(seconds),
     )

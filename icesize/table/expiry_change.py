@@ -6,7 +6,6 @@ touched here: nothing is deleted before the commit has certainly landed.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
@@ -17,7 +16,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
-    AssertTableUUID,
     RemovePartitionStatisticsUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
@@ -36,6 +34,7 @@ from icesize.table.journal import JOURNAL, Journal
 from icesize.table.lost_refs import LOST_REFS, lost_refs
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.readers import Reader, positions_in, stranded
+from icesize.table.request import readable
 from icesize.table.retaining import ExpireOptions, retention_of
 
 FOR_EVER_MS = 2**63 - 1
@@ -80,6 +79,7 @@ class Expiry:
     `readers` are kept what they have not read. `now_ms` is the moment that ages are counted from.
     """
 
+    table_name: str
     options: ExpireOptions
     policy: SizePolicy
     readers: Sequence[Reader]
@@ -114,12 +114,14 @@ class Expiry:
     def decide(self, loaded: PyIcebergLoaded) -> Decision:
         """What would be done to this state; reads metadata only.
 
-        Raises TableError when a reader's position cannot be kept (unless `force`), PolicyError for senseless rules.
+        Raises TableError when it cannot be read, or when a reader's position cannot be kept (unless `force`),
+        PolicyError for senseless rules.
         """
         metadata, io = loaded.table.metadata, loaded.table.io
         rules = self.options.rules(metadata.properties, self.policy, self.now_ms)
         positions, notes = positions_in(metadata, self.readers, self.options.force)
-        retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
+        with readable(self.table_name):
+            retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
         notes += stranded(self.readers, retention.expired)
         location = metadata.properties.get(JOURNAL)
         unfinished = Journal.read(io, location)
@@ -148,7 +150,7 @@ class Expiry:
             decision = self._tried[location] = replace(decision, journal_location=location)
             written = [location]
         staged = PyIcebergStaged(
-            requirements=(*_requirements(metadata, decision.retention), *_no_other_refs(loaded)),
+            requirements=(loaded.same_table, *_requirements(metadata, decision.retention), *_no_other_refs(loaded)),
             updates=tuple(_updates(metadata, decision)),
             written=written,
         )
@@ -156,7 +158,6 @@ class Expiry:
 
 
 def _requirements(metadata: TableMetadata, retention: Retention) -> Iterator[TableRequirement]:
-    yield AssertTableUUID(uuid=uuid.UUID(str(metadata.table_uuid)))
     for name, ref in metadata.refs.items():
         yield AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)
     for name in retention.version_tags.keys() - metadata.refs.keys():

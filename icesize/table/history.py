@@ -81,11 +81,23 @@ def main_history(metadata: TableMetadata) -> list[Snapshot]:
         SnapshotFact(s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms, "", sequence_number=s.sequence_number or 0)
         for s in metadata.snapshots
     ]
-    refs = [
-        RefFact(name, ref.snapshot_ref_type == SnapshotRefType.BRANCH, ref.snapshot_id)
+    return [snapshots[fact.snapshot_id] for fact in reversed(ancestry.main_history(facts, refs_of(metadata)))]
+
+
+def refs_of(metadata: TableMetadata) -> list[RefFact]:
+    """Branches and tags as plain values."""
+    return [
+        RefFact(
+            name, ref.snapshot_ref_type == SnapshotRefType.BRANCH, ref.snapshot_id,
+            ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep,
+        )
         for name, ref in metadata.refs.items()
-    ]
-    return [snapshots[fact.snapshot_id] for fact in reversed(ancestry.main_history(facts, refs))]
+    ]  # fmt: skip
+
+
+def summary_of(snapshot: Snapshot, key: str) -> str | None:
+    """What a snapshot's summary says under a key."""
+    return snapshot.summary.additional_properties.get(key) if snapshot.summary else None
 
 
 def versions(
@@ -136,7 +148,7 @@ class _Commit:
     @property
     def batch(self) -> tuple[str | None, int | None]:
         """Stream and batch id; None where there are none, or where a newer release wrote them differently."""
-        value = _fact(self.last, LEDGER)
+        value = summary_of(self.last, LEDGER)
         try:
             entry = ledger.parse(value) if value else None
         except BatchError:
@@ -164,10 +176,6 @@ class _Oldest:
     touched: Iterable[PartitionKey]
 
 
-def _fact(snapshot: Snapshot, key: str) -> str | None:
-    return snapshot.summary.additional_properties.get(key) if snapshot.summary else None
-
-
 def _runs(history: Iterable[Snapshot]) -> list[list[_Commit]]:
     """A history as commits, newest first, cut where snapshots have expired."""
     runs: list[list[_Commit]] = []
@@ -175,7 +183,7 @@ def _runs(history: Iterable[Snapshot]) -> list[list[_Commit]]:
     for snapshot in history:
         if newer is None or newer.parent_snapshot_id != snapshot.snapshot_id:
             runs.append([_Commit([snapshot])])
-        elif (run_id := _fact(snapshot, RUN_ID)) is not None and run_id == _fact(newer, RUN_ID):
+        elif (run_id := summary_of(snapshot, RUN_ID)) is not None and run_id == summary_of(newer, RUN_ID):
             runs[-1][-1].snapshots.append(snapshot)
         else:
             runs[-1].append(_Commit([snapshot]))

@@ -19,7 +19,7 @@ from icesize.planning.words import count_words, size_words
 from icesize.table.listing import Listed, Lister, list_files, storage_now_ms
 from icesize.table.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
 from icesize.table.orphan_rules import DEFAULT_OLDER_THAN_MS, Found, check_age, find_orphans
-from icesize.table.ownership import check_metadata_files, check_spelling
+from icesize.table.ownership import GC_ENABLED, check_metadata_files, check_spelling, owns_its_files
 from icesize.table.reachable import Reachable
 from icesize.table.request import brief
 from icesize.table.sweep import MAX_CONCURRENT_DELETES, Swept, sweep
@@ -134,9 +134,9 @@ class OrphanSearch:
         return replace(report, seconds=watch.seconds)
 
     def _check(self, table: Table) -> str:
-        if table.metadata.properties.get("gc.enabled", "true").lower() == "false":
+        if not owns_its_files(table.metadata):
             raise UnsupportedTable(
-                f"Cannot remove orphan files of '{self.name}': 'gc.enabled' is false, so its files may be needed by "
+                f"Cannot remove orphan files of '{self.name}': '{GC_ENABLED}' is false, so its files may be needed by "
                 "others",
                 table=self.name,
             )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from icesize.environment import rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.merge import MergeOutcome
 from icesize.parquet.written import WrittenFile
@@ -92,7 +93,7 @@ def report_of(
         bytes_decoded=merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
         small_files_max=most_small_files(layout, touched, appended, landed, absorbed),
         partitions_touched=len(touched),
-        seconds={k: round(v, 4) for k, v in seconds.items()},
+        seconds=rounded(seconds),
         skipped=dict(_skipped(plan)),
         held_back={o.label: sum(o.held_back.values()) for o in plan.held_back},
         conflicts=outcome.conflicts,

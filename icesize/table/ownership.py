@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import TableError
 from icesize.table.listing import Lister, list_files
@@ -27,6 +28,15 @@ _HEAD_BYTES = 4096
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]*)"')
 _GZIP = b"\x1f\x8b"
 _READERS = 8
+
+
+GC_ENABLED = "gc.enabled"
+"""Iceberg's table property that forbids, when false, to delete files that other tables may share."""
+
+
+def owns_its_files(metadata: TableMetadata) -> bool:
+    """Whether the table says that its files are its own to delete."""
+    return metadata.properties.get(GC_ENABLED, "true").lower() != "false"
 
 
 def is_metadata_file(location: str) -> bool:

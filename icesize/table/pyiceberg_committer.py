@@ -8,7 +8,6 @@ an APPEND snapshot with the new files, on top of it a REPLACE with the merged on
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -71,6 +70,11 @@ class PyIcebergLoaded:
     @property
     def uuid(self) -> str:
         return str(self.table.metadata.table_uuid)
+
+    @property
+    def same_table(self) -> AssertTableUUID:
+        """The requirement that every swap makes: the table was not dropped and created again."""
+        return AssertTableUUID(uuid=self.table.metadata.table_uuid)
 
     @property
     def name(self) -> str:
@@ -199,16 +203,12 @@ class PyIcebergCommitter:
 
     def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:
         """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
-        builder = SnapshotBuilder(loaded.table, self._clock_ms())
-        try:
+        with SnapshotBuilder(loaded.table, self._clock_ms()) as builder:
             snapshots = self._build(builder, request)
-        except BaseException:
-            builder.discard()
-            raise
         metadata = loaded.table.metadata
         return PyIcebergStaged(
             requirements=(
-                AssertTableUUID(uuid=uuid.UUID(loaded.uuid)),
+                loaded.same_table,
                 AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
                 AssertDefaultSpecId(default_spec_id=loaded.spec_id),
                 AssertCurrentSchemaId(current_schema_id=loaded.schema_id),

@@ -7,7 +7,6 @@ commit that needs them. The commit asserts the tag as well as the head that ever
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
     AssertRefSnapshotId,
-    AssertTableUUID,
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
 )
@@ -31,7 +29,7 @@ from icesize.report import Report
 from icesize.table import catalog as catalogs
 from icesize.table.contents import ChangeReader
 from icesize.table.handle import Current, TableHandle
-from icesize.table.history import Version, versions
+from icesize.table.history import Version, summary_of, versions
 from icesize.table.partitions import known_snapshot
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.request import RUN_ID, brief, readable
@@ -66,7 +64,7 @@ def restore(
     watch.lap("plan")
     if not planned.removed and not planned.readded:
         same = f"{work.label(current.table)} is what it was at snapshot {snapshot_id}"
-        return Report(table=current.name, notes=(*current.warnings, same), seconds=_rounded(watch))
+        return Report(table=current.name, notes=(*current.warnings, same), seconds=watch.rounded)
     tag = TAG_PREFIX + run_id
     handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
     try:
@@ -84,13 +82,9 @@ def restore(
         files_added=len(planned.readded),
         files_removed=len(planned.removed),
         partitions_touched=1,
-        seconds=_rounded(watch),
+        seconds=watch.rounded,
         notes=(*current.warnings, *_consequences(current.table, undone, planned.version, landed)),
     )
-
-
-def _rounded(watch: Stopwatch) -> dict[str, float]:
-    return {k: round(v, 4) for k, v in watch.seconds.items()}
 
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
@@ -126,7 +120,7 @@ class _Tag:
             ref_name=self.tag, type=SnapshotRefType.TAG, snapshot_id=self.snapshot_id,
             max_ref_age_ms=age_ms + _TAG_AGE_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
         )  # fmt: skip
-        requirements = (_same_table(loaded), AssertRefSnapshotId(ref=self.tag, snapshot_id=None))
+        requirements = (loaded.same_table, AssertRefSnapshotId(ref=self.tag, snapshot_id=None))
         return PyIcebergStaged(requirements, (tag,), []), True
 
 
@@ -146,7 +140,7 @@ class _Untag:
 
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
         held = loaded.table.metadata.refs[self.tag].snapshot_id
-        requirements = (_same_table(loaded), AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
+        requirements = (loaded.same_table, AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
         return PyIcebergStaged(requirements, (RemoveSnapshotRefUpdate(ref_name=self.tag),), []), True
 
 
@@ -174,18 +168,14 @@ class _Restore:
         catalogs.check_supported(loaded.table)
         self._check(loaded)
         snapshot_id = self.work.snapshot_id
-        builder = SnapshotBuilder(loaded.table, self.environment.now_ms())
-        try:
+        with SnapshotBuilder(loaded.table, self.environment.now_ms()) as builder:
             snapshot = builder.overwrite(
                 [e.path for e in self.planned.removed], [], self.planned.readded,
                 {RUN_ID: self.run_id, RESTORED_ID: str(snapshot_id)},
             )  # fmt: skip
-        except BaseException:
-            builder.discard()
-            raise
         staged = PyIcebergStaged(
             requirements=(
-                _same_table(loaded),
+                loaded.same_table,
                 AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
                 AssertRefSnapshotId(ref=self.tag, snapshot_id=snapshot_id),
                 AssertDefaultSpecId(default_spec_id=loaded.spec_id),
@@ -217,10 +207,6 @@ class _Restore:
             )
 
 
-def _same_table(loaded: PyIcebergLoaded) -> AssertTableUUID:
-    return AssertTableUUID(uuid=uuid.UUID(loaded.uuid))
-
-
 def _consequences(table: Table, undone: dict[str, list[int]], version: Snapshot, landed: int) -> list[str]:
     """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
     notes = [
@@ -240,8 +226,8 @@ def _consequences(table: Table, undone: dict[str, list[int]], version: Snapshot,
 def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) -> dict[str, list[int]]:
     """By stream the batches that brought rows into the partition after the version."""
     ages = {s.snapshot_id: _age(s) for s in table.metadata.snapshots}
-    run_id = _run_id(version)
-    same_commit = (s for s in table.metadata.snapshots if run_id is not None and _run_id(s) == run_id)
+    run_id = summary_of(version, RUN_ID)
+    same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
     age = max(_age(s) for s in (version, *same_commit))
     known = versions(table.metadata, table.io, ChangeReader(), partition)
     batches: dict[str, list[int]] = {}
@@ -254,10 +240,6 @@ def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) ->
 def _brought_rows(newer: Version, older: Version | None) -> bool:
     """Merges of a batch may touch partitions that it has no rows for."""
     return older is None or newer.rows > older.rows
-
-
-def _run_id(snapshot: Snapshot) -> str | None:
-    return snapshot.summary.additional_properties.get(RUN_ID) if snapshot.summary else None
 
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:

@@ -10,15 +10,14 @@ from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import PolicyError
 from icesize.planning.layout import PartitionKey
-from icesize.planning.retention import RefFact, Retention, RetentionRules, SnapshotFact, plan_retention
+from icesize.planning.retention import Retention, RetentionRules, SnapshotFact, plan_retention
 from icesize.policy import SizePolicy
 from icesize.table.contents import ChangeReader, States
-from icesize.table.history import main_history
+from icesize.table.history import main_history, refs_of, summary_of
 from icesize.table.reader import Labels
 from icesize.table.request import RUN_ID
 
@@ -105,14 +104,7 @@ def retention_of(
     """What stays of the table's snapshots and why; reads manifests only when versions are to be kept."""
     touched = touched_in_history(metadata, io, changes) if rules.keep_versions is not None else {}
     snapshots = [_fact(s, touched.get(s.snapshot_id, frozenset())) for s in metadata.snapshots]
-    refs = [
-        RefFact(
-            name, ref.snapshot_ref_type == SnapshotRefType.BRANCH, ref.snapshot_id,
-            ref.max_ref_age_ms, ref.max_snapshot_age_ms, ref.min_snapshots_to_keep,
-        )
-        for name, ref in metadata.refs.items()
-    ]  # fmt: skip
-    return plan_retention(snapshots, refs, rules, now_ms, positions, Labels(metadata).of)
+    return plan_retention(snapshots, refs_of(metadata), rules, now_ms, positions, Labels(metadata).of)
 
 
 def touched_in_history(
@@ -133,13 +125,12 @@ def touched_in_history(
 
 
 def _fact(snapshot: Snapshot, touched: frozenset[PartitionKey]) -> SnapshotFact:
-    summary = snapshot.summary
     return SnapshotFact(
         snapshot.snapshot_id,
         snapshot.parent_snapshot_id,
         snapshot.timestamp_ms,
-        summary.operation.value if summary else "",
-        summary.additional_properties.get(RUN_ID) if summary else None,
+        snapshot.summary.operation.value if snapshot.summary else "",
+        summary_of(snapshot, RUN_ID),
         touched,
         snapshot.sequence_number or 0,
     )

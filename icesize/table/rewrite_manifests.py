@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.environment import Environment, Stopwatch
 from icesize.planning.words import count_words
@@ -57,8 +56,7 @@ def rewrite_manifests(handle: TableHandle, current: Current, environment: Enviro
     watch = Stopwatch(environment)
     report = handle.change(current, _Rewrite(environment), environment)
     watch.lap("commit")
-    seconds = {k: round(v, 4) for k, v in watch.seconds.items()}
-    return replace(report, table=current.name, notes=current.warnings, seconds=seconds)
+    return replace(report, table=current.name, notes=current.warnings, seconds=watch.rounded)
 
 
 class _Rewrite:
@@ -80,18 +78,14 @@ class _Rewrite:
 
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
         catalogs.check_supported(loaded.table)
-        builder = SnapshotBuilder(loaded.table, self._now_ms())
-        try:
+        with SnapshotBuilder(loaded.table, self._now_ms()) as builder:
             snapshot = builder.rewrite({RUN_ID: self.run_id})
-        except BaseException:
-            builder.discard()
-            raise
         if snapshot is None:
             manifests = len(builder.manifests)
             return None, ManifestReport(manifests_before=manifests, manifests_after=manifests)
         staged = PyIcebergStaged(
             requirements=(
-                AssertTableUUID(uuid=uuid.UUID(loaded.uuid)),
+                loaded.same_table,
                 AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
             ),
             updates=(AddSnapshotUpdate(snapshot=snapshot), move_main(loaded.table.metadata, snapshot.snapshot_id)),

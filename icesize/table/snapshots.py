@@ -43,7 +43,7 @@ _Split: TypeAlias = "tuple[set[str], dict[int, list[Entry]], dict[int, list[Entr
 class SnapshotBuilder:
     """Snapshots staged one on top of another, from the loaded table on.
 
-    `manifests` are those of the newest one, `written` lists every file that was made.
+    `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
     """
 
     def __init__(self, table: Table, now_ms: int) -> None:
@@ -60,6 +60,13 @@ class SnapshotBuilder:
         self._new: frozenset[str] = frozenset()
         self._new_number: int | None = None
         self.written: list[str] = []
+
+    def __enter__(self) -> SnapshotBuilder:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            self.discard()
 
     def discard(self, start: int = 0) -> None:
         """Remove what was written, from the given file on: it will not become visible."""
@@ -286,10 +293,8 @@ def move_main(metadata: TableMetadata, snapshot_id: int) -> SetSnapshotRefUpdate
     """Make a snapshot the head of main, whose retention settings stay: an update without them would drop them."""
     main = metadata.refs.get(MAIN_BRANCH)
     return SetSnapshotRefUpdate(
-        ref_name=MAIN_BRANCH,
-        type=SnapshotRefType.BRANCH,
-        snapshot_id=snapshot_id,
+        ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id,
         max_ref_age_ms=main.max_ref_age_ms if main else None,
         max_snapshot_age_ms=main.max_snapshot_age_ms if main else None,
         min_snapshots_to_keep=main.min_snapshots_to_keep if main else None,
-    )
+    )  # fmt: skip
