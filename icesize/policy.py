@@ -20,6 +20,8 @@ SMALL_FILE_RATIO = 0.75
 MIN_MERGE_BUDGET_BYTES = 256 * MIB
 MERGE_BUDGET_PER_BATCH = 4
 MIN_MERGE_DEADLINE_MS = 1_000
+CLOSE_FILE_COST_BYTES = 64 * 1024
+"""What opening and closing a file costs, in bytes of writing: 2 ms at 35 MB/s, measured."""
 
 
 class _NotGiven:
@@ -53,6 +55,7 @@ class SizePolicy:
     commit_deadline_ms       how long an append is retried against other writers
     cold_after_commits       commits without rows for a partition after which it is finished to the fewest files
     bytes_per_row            size of one written row; None: learned from the table's files
+    close_file_cost_bytes    what opening and closing a file costs a writer, in bytes of writing
     keep_versions            newest versions of each partition that expiry keeps; None: only what Iceberg's rules keep
     version_max_age_ms       versions of partitions that nothing has changed for longer than this are not kept
     max_snapshots            snapshots in all above which versions are given up, the oldest first
@@ -66,6 +69,7 @@ class SizePolicy:
     commit_deadline_ms: int = _key(600_000, "ten minutes: longer than any pause of a healthy catalog")
     cold_after_commits: int = _key(20, "late rows of a partition mostly come within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
+    close_file_cost_bytes: int = _key(CLOSE_FILE_COST_BYTES, "measured: 2 ms per file, at 35 MB/s")
     keep_versions: int | None = _key(None, "off: `history.expire.*` alone decide")
     version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
     max_snapshots: int = _key(2_000, "measured: at 5,000 snapshots a commit spends seconds on metadata")
@@ -167,6 +171,7 @@ _AT_LEAST: dict[str, tuple[int, str]] = {
     "merge_deadline_ms": (0, "merges cannot end before the batch is written; 0 means they never outlast it"),
     "commit_deadline_ms": (1, "an append could not be retried once"),
     "cold_after_commits": (1, "a partition would be cold while the batch writes to it"),
+    "close_file_cost_bytes": (0, "no file is cheaper than none"),
     "keep_versions": (1, "the newest version is the table itself; leave it out to keep no older ones"),
     "version_max_age_ms": (0, "no version is younger than now"),
     "max_snapshots": (1, "the newest snapshot is the table itself"),

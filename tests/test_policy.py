@@ -26,6 +26,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "commit_deadline_ms": 600_000,
         "cold_after_commits": 20,
         "bytes_per_row": None,
+        "close_file_cost_bytes": 65_536,
         "keep_versions": None,
         "version_max_age_ms": 7 * 86_400_000,
         "max_snapshots": 2_000,
@@ -164,6 +165,7 @@ REFUSED = [
         "older ones",
     ),
     ({"version_max_age_ms": -1}, "'version-max-age-ms' (-1) must be >= 0: no version is younger than now"),
+    ({"close_file_cost_bytes": -1}, "'close-file-cost-bytes' (-1) must be >= 0: no file is cheaper than none"),
     ({"max_snapshots": 0}, "'max-snapshots' (0) must be >= 1: the newest snapshot is the table itself"),
     (
         {"bytes_per_row": 0},
@@ -251,6 +253,7 @@ def test_documented_keys_are_the_fields() -> None:
         "commit-deadline-ms": "600000",
         "cold-after-commits": "20",
         "bytes-per-row": "unset",
+        "close-file-cost-bytes": "65536",
         "keep-versions": "unset",
         "version-max-age-ms": "604800000",
         "max-snapshots": "2000",
