@@ -55,6 +55,7 @@ def plan_merges(
         max_small_files=policy.max_small_files,
         files_before=layout.files,
         notes=tuple(_notes(policy, groups, outcomes, budget_bytes)),
+        incoming=dict(incoming or {}),
     )
 
 

@@ -77,7 +77,8 @@ class Plan:
     """What will be merged; every file of the layout is a victim of one group or counted in one `Skipped`.
 
     `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
-    applies to. `groups` come in the order in which they are worth their bytes. `notes` are sentences for people.
+    applies to. `groups` come in the order in which they are worth their bytes. `incoming` are the small files that a
+    batch was expected to add to each partition. `notes` are sentences for people.
     """
 
     snapshot_id: int | None
@@ -89,6 +90,7 @@ class Plan:
     max_small_files: int
     files_before: int
     notes: tuple[str, ...] = ()
+    incoming: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     @cached_property
     def bytes_to_write(self) -> int:
