@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ from icesize.errors import RewriteFailed, SchemaMismatch
 from icesize.parquet.absorb import NOTHING, Absorption, Written, write_with
 from icesize.parquet.merge import MergeTask
 from icesize.parquet.names import FileNames
-from icesize.parquet.partition import split_by_partition
 from icesize.parquet.pool import write_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import RowWriter
@@ -137,10 +137,11 @@ def test_nan_in_older_rows_leaves_statistics_out(options: WriteSettings) -> None
 @pytest.mark.parametrize(("limit", "files"), [(0, 2), (75_000, 1)])
 def test_no_part_is_below_the_limit(tmp_path: Path, limit: int, files: int) -> None:
     """1.2 targets would be two equal files that are small again: with a limit they are one."""
-    options = settings_of(tmp_path, SCHEMA, spec_of(SCHEMA, hour="identity"), target=100_000)
+    unlimited = settings_of(tmp_path, SCHEMA, spec_of(SCHEMA, hour="identity"), target=100_000)
+    options = replace(unlimited, small_file_limit_bytes=limit)
     size = write_one(settings_of(tmp_path, SCHEMA, spec_of(SCHEMA, hour="identity")), rows_of(range(40_000))).size_bytes
     rows = rows_of(range(int(40_000 * 120_000 / size)))
-    written = write_with(Absorption({}, limit), 3, [rows], options, NAMES)
+    written = write_with(NOTHING, 3, [rows], options, NAMES)
     assert len(written.files) == files
 
 
@@ -163,7 +164,7 @@ def test_rows_that_do_not_fit_leave_nothing(options: WriteSettings, tmp_path: Pa
 def test_lost_rows_are_noticed(options: WriteSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that go in and do not come out fail the task, and its files are removed."""
     monkeypatch.setattr(
-        "icesize.parquet.write.split_by_partition", lambda rows, settings: split_by_partition(rows, settings)[:-1]
+        "icesize.parquet.buffer.arrange_by_partition", lambda rows, settings: (rows, [(PartitionKey(0, ("h0",)), 2)])
     )
     with pytest.raises(RewriteFailed, match="4 rows went in and 2 came out"):
         write_with(NOTHING, 3, [rows_of(range(4), 2)], options, NAMES)

@@ -73,7 +73,8 @@ CASES: list[tuple[IcebergType, st.SearchStrategy[Any], tuple[str, ...]]] = [
 ]
 
 
-def _array(kind: IcebergType, values: list[Any], arrow: pa.DataType) -> pa.Array:
+def array_of(kind: IcebergType, values: list[Any], arrow: pa.DataType) -> pa.Array:
+    """Drawn values of `CASES` as a column."""
     if isinstance(kind, UUIDType):
         storage = pa.array([None if v is None else v.bytes for v in values], pa.binary(16))
         return pa.ExtensionArray.from_storage(arrow, storage)
@@ -84,7 +85,8 @@ def _array(kind: IcebergType, values: list[Any], arrow: pa.DataType) -> pa.Array
     return pa.array(values, arrow)
 
 
-def _wrapped(transform: str, kind: IcebergType, value: Any) -> Any:
+def wrapped(transform: str, kind: IcebergType, value: Any) -> Any:
+    """PyIceberg's value of a transform as Java has it."""
     if transform.startswith("truncate") and isinstance(kind, (IntegerType, LongType)) and value is not None:
         half = 2**31 if isinstance(kind, IntegerType) else 2**63
         return (value + half) % (2 * half) - half  # as Java's integers wrap
@@ -109,7 +111,7 @@ def test_each_row_lands_in_the_partition_that_iceberg_computes(
     drawn = data.draw(st.lists(st.none() | values, min_size=1, max_size=12))
     schema = schema_of(("v", kind), ("row", LongType()))
     options = settings_of(tmp_path, schema, spec_of(schema, v=transform))
-    array = _array(kind, drawn, options.arrow_schema.field("v").type)
+    array = array_of(kind, drawn, options.arrow_schema.field("v").type)
     rows = pa.table([array, pa.array(range(len(drawn)), pa.int64())], schema=options.arrow_schema)
     apply = parse_transform(transform).transform(kind) if transform != "void" else lambda v: None
 
@@ -121,7 +123,7 @@ def test_each_row_lands_in_the_partition_that_iceberg_computes(
         assert numbers == sorted(numbers)
         seen += numbers
         for number in numbers:
-            expected = _wrapped(transform, kind, apply(drawn[number]))
+            expected = wrapped(transform, kind, apply(drawn[number]))
             assert _bits(key.values[0]) == _bits(expected)
             # a -0.0 comes back as a float that knows that it is not 0.0
             same = isinstance(expected, float) and isinstance(key.values[0], float)

@@ -129,7 +129,7 @@ def test_more_rows_than_the_buffer_holds(tmp_path: Path, hours: int) -> None:
         writer.write(events(1_000, hours, start))
     files = writer.close()
     assert sorted(i for file in files for i in ids(file.path)) == list(range(20_000))
-    assert len(files) <= {1: 4, 5: 10, 400: 3_000}[hours]
+    assert len(files) == {1: 2, 5: 5, 400: 400}[hours]
     for file in files:
         assert {i % hours for i in ids(file.path)} == {int(str(file.partition.values[0])[1:])}
 

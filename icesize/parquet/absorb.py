@@ -21,11 +21,10 @@ class Absorption:
     """Older files whose rows are written together with new ones.
 
     `by_writer` says which Spark task or thread takes which files along: the one that writes their partition, whatever
-    rows it sees. A partition is not cut into files below `small_file_limit_bytes`.
+    rows it sees.
     """
 
     by_writer: Mapping[int, tuple[MergeTask, ...]] = field(default_factory=dict)
-    small_file_limit_bytes: int = 0
 
     @property
     def most_bytes(self) -> int:
@@ -74,7 +73,7 @@ def write_with(
     error what was written is removed, best effort.
     """
     tasks = absorption.by_writer.get(writer, ())
-    rows, taken, failed = _with_victims(tasks, settings, names, absorption.small_file_limit_bytes)
+    rows, taken, failed = _with_victims(tasks, settings, names)
     files = write_rows(batches, settings, names, rows)
     return Written(tuple(files), tuple(victim for task in taken for victim in task.victims), failed)
 
@@ -89,13 +88,13 @@ class _DamagedError(Exception):
 
 
 def _with_victims(
-    tasks: tuple[MergeTask, ...], settings: WriteSettings, names: FileNames, small_file_limit_bytes: int
+    tasks: tuple[MergeTask, ...], settings: WriteSettings, names: FileNames
 ) -> tuple[RowWriter, list[MergeTask], tuple[RewriteFailed, ...]]:
     """A writer that holds the victims' rows; begun anew without a partition that turns out to be damaged, because
     some of its rows may be in a file by then."""
     taken, failed = list(tasks), list[RewriteFailed]()
     while True:
-        writer = RowWriter(settings, names, small_file_limit_bytes=small_file_limit_bytes)
+        writer = RowWriter(settings, names)
         try:
             for task in taken:
                 for rows in _rows_of(task, settings):

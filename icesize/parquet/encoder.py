@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,8 +30,8 @@ class LateNanError(Exception):
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `expected_rows` sizes bloom filters. The file exists for others only through the `WrittenFile` that `finish`
-    returns; after any exception call `discard`.
+    `expected_rows` sizes bloom filters; `sort_order_id` may be set until `finish`. The file exists for others only
+    through the `WrittenFile` that `finish` returns; after any exception call `discard`.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class FileEncoder:
     ) -> None:
         self.path = data_location(settings, partition, names.next())
         self.partition = partition
+        self.sort_order_id: int | None = None
         self._settings = settings
         self._encoding = encoding
         self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.top_level and leaf.counts]
@@ -88,7 +90,8 @@ class FileEncoder:
                 f"Cannot finish {self.path}: storage holds {stored} bytes of {written}, try again", path=self.path
             )
         footer = self._writer.writer.metadata
-        return describe(self._settings, self.path, written, self.partition, footer, self._nulls, self._nans)
+        file = describe(self._settings, self.path, written, self.partition, footer, self._nulls, self._nans)
+        return file if self.sort_order_id is None else replace(file, sort_order_id=self.sort_order_id)
 
     def discard(self) -> None:
         """Remove the file, best effort. It is closed first: a dropped S3 stream would complete a truncated object

@@ -15,11 +15,13 @@ from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.names import FileNames
 from icesize.parquet.projection import Projection
 from icesize.parquet.settings import WriteSettings
+from icesize.parquet.sorting import sorter_of
+from icesize.parquet.stream import Stream
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
 
 MAX_DECODED_BYTES = 256 * 2**20
-"""Arrow memory of the rows that become one row group."""
+"""Arrow memory of the rows that become one row group, or are sorted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class MergeOutcome:
 def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
     """Write the rows of all victims, in their order, into `task.outputs` files of about equal size.
 
-    Each output carries the largest data sequence number of the victims. At most about one row group is held decoded.
+    Each output carries the largest data sequence number of the victims. At most about one row group is held decoded;
+    where the table has a sort order `MAX_DECODED_BYTES` of rows, which are sorted: an output of no more than that is
+    in the table's order and says so.
     Raises `RewriteFailed`, everything written removed: with the attribute `path` of a victim that is missing, damaged
     or does not have the rows its manifest entry says; of the output when storage fails.
     """
@@ -101,23 +105,28 @@ class _Decoding:
         self._settings = settings
         self._names = names
         self._nan = nan
+        self._sorter = sorter_of(settings)
         self._current: FileEncoder | None = None
         self._done: list[WrittenFile] = []
 
     def files(self) -> list[WrittenFile]:
         """Do it."""
-        tables = _Take(read_victims(self._task, self._settings))
+        tables = Stream(read_victims(self._task, self._settings), MAX_DECODED_BYTES)
         for rows in output_rows(self._task.victims, self._task.outputs):
-            written = 0
+            written = runs = 0
             group_rows = self._group_rows(rows)
+            step = group_rows if self._sorter is None else rows
             while written < rows:
-                group = tables.take(min(group_rows, rows - written))
-                self._append(group, rows)
-                written += group.num_rows
+                run = tables.take(min(step, rows - written))
+                self._append(run if self._sorter is None else self._sorter(run), group_rows, rows)
+                written, runs = written + run.num_rows, runs + 1
             if self._current is not None:
+                if self._sorter is not None and runs == 1:
+                    self._current.sort_order_id = self._sorter.order_id
                 self._done.append(self._current.finish())
                 self._current = None
-        tables.drain()
+        for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+            continue
         return self._done
 
     def remove(self) -> None:
@@ -126,12 +135,15 @@ class _Decoding:
             self._current.discard()
         remove_files(self._settings.storage, self._done)
 
-    def _append(self, rows: pa.Table, expected_rows: int) -> None:
+    def _append(self, rows: pa.Table, group_rows: int, expected_rows: int) -> None:
         nan = nan_columns(self._settings, rows)
         if self._current is None:
             encoding = Encoding(dictionary_columns(self._settings, rows), nan | self._nan)
             self._current = FileEncoder(self._settings, self._names, self._task.partition, encoding, expected_rows)
-        self._current.append(rows, nan)
+        groups = math.ceil(rows.num_rows / group_rows)
+        step = math.ceil(rows.num_rows / groups)
+        for start in range(0, rows.num_rows, step):
+            self._current.append(rows.slice(start, step), nan)
 
     def _group_rows(self, rows: int) -> int:
         """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
@@ -159,36 +171,6 @@ def read_victims(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]
                 "check the table's metadata",
                 path=victim.path,
             )
-
-
-class _Take:
-    """A stream of tables, cut anew."""
-
-    def __init__(self, tables: Iterator[pa.Table]) -> None:
-        self._tables = tables
-        self._rest: pa.Table | None = None
-
-    def take(self, rows: int) -> pa.Table:
-        """The next `rows` rows; fewer when they would exceed `MAX_DECODED_BYTES`, or the stream ends early."""
-        parts: list[pa.Table] = []
-        taken = size = 0
-        while taken < rows and (size < MAX_DECODED_BYTES or not parts):
-            table = self._rest if self._rest is not None else next(self._tables, None)
-            self._rest = None
-            if table is None:
-                raise RewriteFailed("Cannot merge: the files end before the rows of their manifests do", path=None)
-            if taken + table.num_rows > rows:
-                self._rest = table.slice(rows - taken)
-                table = table.slice(0, rows - taken)
-            if table.num_rows:
-                parts.append(table)
-                taken, size = taken + table.num_rows, size + table.nbytes
-        return pa.concat_tables(parts)
-
-    def drain(self) -> None:
-        """Read to the end, so that a file with more rows than its manifest says is noticed."""
-        for _ in self._tables:
-            continue
 
 
 def output_rows(victims: tuple[FileFact, ...], outputs: int) -> list[int]:

@@ -14,6 +14,9 @@ from pyiceberg.typedef import Record
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import PartitionKey
 
+_PARTS_AFTER_PREFIX = 7
+"""Task, attempt and the five parts of a UUID."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
@@ -30,6 +33,12 @@ class FileNames:
     def next(self) -> str:
         """A name never given before, without a folder."""
         return f"{self.prefix}-{self.task}-{self.attempt}-{uuid.uuid4()}.parquet"
+
+
+def writer_of(path: str) -> int:
+    """The task that wrote a file, from its name; ValueError for a name that `FileNames` did not give."""
+    name = path.rsplit("/", 1)[-1]
+    return int(name.split("-")[-_PARTS_AFTER_PREFIX])
 
 
 class _LocationKey(IcebergPartitionKey):

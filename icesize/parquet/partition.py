@@ -59,18 +59,24 @@ def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[P
     days, hours, months, years and timestamps as integers, `Decimal`, `UUID`, `bytes`, None for null.
     Raises `SchemaMismatch` for NaN under an identity transform.
     """
+    table, ranges = arrange_by_partition(table, settings)
+    groups, start = [], 0
+    for key, rows in ranges:
+        groups.append((key, table.slice(start, rows)))
+        start += rows
+    return groups
+
+
+def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.Table, list[tuple[PartitionKey, int]]]:
+    """The rows of `split_by_partition` as one table, and how many of them in a row are of which partition."""
     fields = settings.derived(_fields)
     codes, keys = _codes(table, fields, settings.spec_id)
     if len(keys) == 1:
-        return [(keys[0], table)]
+        return table, [(keys[0], table.num_rows)]
     if pc.any(pc.less(codes[1:], codes[:-1])).as_py():
         order = pc.sort_indices(codes)  # stable
         table, codes = table.take(order), codes.take(order)
-    groups, start = [], 0
-    for run in pc.value_counts(codes).to_pylist():
-        groups.append((keys[run["values"]], table.slice(start, run["counts"])))
-        start += run["counts"]
-    return groups
+    return table, [(keys[run["values"]], run["counts"]) for run in pc.value_counts(codes).to_pylist()]
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,7 @@ class _Field:
         """A code per row, and the partition value of each code."""
         if self.path is None:
             return pa.nulls(table.num_rows, pa.int64()).fill_null(0), [None]
-        column = table.column(self.path[0])
-        if len(self.path) > 1:
-            column = pc.struct_field(column, list(self.path[1:]))
-        encoded = self.reduce(_one_array(column)).dictionary_encode()
+        encoded = self.reduce(source_array(table, self.path)).dictionary_encode()
         distinct = [self.value(v) for v in encoded.dictionary.to_pylist()]
         indices = encoded.indices.cast(pa.int64())
         if encoded.null_count:
@@ -101,7 +104,11 @@ class _Field:
         return pa.array(codes, pa.int64()).take(indices), [value for _, value in positions]
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
+def source_array(table: pa.Table, path: tuple[int, ...]) -> pa.Array:
+    """The values at a `source_path`; null where a struct above is null."""
+    column = table.column(path[0])
+    if len(path) > 1:
+        column = pc.struct_field(column, list(path[1:]))
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
@@ -125,13 +132,13 @@ def _fields(settings: WriteSettings) -> list[_Field]:
 
 def _field(schema: Schema, field: PartitionField) -> _Field:
     if isinstance(field.transform, VoidTransform):
-        return _Field(field.name, None, _same, _same)
+        return _Field(field.name, None, same, same)
     source = schema.find_field(field.source_id).field_type
-    reduce, value = _steps(field, source)
-    return _Field(field.name, _path(schema, field.source_id), reduce, value)
+    reduce, value = transform_steps(field.name, field.transform, source)
+    return _Field(field.name, source_path(schema, field.source_id), reduce, value)
 
 
-def _path(schema: Schema, field_id: int) -> tuple[int, ...]:
+def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
     """Positions from the table's columns down to the field; Iceberg allows sources in structs, not in lists or maps."""
     parents = schema._lazy_id_to_parent
     ids = [field_id]
@@ -145,22 +152,25 @@ def _path(schema: Schema, field_id: int) -> tuple[int, ...]:
     return tuple(positions)
 
 
-def _steps(field: PartitionField, source: IcebergType) -> tuple[Reduce, Value]:
-    transform = field.transform
+def transform_steps(name: str, transform: Any, source: IcebergType) -> tuple[Reduce, Value]:
+    """A transform as a step on arrays and a step on their distinct values (`same` when nothing is left to do), for the
+    partition field `name`.
+    """
     if isinstance(transform, (YearTransform, MonthTransform, DayTransform)):
         return _days if isinstance(source, DateType) else _timestamp_days, _calendar(transform)
     if isinstance(transform, HourTransform):
-        return lambda array: _floor(_integers(array), _HOUR_US), _same
+        return lambda array: _floor(integers(array), _HOUR_US), same
     if isinstance(transform, BucketTransform):
         return _plain, _bucket(source, transform.num_buckets)
     if isinstance(transform, TruncateTransform):
         return _truncate(source, transform.width)
     if isinstance(transform, IdentityTransform):
-        return _identity(field.name, source)
+        return _identity(name, source)
     raise NotImplementedError(str(transform))
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The value itself."""
     return value
 
 
@@ -168,19 +178,20 @@ def _plain(array: pa.Array) -> pa.Array:
     """Dates, times and timestamps as integers, uuids as bytes; the rest as it is."""
     if isinstance(array, pa.ExtensionArray):
         return array.storage
-    return _integers(array) if pa.types.is_temporal(array.type) else array
+    return integers(array) if pa.types.is_temporal(array.type) else array
 
 
-def _integers(array: pa.Array) -> pa.Array:
+def integers(array: pa.Array) -> pa.Array:
+    """The same bits as integers."""
     return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
 
 
 def _days(array: pa.Array) -> pa.Array:
-    return _integers(array)
+    return integers(array)
 
 
 def _timestamp_days(array: pa.Array) -> pa.Array:
-    return _floor(_integers(array), _DAY_US)
+    return _floor(integers(array), _DAY_US)
 
 
 def _floor(array: pa.Array, unit: int) -> pa.Array:
@@ -192,7 +203,7 @@ def _floor(array: pa.Array, unit: int) -> pa.Array:
 
 def _calendar(transform: object) -> Value:
     if isinstance(transform, DayTransform):
-        return _same
+        return same
     if isinstance(transform, MonthTransform):
         return _months
     return lambda days: _months(days) // 12
@@ -218,14 +229,14 @@ def _bucket(source: IcebergType, buckets: int) -> Value:
 
 def _truncate(source: IcebergType, width: int) -> tuple[Reduce, Value]:
     if isinstance(source, StringType):
-        return lambda array: pc.utf8_slice_codeunits(array, 0, width), _same  # code points, as Iceberg counts
+        return lambda array: pc.utf8_slice_codeunits(array, 0, width), same  # code points, as Iceberg counts
     if isinstance(source, BinaryType):
-        return lambda array: pc.binary_slice(array, 0, width), _same
+        return lambda array: pc.binary_slice(array, 0, width), same
     if isinstance(source, DecimalType):
-        return _same, lambda value: truncate_decimal(value, width)
+        return same, lambda value: truncate_decimal(value, width)
     half = 2**31 if isinstance(source, IntegerType) else 2**63
     # Java's integers wrap below their smallest value
-    return _same, lambda value: (value - value % width + half) % (2 * half) - half
+    return same, lambda value: (value - value % width + half) % (2 * half) - half
 
 
 def _identity(name: str, source: IcebergType) -> tuple[Reduce, Value]:
@@ -234,7 +245,7 @@ def _identity(name: str, source: IcebergType) -> tuple[Reduce, Value]:
         return lambda array: _float_bits(name, array), lambda v: struct.unpack(bits, struct.pack(code, v))[0]
     if isinstance(source, UUIDType):
         return _plain, lambda value: UUID(bytes=value)
-    return _plain, _same
+    return _plain, same
 
 
 def _float_bits(name: str, array: pa.Array) -> pa.Array:
@@ -244,4 +255,4 @@ def _float_bits(name: str, array: pa.Array) -> pa.Array:
             "replace NaN by null before writing",
             field=name,
         )
-    return _integers(array)
+    return integers(array)

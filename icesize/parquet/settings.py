@@ -31,7 +31,8 @@ class WriteSettings:
     Strings, numbers and dictionaries only: a plan or schema object pickled to another process does not work there.
     What is built from them (schema, FileIO, ...) is built on first use in each process and never pickled.
     `properties` are the table's `write.*` and its name mapping; `io_properties` hold credentials and are not printed.
-    `bytes_per_row` is what a row has needed in this table's files so far, None when unknown.
+    `bytes_per_row` is what a row has needed in this table's files so far, None when unknown. No partition is cut into
+    files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty when it has none.
     """
 
     schema_json: str
@@ -43,6 +44,8 @@ class WriteSettings:
     properties: Mapping[str, str] = field(default_factory=dict)
     io_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     bytes_per_row: float | None = None
+    small_file_limit_bytes: int = 0
+    sort_order_json: str = ""
 
     @staticmethod
     def of(
@@ -50,15 +53,17 @@ class WriteSettings:
         io_properties: Mapping[str, str],
         target_file_size_bytes: int,
         bytes_per_row: float | None = None,
+        *,
+        small_file_limit_bytes: int = 0,
     ) -> WriteSettings:
-        """Settings for the table's current schema and spec.
+        """Settings for the table's current schema, spec and sort order.
 
         Raises `UnsupportedTable` for a format version, column type, partition field or property that our files
         cannot honour.
         """
         if metadata.format_version > 2:
             raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 and 2 are supported")
-        schema, spec = metadata.schema(), metadata.spec()
+        schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
         check_supported(schema, spec, metadata.properties)
         kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
         ParquetOptions.of(kept)
@@ -72,6 +77,8 @@ class WriteSettings:
             properties=kept,
             io_properties=dict(io_properties),
             bytes_per_row=bytes_per_row,
+            small_file_limit_bytes=small_file_limit_bytes,
+            sort_order_json="" if order.is_unsorted else order.model_dump_json(),
         )
 
     def with_bytes_per_row(self, bytes_per_row: float | None) -> WriteSettings:

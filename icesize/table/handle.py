@@ -45,7 +45,11 @@ class Current:
     def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
         """How files are written; UnsupportedTable when the table asks for what they cannot honour."""
         return WriteSettings.of(
-            self.table.metadata, self.table.io.properties, self.policy.target_file_size_bytes, bytes_per_row
+            self.table.metadata,
+            self.table.io.properties,
+            self.policy.target_file_size_bytes,
+            bytes_per_row,
+            small_file_limit_bytes=self.policy.small_file_limit_bytes,
         )
 
 
