@@ -12,7 +12,9 @@ class Report:
 
     `operations` and `snapshot_ids` go together (empty: nothing was committed). `rows` were added. Bytes are those of
     data files: `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and
-    `bytes_copied` moved as they were; `bytes_ingested` hold the new rows. `small_files_max` is the largest number of
+    `bytes_copied` moved as they were; `bytes_ingested` hold the new rows, which were expected to take `bytes_predicted`
+    (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer had over their
+    mean, idle writers counted; None where no rows were written. `small_files_max` is the largest number of
     mergeable small files that a touched partition holds now. `seconds` per phase and `total`. `skipped` counts files
     by reason, `held_back` names partitions whose small files must not be merged, `conflicts` are sentences about what
     was lost to other writers, `notes` about everything else worth knowing. `already_committed`: the batch was in the
@@ -28,6 +30,8 @@ class Report:
     files_added: int = 0
     files_removed: int = 0
     bytes_ingested: int = 0
+    bytes_predicted: int | None = None
+    writer_skew: float | None = None
     bytes_written: int = 0
     bytes_copied: int = 0
     bytes_decoded: int = 0

@@ -182,8 +182,8 @@ class SizedTable(VersionedTable):
 
     def sink(self, stream_id: str, **options: Any) -> Sink:
         """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),
-        `stream_safe`, `merge` ("inline", "async", "off"), `schema_evolution` ("refuse", "add"),
-        `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`.
+        `stream_safe`, `merge` ("inline", "async", "off"), `statistics` ("auto", "recent", "exact"), `write_tasks`,
+        `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`.
         """
         from icesize.spark.sink import Sink
 

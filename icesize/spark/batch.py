@@ -6,6 +6,7 @@ committed all the same. Only rows that were written into one file with older one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
@@ -18,15 +19,17 @@ from icesize.parquet.merge import MergeTask
 from icesize.parquet.pool import write_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.spark import columns, jobs, routing, session
+from icesize.spark import columns, jobs, session
 from icesize.spark.evolution import add_columns
-from icesize.spark.merges import MergeRun
+from icesize.spark.merges import MergeRun, discard_all, finish_all, runs_in_spark
 from icesize.spark.placement import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
+from icesize.spark.shapes import BatchShape
 from icesize.spark.small import MOST_BYTES_ALONG, is_small, shape_in_hand
-from icesize.spark.statistics import BatchShape, shape_of
+from icesize.spark.statistics import shape_of
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import LedgerEntry, is_done, stream_hash
 from icesize.table.outcome import MergeResults, report_of
@@ -46,6 +49,8 @@ class BatchOptions:
     stream_safe: bool = True
     schema_evolution: str = "refuse"
     accept_new_checkpoint: bool = False
+    statistics: str = "auto"
+    write_tasks: int | None = None
     ledger: LedgerEntry | None = None
     environment: Environment = field(default_factory=Environment)
 
@@ -108,8 +113,7 @@ class _Batch:
         metadata = current.table.metadata
         layout = handle.reader(current.policy).read(metadata, current.table.io)
         self.watch.lap("layout")
-        shape = shape_in_hand(self.df, write_settings, layout, current.policy) if is_small(self.df) else None
-        shape = shape or self._counted(write_settings, layout, current.policy)
+        shape = self._in_hand(write_settings, layout, current.policy) or self._shape(current, write_settings, layout)
         self.watch.lap("statistics")
         if shape.rows == 0:
             return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
@@ -126,9 +130,18 @@ class _Batch:
             self.given.persist()
             self.kept = True
 
-    def _counted(self, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape:
+    def _in_hand(self, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape | None:
+        if self.options.write_tasks is not None or not is_small(self.df):
+            return None
+        return shape_in_hand(self.df, settings, layout, policy, self.state.learned)
+
+    def _shape(self, current: Current, settings: WriteSettings, layout: Layout) -> BatchShape:
         cheap = self.kept or session.is_cheap_to_read_again(self.df)
-        return shape_of(self.df, settings, layout, policy, cheap=cheap, whole=self._overwrites)
+        self.state.learned.seed(current.table.metadata, current.table.io)
+        return shape_of(
+            self.df, settings, layout, current.policy, self.state.learned, statistics=self.options.statistics,
+            write_tasks=self.options.write_tasks, cheap=cheap, whole=self._overwrites,
+        )  # fmt: skip
 
     @property
     def _batch_id(self) -> int | None:
@@ -165,33 +178,35 @@ class _Batch:
         self, handle: TableHandle, current: Current, settings: WriteSettings, layout: Layout, shape: BatchShape
     ) -> Report:
         placement = self._placement(current.policy, layout)
-        decision = placement.before(shape)
-        if shape.parts and decision and decision.absorption.most_bytes > MOST_BYTES_ALONG:
-            shape = self._counted(settings, layout, current.policy)
-            decision = placement.before(shape)
+        begun = placement.before(shape)
+        if shape.parts and begun and begun.absorption.most_bytes > MOST_BYTES_ALONG:
+            shape = self._shape(current, settings, layout)
+            begun = placement.before(shape)
+        shape = self._beside_merges(shape, begun)
         self.watch.lap("plan")
         failpoints.reach("planned")
-        merging = self._start(decision, settings, beside_write_job=shape.parts is None)
+        runs = [self._start(begun.merges if begun else (), settings, shape)]
         try:
-            written = self._write(settings, shape, decision.absorption if decision else NOTHING)
+            written = self._write(settings, shape, begun.absorption if begun else NOTHING)
         except BaseException:
-            merging.discard()
+            discard_all(runs)
             raise
         write_ms = int(self.watch.lap("write") * 1000)
         try:
             if written.new_rows == 0:
-                merging.discard()
+                discard_all(runs)
                 self._remove(written, settings)
                 return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
-            if decision is None:
-                decision = placement.after(written.files)
-                merging = self._start(decision, settings)
-            done = merging.finish(self._deadline_seconds(current.policy, write_ms))
+            decision = begun
+            if decision is None or shape.is_predicted:
+                decision = placement.after(written.files, begun)
+                runs.append(self._start(decision.merges[len(begun.merges) if begun else 0 :], settings))
+            done = finish_all(runs, self._deadline_seconds(current.policy, write_ms), self.options.environment)
             results = MergeResults.of(decision.merges, done, written.files)
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
         except BaseException:
-            merging.discard()
+            discard_all(runs)
             self._remove(written, settings)
             raise
         with self.state.commit_lock:
@@ -206,10 +221,11 @@ class _Batch:
         self.state.backoff.landed(file.partition for file in written.absorbed)
         outcome = replace(outcome, conflicts=(*self.conflicts, *outcome.conflicts))
         notes = [*self.notes, *(f"small files stay beside the new rows: {error}" for error in written.failed)]
-        return report_of(
+        report = report_of(
             current.name, decision.plan, layout, written.files, results, outcome, self.watch.seconds, notes,
             self._batch_id, written.absorbed,
         )  # fmt: skip
+        return self.state.learned.compare(report, shape, written)
 
     def _placement(self, policy: SizePolicy, layout: Layout) -> Placement:
         if not self.absorbs:
@@ -226,16 +242,23 @@ class _Batch:
     def _write(self, settings: WriteSettings, shape: BatchShape, absorption: Absorption) -> Written:
         if shape.parts is not None:
             return write_in_threads(shape.parts, settings, self._prefix, absorption)
-        if shape.task is None or shape.tasks == 1:
-            routed = routing.gather(self.df, cheap=shape.incoming is not None)
-        else:
-            routed = routing.place(self.df, shape.task, shape.tasks)
-        return jobs.write_rows(routed, settings, self._prefix, absorption)
+        return jobs.write_rows(shape.place(self.df), settings, self._prefix, absorption)
 
-    def _start(self, decision: Decision | None, settings: WriteSettings, beside_write_job: bool = False) -> MergeRun:
-        groups = decision.merges if decision else ()
+    def _beside_merges(self, shape: BatchShape, decision: Decision | None) -> BatchShape:
+        """The cores divided between rows and merges; who takes files along was decided by task and stays."""
+        if decision is None or decision.absorption.by_writer or self.options.write_tasks is not None:
+            return shape
+        sizes = [group.size_bytes for group in decision.merges if runs_in_spark(group.size_bytes)]
+        return shape.beside(sizes, session.parallelism(self.spark))
+
+    def _start(
+        self, groups: Sequence[MergeGroup], settings: WriteSettings, beside: BatchShape | None = None
+    ) -> MergeRun:
+        """Merge in the background; `beside` is the batch whose write job is about to start."""
         tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in groups]
-        return MergeRun(self.spark, tasks, settings, self._prefix, beside_write_job).start()
+        waits = beside is not None and beside.parts is None
+        most = beside.merge_tasks if beside else None
+        return MergeRun(self.spark, tasks, settings, self._prefix, waits, most).start()
 
     def _remove(self, written: Written, settings: WriteSettings) -> None:
         for file in written.files:

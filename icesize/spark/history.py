@@ -17,10 +17,10 @@ from icesize.errors import RewriteFailed, TableError, UnsupportedTable
 from icesize.parquet.decode import read_file
 from icesize.parquet.projection import Projection
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.write import use_system_memory
 from icesize.planning.layout import FileFact, PartitionKey, SkipReason
 from icesize.spark import session
 from icesize.spark.columns import spark_type
+from icesize.spark.worker import prepare
 from icesize.table.handle import Current
 from icesize.table.partitions import files_at, known_snapshot
 from icesize.table.reader import Labels
@@ -90,7 +90,7 @@ class ReadFiles:
     target: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        use_system_memory()
+        prepare()
         projection = Projection(self.settings, self.partition)
         for batch in batches:
             for number in batch.column(0).to_pylist():

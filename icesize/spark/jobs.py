@@ -1,4 +1,4 @@
-"""Spark jobs: write routed rows, count them, run merge groups. They move bytes and decide nothing."""
+"""Spark jobs: write routed rows, measure some, run merge groups. They move bytes and decide nothing."""
 
 from __future__ import annotations
 
@@ -9,28 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
 from icesize.parquet.absorb import NOTHING, Absorption, Written
-from icesize.parquet.conform import Conformer
 from icesize.parquet.merge import MergeOutcome, MergeTask
-from icesize.parquet.partition import split_by_partition
 from icesize.parquet.settings import WriteSettings
-from icesize.planning.layout import PartitionKey
-from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, pruned, read_answer
+from icesize.planning.row_sizes import RowSize
+from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, read_answer
 
 SAMPLE_ROWS = 10_000
 """Rows encoded to learn how large a row is when the table has none yet."""
 
-_KEY = "_icesize_key"
-_ROWS = "_icesize_rows"
-
 _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 """The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
 
-_MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyArrow) >= [\d.]+ must be installed")
+_MISSING = re.compile(
+    r"No module named '(icesize|pyarrow|pyiceberg|datasketches)[^']*'|(PyArrow) >= [\d.]+ must be installed"
+)
 
 
 def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING) -> Written:
@@ -39,7 +35,7 @@ def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: 
     Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; files known by then are
     removed.
     """
-    answers = _run(df, WriteRows(settings, prefix, absorption), "write the batch")
+    answers = run_job(df, WriteRows(settings, prefix, absorption), "write the batch")
     parts: list[Written] = []
     failed: IcesizeError | None = None
     for answer in answers:
@@ -55,33 +51,6 @@ def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: 
     return written
 
 
-def count_rows(
-    df: DataFrame, settings: WriteSettings, columns: list[str], key: Column
-) -> dict[tuple[int, PartitionKey], int]:
-    """Rows per (routing key, partition): one pass over the source columns of the partition values only.
-
-    Spark counts by key and keeps one row of each; which partition that row belongs to is computed here, exactly as
-    where rows are written.
-    """
-    kept = [F.first(F.col(f"`{column}`")).alias(column) for column in columns]
-    counted = df.groupBy(key.alias(_KEY)).agg(F.count(F.lit(1)).alias(_ROWS), *kept)
-    table = fetch(counted)
-    keys, rows = table.column(_KEY).to_pylist(), table.column(_ROWS).to_pylist()
-    if not columns:
-        # nothing to compute a partition from: there is one
-        void = tuple(None for _ in settings.spec.fields)
-        return {(key, PartitionKey(settings.spec_id, void)): n for key, n in zip(keys, rows, strict=True)}
-    if not keys:
-        return {}
-    sources = pruned(settings, columns)
-    samples = Conformer(sources)(table.drop_columns([_KEY, _ROWS])).append_column(_ROWS, pa.array(range(len(keys))))
-    return {
-        (keys[i], partition): rows[i]
-        for partition, group in split_by_partition(samples, sources)
-        for i in group.column(_ROWS).to_pylist()
-    }
-
-
 def fetch(df: DataFrame) -> pa.Table:
     """The rows in this process; Spark before 4.0 has no public way to get them as Arrow."""
     try:
@@ -92,11 +61,10 @@ def fetch(df: DataFrame) -> pa.Table:
         raise _translated(error, "fetch rows") from error
 
 
-def measure_rows(df: DataFrame, settings: WriteSettings) -> float | None:
-    """Encoded bytes per row of a sample of the batch; None when it is empty."""
-    answers = [read_answer(a) for a in _run(df.limit(SAMPLE_ROWS), MeasureRows(settings), "encode a sample")]
-    rows = sum(n for _, n in answers)
-    return sum(size for size, _ in answers) / rows if rows else None
+def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
+    """How large the rows of a sample of the batch are when encoded; None when it is empty."""
+    answers = [read_answer(a) for a in run_job(df.limit(SAMPLE_ROWS), MeasureRows(settings), "encode a sample")]
+    return max(answers, key=lambda sample: sample[1])[0] if answers else None
 
 
 @dataclass(frozen=True)
@@ -113,7 +81,7 @@ class SparkMerges:
         bins = _balanced(groups, self.tasks)
         numbers = self.spark.range(0, len(bins), 1, len(bins))
         results: dict[int, Any] = {}
-        for answer in _run(numbers, MergeGroups(bins, settings, prefix), "merge files"):
+        for answer in run_job(numbers, MergeGroups(bins, settings, prefix), "merge files"):
             results.update(read_answer(answer))
         return [results[i] for i in range(len(groups))]
 
@@ -129,7 +97,12 @@ def _balanced(groups: Sequence[MergeTask], tasks: int) -> tuple[tuple[tuple[int,
     return tuple(tuple(b) for b in bins)
 
 
-def _run(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
+def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
+    """What `function` answers in each task; `what` says in errors what failed, as in "Cannot <what>: ...".
+
+    Raises SchemaMismatch for a value that cannot be computed, EngineUnavailable when workers lack a module,
+    RewriteFailed else.
+    """
     try:
         return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
     except PySparkException as error:

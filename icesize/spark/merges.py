@@ -11,6 +11,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.parquet.merge import MergeOutcome, MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
@@ -36,14 +37,16 @@ def run_merges(
     results: list[Result] | None = None,
     before_job: Callable[[], None] = lambda: None,
     half_the_cores: bool = False,
+    most_tasks: int | None = None,
 ) -> list[Result]:
     """Small groups in threads of this process, the others as one Spark job; results in the order of `tasks`.
 
     `results` (one None per task) is filled as groups finish, so that a caller knows them even when the job is stopped.
-    `before_job` is called when a Spark job is about to start. With `half_the_cores` others find free ones at any time.
+    `before_job` is called when a Spark job is about to start. With `half_the_cores` others find free ones at any time;
+    `most_tasks` bounds the tasks of the Spark job.
     """
     threads = max(1, (os.cpu_count() or 2) // 2) if half_the_cores else None
-    small = [i for i, t in enumerate(tasks) if spark is None or t.size_bytes <= DRIVER_MERGE_BYTES]
+    small = [i for i, t in enumerate(tasks) if spark is None or not runs_in_spark(t.size_bytes)]
     large = [i for i in range(len(tasks)) if i not in set(small)]
     results = [None] * len(tasks) if results is None else results
     done = merge_in_threads(
@@ -54,11 +57,16 @@ def run_merges(
     if large and spark is not None and not cancelled.is_set():
         groups = [tasks[i] for i in large]
         before_job()
-        slots = max(1, session.parallelism(spark) // (2 if half_the_cores else 1))
+        slots = most_tasks or max(1, session.parallelism(spark) // (2 if half_the_cores else 1))
         for i, outcome in zip(large, _on_executors(spark, slots, groups, settings, prefix, cancelled), strict=True):
             results[i] = outcome
             progress(tasks[i].size_bytes)
     return results
+
+
+def runs_in_spark(size_bytes: int) -> bool:
+    """Whether a group of this size is merged by Spark tasks, not in the driver."""
+    return size_bytes > DRIVER_MERGE_BYTES
 
 
 def _on_executors(
@@ -86,8 +94,10 @@ class MergeRun:
         settings: WriteSettings,
         prefix: str,
         beside_write_job: bool = False,
+        most_tasks: int | None = None,
     ) -> None:
         self._spark = spark
+        self._most_tasks = most_tasks
         self._beside_write_job = beside_write_job
         self._tasks = tasks
         self._settings = settings
@@ -112,7 +122,7 @@ class MergeRun:
         try:
             run_merges(
                 self._spark, self._tasks, self._settings, self._prefix, self._cancelled,
-                results=self._results, before_job=self._let_the_write_start,
+                results=self._results, before_job=self._let_the_write_start, most_tasks=self._most_tasks,
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append goes on, the report names this
             self._failure = error
@@ -146,6 +156,21 @@ class MergeRun:
         """Stop, and remove what the merges wrote: the batch failed."""
         self.stop()
         discard(self._results, self._settings)
+
+
+def finish_all(runs: Sequence[MergeRun], timeout_seconds: float | None, environment: Environment) -> list[Result]:
+    """Results of several runs, one after the other, all within one time."""
+    until = None if timeout_seconds is None else environment.monotonic() + timeout_seconds
+    results: list[Result] = []
+    for run in runs:
+        results += run.finish(None if until is None else max(0.0, until - environment.monotonic()))
+    return results
+
+
+def discard_all(runs: Sequence[MergeRun]) -> None:
+    """Stop, and remove what they wrote."""
+    for run in runs:
+        run.discard()
 
 
 def discard(results: Sequence[Result], settings: WriteSettings) -> None:

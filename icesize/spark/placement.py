@@ -1,6 +1,7 @@
 """What a batch merges, and when that is decided: before its rows are written, or once its files are known.
 
-append           the number of new files is enough: before the batch is written, where it was counted
+append           the number of new files is enough: before the batch is written, where it is known or expected; what
+                 was not expected is merged when it is written
 absorb           new files are merged themselves, so they have to be there first
 absorb, written  the writers of new rows take older small files along: before, always
 once
@@ -17,11 +18,12 @@ from icesize.parquet.absorb import NOTHING, Absorption
 from icesize.parquet.merge import MergeTask
 from icesize.parquet.written import WrittenFile
 from icesize.planning.absorbing import divided, plan_absorbing
+from icesize.planning.completing import complete_plan
 from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.planning.merging import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
-from icesize.spark.statistics import BatchShape
+from icesize.spark.shapes import BatchShape
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Placement(Protocol):
     def before(self, shape: BatchShape) -> Decision | None:
         """What can be said before the rows are written; None: `after` is asked."""
 
-    def after(self, written: Sequence[WrittenFile]) -> Decision:
-        """What is due now that these files are about to be added."""
+    def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
+        """What is due now that these files are about to be added; its merges begin with those of `begun`, which was
+        decided on a prediction."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,24 @@ class Appending:
     merging: bool = True
 
     def before(self, shape: BatchShape) -> Decision | None:
-        return None if shape.incoming is None else self._decide(shape.incoming, shape.size_bytes)
+        return None if shape.incoming is None else self._decide(shape.incoming, shape.size_bytes or 0.0, None)
 
-    def after(self, written: Sequence[WrittenFile]) -> Decision:
+    def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
         incoming: dict[PartitionKey, int] = {}
         for file in written:
             is_small = file.size_bytes < self.layout.small_file_limit_bytes
             incoming[file.partition] = incoming.get(file.partition, 0) + is_small
-        return self._decide(incoming, sum(file.size_bytes for file in written))
+        return self._decide(incoming, sum(file.size_bytes for file in written), begun)
 
-    def _decide(self, incoming: Mapping[PartitionKey, int], batch_bytes: float) -> Decision:
-        layout, budget_bytes = self.layout, self.policy.budget_for(int(batch_bytes))
+    def _decide(self, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None) -> Decision:
+        layout, policy, budget_bytes = self.layout, self.policy, self.policy.budget_for(int(batch_bytes))
         if not self.merging:
             layout = Layout(layout.snapshot_id, layout.sequence_number, layout.spec_id, layout.small_file_limit_bytes)
-        plan = plan_merges(layout, self.policy, incoming=incoming, budget_bytes=budget_bytes, contested=self.contested)
+        contested = self.contested
+        if begun is None:
+            plan = plan_merges(layout, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+        else:
+            plan = complete_plan(begun.plan, layout, policy, incoming, budget_bytes=budget_bytes, contested=contested)
         return Decision(plan, plan.groups)
 
 
@@ -81,7 +88,7 @@ class Absorbing:
     def before(self, shape: BatchShape) -> Decision | None:
         return None
 
-    def after(self, written: Sequence[WrittenFile]) -> Decision:
+    def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
         number = self.layout.sequence_number + 1
         new = [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
         plan = self._plan(new)
@@ -105,4 +112,4 @@ class WritingOnce(Absorbing):
         for key, victims in along.items():
             owner = shape.owners[key]
             by_writer[owner] = (*by_writer.get(owner, ()), MergeTask(victims, key))
-        return Decision(plan, apart, Absorption(by_writer, self.layout.small_file_limit_bytes))
+        return Decision(plan, apart, Absorption(by_writer))

@@ -18,6 +18,7 @@ from icesize.planning.backoff import BackOff
 from icesize.report import Report
 from icesize.spark import session
 from icesize.spark.background import Background
+from icesize.spark.learning import Learned
 from icesize.table import catalog as catalogs
 from icesize.table.handle import Current, PolicyArgument, TableHandle
 
@@ -67,6 +68,7 @@ class StreamState:
     lock: threading.RLock = field(default_factory=threading.RLock)
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     backoff: BackOff = field(default_factory=BackOff)
+    learned: Learned = field(default_factory=Learned)
     background: Background = field(init=False)
     handle: CountingHandle | None = None
     last_report: Report | None = None

@@ -27,6 +27,7 @@ _CHOICES = {
     "placement": ("append", "absorb"),
     "stream_safe": (True, False),
     "merge": ("inline", "async", "off"),
+    "statistics": ("auto", "recent", "exact"),
     "schema_evolution": ("refuse", "add"),
 }
 
@@ -43,6 +44,10 @@ class Sink:
     stream_safe       False, with "absorb" only: rows are written once, in `overwrite` snapshots that end stream readers
     merge             "inline": in the commit of the batch; "async": beside the batches, with commits of its own, also
                       heard by the listener (`batch_id` None, from another thread); "off"
+    statistics        how rows per partition are known before they are written: "exact": counted, by one more pass over
+                      the columns of the partition values; "recent": expected from the last batches, those of the table
+                      at first; "auto": counted only where reading again is cheap, and only until expecting is as good
+    write_tasks       Spark tasks that write a batch; None: by its bytes and the cores
     schema_evolution  columns that the table lacks: "refuse" the batch, or "add" them
     expire_every      batch ids after which snapshots are expired by the table's own rules; None: never. Ids are
                       counted, not calls, so that a query that is started anew for each batch expires too
@@ -53,6 +58,8 @@ class Sink:
     placement: str = "append"
     stream_safe: bool = True
     merge: str = "inline"
+    statistics: str = "auto"
+    write_tasks: int | None = None
     schema_evolution: str = "refuse"
     accept_new_checkpoint: bool = False
     expire_every: int | None = None
@@ -75,6 +82,11 @@ class Sink:
             raise ValueError(
                 f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "
                 "there are no merges to make later or to leave out"
+            )
+        if not _is_a_count(self.write_tasks):
+            raise ValueError(
+                f"'write_tasks' ({self.write_tasks!r}) must be a number of tasks >= 1, or None: then it follows from "
+                "the bytes of each batch and the cores"
             )
         if not _is_a_count(self.expire_every):
             raise ValueError(
@@ -100,7 +112,8 @@ class Sink:
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
         options = BatchOptions(
             self.source, self.merge, self.placement, self.stream_safe, self.schema_evolution,
-            self.accept_new_checkpoint, LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
+            self.accept_new_checkpoint, self.statistics, self.write_tasks,
+            LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
         )  # fmt: skip
         with state.lock:
             report = self._follow_up(run_batch(df, options, state), batch_id, spark, state)

@@ -7,6 +7,7 @@ then (10,000 rows: 0.04 s here, 0.33 s by a job that places rows exactly).
 from __future__ import annotations
 
 import os
+import sys
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,14 +15,15 @@ from pyspark.sql import DataFrame
 from icesize.parquet.conform import Conformer
 from icesize.parquet.partition import split_by_partition
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.sizes import measure
+from icesize.parquet.sizes import row_size
 from icesize.planning.layout import Layout, PartitionKey
 from icesize.planning.routing import route
 from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
 from icesize.spark import session
 from icesize.spark.jobs import fetch
-from icesize.spark.statistics import CLOSE_FILE_BYTES, BatchShape, learned, small_files
+from icesize.spark.learning import Learned
+from icesize.spark.shapes import BatchShape, nothing_to_write, small_files
 
 SMALL_BATCH_BYTES = 4 * 2**20
 """Size of a batch at its source (compressed files) up to which the driver writes it: about 100,000 rows."""
@@ -31,6 +33,9 @@ MOST_ROWS = 200_000
 
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
+
+UNDIVIDED = sys.maxsize
+"""A target that no partition of a small batch exceeds: a thread writes all files of a partition."""
 
 MOST_BYTES_ALONG = 32 * 2**20
 """Older small files that one thread decodes and writes again at most: it takes half a second, as long as counting the
@@ -42,7 +47,9 @@ def is_small(df: DataFrame) -> bool:
     return session.is_cheap_to_read_again(df) and session.source_bytes(df) <= SMALL_BATCH_BYTES
 
 
-def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> BatchShape | None:
+def shape_in_hand(
+    df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy, learned: Learned
+) -> BatchShape | None:
     """Fetch the batch and divide its partitions over threads; None when it has more than `MOST_ROWS` rows.
 
     Raises SchemaMismatch when a row does not fit.
@@ -52,21 +59,21 @@ def shape_in_hand(df: DataFrame, settings: WriteSettings, layout: Layout, policy
         return None
     rows = Conformer(settings)(fetched)
     if rows.num_rows == 0:
-        return BatchShape(1, None, {}, 0)
+        return nothing_to_write()
     groups = dict(split_by_partition(rows, settings))
-    bytes_per_row = learned(layout, policy) or measure(rows, settings) / rows.num_rows
-    weights = {partition: part.num_rows * bytes_per_row for partition, part in groups.items()}
+    sizes = learned.sizes(policy, layout) or learned.expect(row_size(rows, settings))
+    weights = {partition: sizes.size_of(partition, part.num_rows) or 0.0 for partition, part in groups.items()}
     parts, owners = _divided(groups, weights, policy)
     return BatchShape(
-        tasks=1,
-        task=None,
+        tasks=len(parts),
+        place=lambda given: given,
         incoming={
             p: small_files(weight, max(1, expected_files(weight, policy.target_file_size_bytes)), policy)
             for p, weight in weights.items()
         },
         rows=rows.num_rows,
         size_bytes=sum(weights.values()),
-        bytes_per_row=bytes_per_row,
+        bytes_per_row=sizes.bytes_per_row,
         parts=parts,
         weights=weights,
         owners=owners,
@@ -79,9 +86,8 @@ def _divided(
     """One table per thread, and the thread of each partition; a partition is never divided, so that it gets as few
     files as it can."""
     threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(groups)))
-    work = {p: weight + CLOSE_FILE_BYTES for p, weight in weights.items()}
-    routed = route(work, threads, policy.target_file_size_bytes, max_small_files=1)
-    owners = {partition: routed.assignment[partition][0] for partition in groups}
+    routed = route(weights, threads, UNDIVIDED, policy.close_file_cost_bytes, most_files=1)
+    owners = {partition: routed.assignment[partition][0][0] for partition in groups}
     busy = {thread: n for n, thread in enumerate(sorted(set(owners.values())))}
     owners = {partition: busy[thread] for partition, thread in owners.items()}
     parts: list[list[pa.Table]] = [[] for _ in busy]

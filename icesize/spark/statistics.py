@@ -1,55 +1,31 @@
-"""What a batch holds, before it is written: rows per partition, counted where that is cheap.
+"""What a batch holds, before it is written: rows per partition, counted or expected from the batches before.
 
-Counting reads the batch once more, only the columns that partition values come from. It is done where the batch is
-cached or made of columnar files; never for a source that would have to be run again in full.
+Counting reads the batch once more, only the columns that partition values come from. Unasked it is done only where the
+batch is cached or made of columnar files, and no longer once predictions are as good; never for a source that would
+have to be run again in full.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import Layout, PartitionKey
-from icesize.planning.routing import Routing, route
-from icesize.planning.sizing import learn_bytes_per_row, merged_files
+from icesize.planning.parallelism import tasks_for
+from icesize.planning.row_sizes import RowSize, RowSizes
+from icesize.planning.traffic import Prediction
 from icesize.policy import SizePolicy
-from icesize.spark import routing, session
-from icesize.spark.jobs import count_rows, measure_rows
+from icesize.spark import keys, session
+from icesize.spark.counting import count_rows
+from icesize.spark.jobs import measure_rows
+from icesize.spark.learning import Learned
+from icesize.spark.shapes import BatchShape, Holdings, RoutedBatch, nothing_to_write, unseen
 
-CLOSE_FILE_BYTES = 64 * 1024
-"""What opening and closing a file costs, in bytes of writing: 2 ms at 35 MB/s, measured."""
+DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
+"""Of rows while nothing is known; only ratios between partitions matter then."""
 
-TASK_BYTES = 2**20
-"""Work below which another Spark task is not worth starting (0.03 s of writing, a task costs 0.02 s)."""
-
-DEFAULT_BYTES_PER_ROW = 100.0
-"""Weight of a row while nothing is known; only ratios between partitions matter then."""
-
-
-@dataclass(frozen=True)
-class BatchShape:
-    """How a batch will be written.
-
-    `incoming` are the small files each partition is expected to get, None when the batch was not counted; `rows`,
-    `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
-    unknown too. `task` places rows, None leaves them where they are. `parts` are the rows themselves, one table for
-    each thread, when the batch is in this process already; a thread counts as a task.
-    """
-
-    tasks: int
-    task: Column | None
-    incoming: Mapping[PartitionKey, int] | None = None
-    rows: int | None = None
-    size_bytes: float = 0.0
-    bytes_per_row: float | None = None
-    parts: tuple[pa.Table, ...] | None = None
-    weights: Mapping[PartitionKey, float] = field(default_factory=dict)
-    owners: Mapping[PartitionKey, int] = field(default_factory=dict)
+LIKELY_ROWS = 0.5
+"""Expected rows from which on a partition will rather get a file than not."""
 
 
 def shape_of(
@@ -57,115 +33,69 @@ def shape_of(
     settings: WriteSettings,
     layout: Layout,
     policy: SizePolicy,
+    learned: Learned,
     *,
+    statistics: str = "auto",
+    write_tasks: int | None = None,
     cheap: bool | None = None,
     whole: bool = False,
 ) -> BatchShape:
-    """Count the batch when that is cheap and route it by weight; else route it by the hash of its partitions.
+    """Count the batch, or expect what earlier ones had, and divide it by weight; else divide it by hash.
 
-    `cheap` is known to callers that have kept the batch; None looks at what it is made of. With `whole` the writers of
-    new rows may take older small files along: a task's load counts them, and a partition is not split over tasks where
+    `statistics` is the sink's option. `cheap` is known to callers that have kept the batch; None looks at what it is
+    made of. `write_tasks` None: by bytes and cores. With `whole` the writers of new rows may take older small files
+    along: then the batch is counted, a task's load has those files too, and a partition is not split over tasks where
     the parts would be small files.
     """
-    spec, schema = settings.spec, settings.schema
-    key = routing.partition_key(spec, schema)
+    expected = _expected(learned, settings, layout, policy)
     cores = session.parallelism(df.sparkSession)
-    if not (session.is_cheap_to_read_again(df) if cheap is None else cheap):
-        return _unseen(settings, policy, key, cores, learned(layout, policy))
-    columns = routing.source_columns(spec, schema)
-    counted = count_rows(df, settings, columns, key)
-    if not counted:
-        return BatchShape(1, None, {}, 0)
-    bytes_per_row = learned(layout, policy) or measure_rows(df, settings) or DEFAULT_BYTES_PER_ROW
-    rows: dict[PartitionKey, int] = {}
-    for (_, partition), n in counted.items():
-        rows[partition] = rows.get(partition, 0) + n
-    weights = {p: n * bytes_per_row for p, n in rows.items()}
-    # a task with many small partitions is as busy as one with few large ones
-    work = {p: weight + CLOSE_FILE_BYTES + (_small_bytes(layout, p) if whole else 0) for p, weight in weights.items()}
-    tasks = max(1, min(cores, math.ceil(sum(work.values()) / TASK_BYTES)))
-    routed = route(work, tasks, policy.target_file_size_bytes, policy.max_small_files)
-    if whole:
-        routed = _whole(routed, weights, policy)
-    spread_by = routing.spread(spec, schema)
-    placed = _placed(counted, routed)
-    if spread_by is None:
-        placed = {k: t[:1] for k, t in placed.items()}
-    return BatchShape(
-        tasks=tasks,
-        task=routing.task_of(key, tasks, placed, spread_by),
-        incoming={p: small_files(weights[p], routed.files[p], policy) for p in rows},
-        rows=sum(rows.values()),
-        size_bytes=sum(weights.values()),
-        bytes_per_row=bytes_per_row,
-        weights=weights,
-        owners=_owners(counted, routing.first_tasks(tasks, placed)),
-    )
+    cheap = session.is_cheap_to_read_again(df) if cheap is None else cheap
+    if whole or _counts(statistics, learned, cheap):
+        counted = count_rows(df, settings)
+        if not counted.rows:
+            return nothing_to_write()
+        sizes = learned.sizes(policy, layout)
+        if sizes is None and cheap and (measured := measure_rows(df, settings)) is not None:
+            sizes = learned.expect(measured)
+        along = _small_bytes(layout, counted) if whole else None
+        routed = RoutedBatch(counted, sizes or RowSizes(DEFAULT_ROW_SIZE), settings, policy, along, sizes is not None)
+    elif expected is not None:
+        routed = expected
+    else:
+        known = learned.sizes(policy, layout)
+        return unseen(settings, policy, write_tasks or cores, known.bytes_per_row if known else None)
+    tasks = write_tasks or tasks_for(routed.work_bytes, cores)
+    return routed.over(tasks).with_expected(expected)
 
 
-def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:
-    """How many of `files` equal files of one partition will be small: all of them or none."""
-    return files if weight_bytes / files < policy.small_file_limit_bytes else 0
+def _counts(statistics: str, learned: Learned, cheap: bool) -> bool:
+    return statistics == "exact" or (statistics == "auto" and cheap and not learned.is_reliable)
 
 
-def _placed(
-    counted: Mapping[tuple[int, PartitionKey], int], routed: Routing[PartitionKey]
-) -> dict[int, tuple[int, ...]]:
-    """Tasks by routing key, the heaviest keys first; a key shared by two partitions goes where the first one goes."""
-    placed: dict[int, tuple[int, ...]] = {}
-    for (key, partition), _ in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):
-        placed.setdefault(key, routed.assignment[partition])
-    return placed
-
-
-def _small_bytes(layout: Layout, partition: PartitionKey) -> int:
-    facts = layout.partitions.get(partition)
-    return sum(file.size_bytes for file in facts.small) if facts else 0
-
-
-def _owners(counted: Mapping[tuple[int, PartitionKey], int], first: Mapping[int, int]) -> dict[PartitionKey, int]:
-    """The task of each partition: where its heaviest key goes first."""
-    owners: dict[PartitionKey, int] = {}
-    for (key, partition), _ in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):
-        owners.setdefault(partition, first[key])
-    return owners
-
-
-def _whole(
-    routed: Routing[PartitionKey], weights: Mapping[PartitionKey, float], policy: SizePolicy
-) -> Routing[PartitionKey]:
-    """The same tasks, fewer for partitions whose parts would be small files."""
-    limits = policy.target_file_size_bytes, policy.small_file_limit_bytes
-    most = {p: merged_files(int(weight), *limits) for p, weight in weights.items()}
-    return Routing(
-        routed.tasks,
-        {p: tasks[: most[p]] for p, tasks in routed.assignment.items()},
-        {p: min(files, most[p]) for p, files in routed.files.items()},
-    )
-
-
-def _unseen(
-    settings: WriteSettings, policy: SizePolicy, key: Column, cores: int, bytes_per_row: float | None
-) -> BatchShape:
-    """One task per partition by its hash; rows of an unpartitioned table spread over as many tasks as P1 allows."""
-    if routing.source_columns(settings.spec, settings.schema):
-        return BatchShape(cores, routing.task_of(key, cores, {}, None), bytes_per_row=bytes_per_row)
-    spread_by = routing.spread(settings.spec, settings.schema)
-    tasks = 1 if spread_by is None else max(1, min(cores, policy.max_small_files // 2))
-    task = None if spread_by is None else routing.task_of(spread_by, tasks, {}, None)
-    return BatchShape(tasks, task, bytes_per_row=bytes_per_row)
-
-
-def learned(layout: Layout, policy: SizePolicy) -> float | None:
-    """Bytes per row of this table's files, recent partitions first; None when it has none."""
-    if policy.bytes_per_row is not None:
-        return policy.bytes_per_row
-    partitions = [p for p in layout.partitions.values() if p.rows and p.key.spec_id == layout.spec_id]
-    if not partitions:
+def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> RoutedBatch | None:
+    """What earlier batches say; None when there are none."""
+    prediction, sizes = learned.predict(), learned.sizes(policy, layout)
+    if prediction is None or sizes is None:
         return None
-    samples = [
-        (p.size_bytes // p.files, max(1, p.rows // p.files), p.files / (1.0 + p.commits_since_append))
-        for p in partitions
-    ]
-    mean = sum(p.size_bytes for p in partitions) / sum(p.rows for p in partitions)
-    return learn_bytes_per_row(samples, mean)
+    return RoutedBatch(_holdings(prediction, settings), sizes, settings, policy)
+
+
+def _holdings(prediction: Prediction[PartitionKey], settings: WriteSettings) -> Holdings:
+    keys_of = keys.keys_of(settings.spec, settings.schema)
+    known = [p for p in prediction.rows if p.spec_id == settings.spec_id]
+    return Holdings(
+        # hundreds of partitions that rather get nothing would weigh as much as a hot one, were each to cost a file
+        rows={p: prediction.rows[p] for p in known if prediction.rows[p] >= LIKELY_ROWS},
+        keys={key: partition for partition in known for key in keys_of(partition)},
+        in_all=prediction.total_rows,
+        unknown_rows=prediction.unknown_rows,
+        is_counted=False,
+    )
+
+
+def _small_bytes(layout: Layout, holdings: Holdings) -> dict[PartitionKey, int]:
+    return {
+        partition: sum(file.size_bytes for file in facts.small)
+        for partition in holdings.rows
+        if (facts := layout.partitions.get(partition))
+    }

@@ -7,9 +7,11 @@ would run the task four times and the caller would have to parse a traceback.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from zipimport import zipimporter
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -26,7 +28,12 @@ ANSWERS = "answer binary"
 """Spark schema of what each function yields; the column holds pickles of our own workers, never of stored data."""
 
 
-def _answer(value: object) -> pa.RecordBatch:
+_OF_SPARK = ("/pyspark.zip", "-src.zip", ".jar")
+"""Archives that Spark puts on the path of its workers: its Python code, Py4J, and its core jar."""
+
+
+def as_answer(value: object) -> pa.RecordBatch:
+    """One answer of a task, to be read by `read_answer`."""
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(value)], pa.binary())], names=["answer"])
 
 
@@ -48,6 +55,19 @@ def names_of_task(prefix: str) -> FileNames:
     return FileNames(prefix, context.partitionId(), context.attemptNumber())
 
 
+def prepare() -> None:
+    """What each of our functions does first in its process, besides its work.
+
+    At the beginning of each task PySpark invalidates Python's import caches, for which Python before 3.12 reads the
+    directories of all archives that modules were looked for in: Spark's own core jar and its Python code, ten times
+    over, 0.1-0.2 s of a core. Forgotten here they are found again when something is imported, and not before.
+    """
+    use_system_memory()
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter) and finder.archive.endswith(_OF_SPARK):
+            del sys.path_importer_cache[path]
+
+
 @dataclass(frozen=True)
 class WriteRows:
     """Writes the rows of one task, and those that it takes along; answers with what was written."""
@@ -57,15 +77,15 @@ class WriteRows:
     absorption: Absorption = NOTHING
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        use_system_memory()
+        prepare()
         names = names_of_task(self.prefix)
         try:
             written = write_with(self.absorption, names.task, batches, self.settings, names)
         except IcesizeError as error:
-            yield _answer(error)
+            yield as_answer(error)
             return
         if written.files or written.failed:
-            yield _answer(written)
+            yield as_answer(written)
 
 
 def pruned(settings: WriteSettings, columns: list[str]) -> WriteSettings:
@@ -77,22 +97,23 @@ def pruned(settings: WriteSettings, columns: list[str]) -> WriteSettings:
 
 @dataclass(frozen=True)
 class MeasureRows:
-    """Encodes a sample of rows in memory; answers with (bytes, rows)."""
+    """Encodes a sample of rows in memory; answers with (their RowSize, rows)."""
 
     settings: WriteSettings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from icesize.parquet.sizes import measure
+        from icesize.parquet.sizes import row_size
 
+        prepare()
         conform = Conformer(self.settings)
         try:
             tables = [conform(b) for b in batches if b.num_rows]
         except IcesizeError as error:
-            yield _answer(error)
+            yield as_answer(error)
             return
         if tables:
             table = pa.concat_tables(tables)
-            yield _answer((measure(table, self.settings), table.num_rows))
+            yield as_answer((row_size(table, self.settings), table.num_rows))
 
 
 @dataclass(frozen=True)
@@ -104,10 +125,10 @@ class MergeGroups:
     prefix: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        use_system_memory()
+        prepare()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield _answer({position: self._merge(task) for position, task in self.bins[number]})
+                yield as_answer({position: self._merge(task) for position, task in self.bins[number]})
 
     def _merge(self, task: MergeTask) -> object:
         try:

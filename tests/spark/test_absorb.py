@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 from icesize.failpoints import armed
 from icesize.parquet.written import WrittenFile
+from icesize.planning import parallelism
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
-from icesize.spark import batch, routing, statistics
+from icesize.spark import batch
 from icesize.spark.sink import Sink
 from tests.rival_deletes import delete_rows
 from tests.spark.test_stream import feed, forget_commit, run
@@ -146,7 +147,7 @@ def test_unpartitioned_table(
     spark: SparkSession, lake: Lake, make: Make, safe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without partitions the table is one small file after each batch, however many tasks could write."""
-    monkeypatch.setattr(statistics, "TASK_BYTES", 1_000)
+    monkeypatch.setattr(parallelism, "TASK_BYTES", 1_000)
     lake.create(by={})
     sink = absorb(spark, lake, safe)
     for number in range(3):
@@ -163,20 +164,6 @@ def test_format_version_1(spark: SparkSession, lake: Lake, safe: bool) -> None:
     assert [r.files_removed for r in reports] == ([0, 4, 4] if safe else [0, 2, 2])
     assert lake.files_per_partition() == Counter({("h0",): 1, ("h1",): 1})
     assert lake.rows() == rows_of(events(range(30), 2))
-
-
-def test_partitions_that_are_placed_by_hash(
-    by_spark: None, spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also a partition that is not placed one by one has its older files at the task that gets its rows."""
-    monkeypatch.setattr(routing, "PLACED_KEYS", 2)
-    monkeypatch.setattr(statistics, "TASK_BYTES", 1_000)
-    lake.create()
-    sink = absorb(spark, lake, safe=False)
-    for number in range(2):
-        sink(counted(spark, events(range(number * 70, number * 70 + 70), hours=7)), number)
-        assert lake.files_per_partition() == Counter({(f"h{i}",): 1 for i in range(7)})
-    assert lake.rows() == rows_of(events(range(140), hours=7))
 
 
 def test_large_small_files_are_taken_along_by_spark(

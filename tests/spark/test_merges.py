@@ -21,7 +21,7 @@ from icesize.planning.layout import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.spark import merges
 from icesize.spark.merges import MergeRun, run_merges
-from tests.spark.tools import Lake, Make, counted, events, rows_of, uncounted
+from tests.spark.tools import Lake, Make, counted, events, rows_of
 
 K = 3
 
@@ -118,8 +118,9 @@ def test_deadline_drops_merges(spark: SparkSession, lake: Lake) -> None:
     sink = table.sink("s")
     for batch in range(2):
         sink(counted(spark, events(range(batch * 40, batch * 40 + 40), hours=40)), batch)
-    # not counted, so merges begin when the deadline is over
-    report = sink.run(uncounted(spark, events(range(80, 120), hours=40)), 2)
+    # new rows are merged too, so merges begin when the deadline is over
+    absorbing = table.sink("s", placement="absorb")
+    report = absorbing.run(counted(spark, events(range(80, 120), hours=40)), 2)
     assert report.rows == 40
     assert [n for n in report.notes if "merges stopped at the deadline ('merge-deadline-ms')" in n]
     assert report.small_files_max == 3

@@ -11,8 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.planning.layout import PartitionKey
 from icesize.spark import session, small
+from icesize.spark.learning import Learned
+from icesize.spark.shapes import BatchShape
 from icesize.spark.small import is_small
-from icesize.spark.statistics import BatchShape, shape_of
+from icesize.spark.statistics import shape_of
 from tests.spark.tools import Lake, counted, events, rows_of, uncounted
 
 
@@ -21,7 +23,7 @@ def shape(df: DataFrame, lake: Lake, spark: SparkSession, **policy: object) -> B
     handle = lake.open(spark, **policy)._handle
     current = handle.load()
     layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    return shape_of(df, current.settings(), layout, current.policy)
+    return shape_of(df, current.settings(), layout, current.policy, Learned())
 
 
 def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_small_file_of_many_rows_is_not_fetched(
     for rows, in_hand in ((99, True), (100, False)):
         counted(spark, events(range(rows))).write.parquet(f"{tmp_path}/{rows}")
         batch = spark.read.parquet(f"{tmp_path}/{rows}")
-        shape = small.shape_in_hand(batch, current.settings(), layout, current.policy)
+        shape = small.shape_in_hand(batch, current.settings(), layout, current.policy, Learned())
         assert (shape is not None) is in_hand
     lake.open(spark).append(batch)
     assert lake.rows() == rows_of(events(range(100)))

@@ -1,0 +1,134 @@
+"""What the batches of a stream so far say of the next one. Losing it costs balance until it is learned anew."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+
+from icesize.parquet.absorb import Written
+from icesize.parquet.names import writer_of
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.row_sizes import DEFAULT_OVERHEAD_BYTES, RowSize, RowSizes
+from icesize.planning.sizing import learn_bytes_per_row
+from icesize.planning.traffic import Prediction, Seen, Traffic
+from icesize.policy import SizePolicy
+from icesize.report import Report
+from icesize.spark.shapes import BatchShape, skew
+from icesize.table.recent import recent_appends
+
+RELIABLE_SKEW = 1.1
+"""Writer skew up to which a prediction is as good as a count: what routing by a count allows itself."""
+
+RELIABLE_BATCHES = 2
+"""Batches in a row that had to be predicted well before counting is left out; one that was not brings it back."""
+
+
+FAR_LARGER = 2.0
+"""Times its expected size from which on a batch is worth a note."""
+
+
+class Learned:
+    """Rows per partition and sizes of rows, from what was written; how good the last predictions would have been."""
+
+    def __init__(self) -> None:
+        self._traffic: Traffic[PartitionKey] = Traffic()
+        self._sizes: RowSizes[PartitionKey] | None = None
+        self._skews: deque[float] = deque(maxlen=RELIABLE_BATCHES)
+        self._is_seeded = False
+
+    def seed(self, metadata: TableMetadata, io: FileIO) -> None:
+        """Before the first batch of this process: take the table's newest commits for earlier batches of the stream."""
+        if self._is_seeded:
+            return
+        self._is_seeded = True
+        if self._traffic.predict() is None:
+            for batch in recent_appends(metadata, io):
+                self._observe(batch)
+
+    def predict(self) -> Prediction[PartitionKey] | None:
+        """Rows that the next batch is expected to have; None when nothing was ever written."""
+        return self._traffic.predict()
+
+    def sizes(self, policy: SizePolicy, layout: Layout) -> RowSizes[PartitionKey] | None:
+        """Sizes of rows: pinned by the policy, learned from batches, or from the table's files; None for neither."""
+        if policy.bytes_per_row is not None:
+            return RowSizes(RowSize(0.0, policy.bytes_per_row))
+        if self._sizes is None and (bytes_per_row := _of_files(layout)) is not None:
+            self.expect(RowSize(DEFAULT_OVERHEAD_BYTES, bytes_per_row))
+        return self._sizes
+
+    def expect(self, prior: RowSize) -> RowSizes[PartitionKey]:
+        """Sizes of rows that begin with `prior`, where nothing was learned yet."""
+        if self._sizes is None:
+            self._sizes = RowSizes(prior)
+        return self._sizes
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether the last batches would have been balanced by prediction alone."""
+        return len(self._skews) == RELIABLE_BATCHES and max(self._skews) <= RELIABLE_SKEW
+
+    def judge(self, skew: float) -> None:
+        """The writer skew that the prediction for a batch led to, or would have led to."""
+        self._skews.append(skew)
+
+    def observe(self, files: Iterable[WrittenFile]) -> None:
+        """Learn from the files of new rows that a batch wrote."""
+        self._is_seeded = True
+        self._observe(seen_in(files))
+
+    def compare(self, report: Report, shape: BatchShape, written: Written) -> Report:
+        """Learn from a batch that was committed; the report with how it came out against what was expected."""
+        if shape.expected is not None:
+            self.judge(shape.expected.skew_of(written.files, shape.tasks))
+        if not written.absorbed:
+            self.observe(written.files)
+        loads = [0.0] * shape.tasks
+        for file in written.files:
+            loads[writer_of(file.path)] += file.size_bytes
+        predicted, notes = shape.size_bytes, report.notes
+        if predicted is not None and shape.is_predicted and report.bytes_ingested > FAR_LARGER * predicted:
+            times = report.bytes_ingested / max(1.0, predicted)
+            notes = (
+                *notes,
+                f"the batch is {times:.1f} x as large as the last ones let expect: files end at the target",
+            )
+        return replace(
+            report,
+            bytes_predicted=None if predicted is None else round(predicted),
+            writer_skew=round(skew(loads), 3),
+            notes=notes,
+        )
+
+    def _observe(self, batch: Mapping[PartitionKey, Seen]) -> None:
+        self._traffic.observe(batch)
+        if self._sizes is None:
+            self._sizes = RowSizes()
+        self._sizes.observe(batch)
+
+
+def seen_in(files: Iterable[WrittenFile]) -> dict[PartitionKey, Seen]:
+    """Rows, bytes and number of the files of each partition."""
+    seen: dict[PartitionKey, Seen] = {}
+    for file in files:
+        so_far = seen.get(file.partition, Seen(0, 0, 0))
+        seen[file.partition] = Seen(so_far.rows + file.rows, so_far.size_bytes + file.size_bytes, so_far.files + 1)
+    return seen
+
+
+def _of_files(layout: Layout) -> float | None:
+    """Bytes per row of this table's files, recent partitions first; None when it has none."""
+    partitions = [p for p in layout.partitions.values() if p.rows and p.key.spec_id == layout.spec_id]
+    if not partitions:
+        return None
+    samples = [
+        (p.size_bytes // p.files, max(1, p.rows // p.files), p.files / (1.0 + p.commits_since_append))
+        for p in partitions
+    ]
+    mean = sum(p.size_bytes for p in partitions) / sum(p.rows for p in partitions)
+    return learn_bytes_per_row(samples, mean)
