@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("policy", "stream", "compact", "plan", "expire")
+NAMES = ("policy", "stream", "compact", "plan", "expire", "shuffle")
 
 
 def main(argv: list[str]) -> int:

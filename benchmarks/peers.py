@@ -31,10 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Distribution = Literal["hash", "none", "range"]
-Partition = Literal["hour", "day", "none"]
+Partition = Literal["hour", "day", "none", "user", "hour_status"]
 TABLE = "c.db.t"
 WARM_TABLE = "c.db.warm"
-_PARTITIONING = {"hour": "PARTITIONED BY (hour)", "day": "PARTITIONED BY (days(event_time))", "none": ""}
+USER_BUCKETS = 60
+_PARTITIONING = {
+    "hour": "PARTITIONED BY (hour)",
+    "day": "PARTITIONED BY (days(event_time))",
+    "none": "",
+    "user": f"PARTITIONED BY (bucket({USER_BUCKETS}, user_id))",
+    "hour_status": "PARTITIONED BY (hour, status)",
+}
 _WARM_UP_ROWS = 500_000
 _STATUSES = ("new", "paid", "sent", "done", "void")
 _SMALL_FILE_COLUMNS = (

@@ -1,0 +1,90 @@
+"""Flink's case without a cluster: files and skew of one batch by how rows find their writers. Arithmetic alone."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.generate import _hour_shares
+from icesize.planning.routing import file_floor, route
+from icesize.planning.sizing import expected_files
+
+WRITERS = 500
+HOURS = 240
+"""Ten days of late rows."""
+BATCH_BYTES = 250e6 * 600
+"""Ten minutes at 250 MB/s."""
+TARGET_BYTES = 512 * 2**20
+
+Weights = Mapping[int, float]
+"""Bytes of a batch by hour; hour 0 is the newest."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Files of one batch and the bytes of each writer."""
+
+    files: int
+    loads: tuple[float, ...]
+
+    @property
+    def skew(self) -> float:
+        """Bytes of the fullest writer over the mean of all."""
+        return skew(self.loads, len(self.loads))
+
+
+def skew(loads: Iterable[float], writers: int) -> float:
+    """The largest load over the mean of all `writers`, those without any included; 1.0 when nothing was written."""
+    known = list(loads)
+    total = sum(known)
+    return max(known) * max(writers, len(known)) / total if total else 1.0
+
+
+def hour_weights(hours: int = HOURS, batch_bytes: float = BATCH_BYTES) -> dict[int, float]:
+    """The profile of the benchmark's stream: 60 % in the newest hour, a long tail."""
+    return {age: float(share) * batch_bytes for age, share in enumerate(_hour_shares(hours - 1))}
+
+
+def round_robin(weights: Weights, writers: int, target_bytes: int) -> Outcome:
+    """Rows stay where they are: every writer has an equal part of every hour, and a file for each."""
+    files = sum(writers * expected_files(weight / writers, target_bytes) for weight in weights.values())
+    return Outcome(files, (sum(weights.values()) / writers,) * writers)
+
+
+def key_by(weights: Weights, writers: int, target_bytes: int) -> Outcome:
+    """All rows of an hour go to the writer that the hour's hash says."""
+    loads = [0.0] * writers
+    for hour, weight in weights.items():
+        loads[zlib.crc32(str(hour).encode()) % writers] += weight
+    return Outcome(sum(expected_files(weight, target_bytes) for weight in weights.values()), tuple(loads))
+
+
+def routed(weights: Weights, writers: int, target_bytes: int) -> Outcome:
+    """Rows go where `route` sends them; each writer has at least one file for each of its hours."""
+    loads, files = [0.0] * writers, 0
+    for hour, shares in route(weights, writers, target_bytes).assignment.items():
+        for writer, share in shares:
+            loads[writer] += share * weights[hour]
+            files += expected_files(share * weights[hour], target_bytes)
+    return Outcome(files, tuple(loads))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Files of a batch and skew by way, and the fewest files that an even load allows."""
+
+    floor: int
+    files: dict[str, int]
+    skew: dict[str, float]
+
+
+def simulate(weights: Weights, writers: int = WRITERS, target_bytes: int = TARGET_BYTES) -> Simulated:
+    """All three ways on one batch."""
+    ways = {"route": routed, "keyBy": key_by, "round robin": round_robin}
+    outcomes = {name: way(weights, writers, target_bytes) for name, way in ways.items()}
+    return Simulated(
+        file_floor(weights, writers, target_bytes),
+        {name: outcome.files for name, outcome in outcomes.items()},
+        {name: round(outcome.skew, 2) for name, outcome in outcomes.items()},
+    )
