@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -24,21 +23,18 @@ from icesize.table.recent import recent_appends
 RELIABLE_SKEW = 1.1
 """Writer skew up to which a prediction is as good as a count: what routing by a count allows itself."""
 
-RELIABLE_BATCHES = 2
-"""Batches in a row that had to be predicted well before counting is left out; one that was not brings it back."""
-
 
 FAR_LARGER = 2.0
 """Times its expected size from which on a batch is worth a note."""
 
 
 class Learned:
-    """Rows per partition and sizes of rows, from what was written; how good the last predictions would have been."""
+    """Rows per partition and sizes of rows, from what was written; how good the last prediction would have been."""
 
     def __init__(self) -> None:
         self._traffic: Traffic[PartitionKey] = Traffic()
         self._sizes: RowSizes[PartitionKey] | None = None
-        self._skews: deque[float] = deque(maxlen=RELIABLE_BATCHES)
+        self._skew: float | None = None
         self._is_seeded = False
 
     def seed(self, metadata: TableMetadata, io: FileIO) -> None:
@@ -70,12 +66,13 @@ class Learned:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the last batches would have been balanced by prediction alone."""
-        return len(self._skews) == RELIABLE_BATCHES and max(self._skews) <= RELIABLE_SKEW
+        """Whether the last batch was balanced by prediction alone, or would have been; one that was not has the next
+        counted."""
+        return self._skew is not None and self._skew <= RELIABLE_SKEW
 
     def judge(self, skew: float) -> None:
         """The writer skew that the prediction for a batch led to, or would have led to."""
-        self._skews.append(skew)
+        self._skew = skew
 
     def observe(self, files: Iterable[WrittenFile]) -> None:
         """Learn from the files of new rows that a batch wrote."""
