@@ -31,15 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Distribution = Literal["hash", "none", "range"]
-Partition = Literal["hour", "day", "none", "user", "hour_status"]
+Partition = Literal["hour", "day", "none", "user", "hour_status", "id"]
 TABLE = "c.db.t"
 WARM_TABLE = "c.db.warm"
+ID_BUCKETS = 10_000
 USER_BUCKETS = 60
 _PARTITIONING = {
     "hour": "PARTITIONED BY (hour)",
     "day": "PARTITIONED BY (days(event_time))",
     "none": "",
     "user": f"PARTITIONED BY (bucket({USER_BUCKETS}, user_id))",
+    "id": f"PARTITIONED BY (bucket({ID_BUCKETS}, id))",
     "hour_status": "PARTITIONED BY (hour, status)",
 }
 _WARM_UP_ROWS = 500_000

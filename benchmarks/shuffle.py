@@ -1,12 +1,13 @@
 """Smart shuffle: files, skew and cost of appends, icesize against Iceberg's distributions, same rows, same run.
 
-    python -m benchmarks shuffle [--part a|b|c|d|all] [--batches 24] [--rows 1000000] [--tasks 4,60] [--pairs 1]
+    python -m benchmarks shuffle [--part a|b|c|d|e|all] [--batches 24] [--rows 1000000] [--tasks 4,60] [--pairs 1]
                                  [--statistics auto|recent|exact] [--engines icesize,hash] [--data DIR] [--json]
 
 a: the workload of the talk about Flink's smart shuffle, made smaller: the newest hour of a batch is 180 target files.
 b: a table partitioned by bucket(60, user_id), with the most tasks of --tasks, against `hash`.
 c: what closing a file is taken to cost: 0, the default, 4 times that; hours by status, without merges.
 d: the talk's own size by arithmetic alone: 500 writers, 240 hours, 250 MB/s.
+e: 10,000 partitions in a batch, over the fewest of --tasks, icesize alone: what its workers hold in memory.
 
 icesize merges as it does by default, and that is in its time, except in c. `spark.sql.shuffle.partitions` of Iceberg's
 runs is the number of tasks, `spark.sql.adaptive.coalescePartitions.enabled` is false there, the rest of adaptive
@@ -132,7 +133,15 @@ def _simulated(bench: Bench) -> Iterator[Shown]:
     yield Shown(asdict(found), title, ("", *found.files), rows)
 
 
-PARTS: dict[str, Callable[[Bench], Iterator[Shown]]] = {"a": _stream, "b": _buckets, "c": _closing, "d": _simulated}
+def _many(bench: Bench) -> Iterator[Shown]:
+    yield _against(
+        bench, bench.workload("id", min(bench.args.tasks)), ["icesize"], f"e: bucket({peers.ID_BUCKETS}, id)"
+    )
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Shown]]] = {
+    "a": _stream, "b": _buckets, "c": _closing, "d": _simulated, "e": _many,
+}  # fmt: skip
 
 
 def _against(bench: Bench, workload: shuffles.Workload, engines: Sequence[str], what: str) -> Shown:

@@ -95,12 +95,13 @@ def partition_weights(workload: Workload) -> list[dict[Hashable, float]]:
 
 
 def _weights(file: Path, partition: peers.Partition) -> dict[Hashable, float]:
-    columns = {"hour": ["hour"], "hour_status": ["hour", "status"], "user": ["user_id"]}[partition]
+    columns = {"hour": ["hour"], "hour_status": ["hour", "status"], "user": ["user_id"], "id": ["id"]}[partition]
     counted = pq.read_table(file, columns=columns).group_by(columns).aggregate([([], "count_all")])
-    bucket = BucketTransform(peers.USER_BUCKETS).transform(LongType())
+    buckets = {"user": peers.USER_BUCKETS, "id": peers.ID_BUCKETS}.get(partition)
+    bucket = BucketTransform(buckets).transform(LongType()) if buckets else None
     rows = Counter[Hashable]()
     for row in counted.to_pylist():
-        key = bucket(row["user_id"]) if partition == "user" else tuple(row[name] for name in columns)
+        key = tuple(row[name] if bucket is None else bucket(row[name]) for name in columns)
         rows[key] += row["count_all"]
     bytes_per_row = file.stat().st_size / rows.total()
     return {key: count * bytes_per_row for key, count in rows.items()}
