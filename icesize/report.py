@@ -14,12 +14,13 @@ class Report:
     data files: `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and
     `bytes_copied` moved as they were; `bytes_ingested` hold the new rows, which were expected to take `bytes_predicted`
     (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer had over their
-    mean, idle writers counted; None where no rows were written. `small_files_max` is the largest number of
-    mergeable small files that a touched partition holds now. `seconds` per phase and `total`. `skipped` counts files
-    by reason, `held_back` names partitions whose small files must not be merged, `conflicts` are sentences about what
-    was lost to other writers, `notes` about everything else worth knowing. `already_committed`: the batch was in the
-    table before this call. `merge_lag_batches` counts batches committed by this process that no finished run of merges
-    in the background has looked at; None where merges are not made in the background.
+    mean, idle writers counted; None where no rows were written, or names of files do not tell their writers.
+    `small_files_max` is the largest number of mergeable small files that a touched partition holds now. `seconds` per
+    phase and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be
+    merged, `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing.
+    `already_committed`: the batch was in the table before this call. `merge_lag_batches` counts batches committed by
+    this process that no finished run of merges in the background has looked at; None where merges are not made in the
+    background.
     """
 
     table: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import uuid
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -33,6 +34,7 @@ from pyiceberg.types import (
 )
 
 from icesize.errors import RewriteFailed, SchemaMismatch
+from icesize.parquet.names import writer_of
 from icesize.parquet.storage import Storage
 from icesize.parquet.write import RowWriter, write_rows
 from tests.parquet_tools import NAMES, REMOTE, append, catalog_in, files_below, local, schema_of, settings_of, spec_of
@@ -394,3 +396,9 @@ def test_dictionaries_are_judged_by_all_rows_and_not_by_a_sample(tmp_path: Path)
     group = pq.read_metadata(file.path).row_group(0)
     columns = [group.column(i) for i in range(4)]
     assert {c.path_in_schema for c in columns if c.has_dictionary_page} == {"user", "l.list.element"}
+
+
+def test_names_tell_their_writers() -> None:
+    """The task is read from a file's name; a name that was given by somebody else tells none."""
+    assert writer_of(f"s3://lake/events/data/hour=h-1/{NAMES.next()}") == 3
+    assert [writer_of(p) for p in ("a/2024-01-x.parquet", f"{uuid.uuid4()}.parquet", "")] == [None] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from urllib.parse import quote_plus
@@ -14,8 +15,7 @@ from pyiceberg.typedef import Record
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import PartitionKey
 
-_PARTS_AFTER_PREFIX = 7
-"""Task, attempt and the five parts of a UUID."""
+_TASK = re.compile(r"-(\d+)-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class FileNames:
         return f"{self.prefix}-{self.task}-{self.attempt}-{uuid.uuid4()}.parquet"
 
 
-def writer_of(path: str) -> int:
-    """The task that wrote a file, from its name; ValueError for a name that `FileNames` did not give."""
-    name = path.rsplit("/", 1)[-1]
-    return int(name.split("-")[-_PARTS_AFTER_PREFIX])
+def writer_of(path: str) -> int | None:
+    """The task that wrote a file, from its name; None for a name that a location provider has changed."""
+    found = _TASK.search(path)
+    return int(found[1]) if found else None
 
 
 class _LocationKey(IcebergPartitionKey):

@@ -24,7 +24,7 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark import columns, jobs, session
 from icesize.spark.evolution import add_columns
-from icesize.spark.merges import MergeRun, discard_all, finish_all, runs_in_spark
+from icesize.spark.merges import MergeRun, discard_all, finish_all, in_order, runs_in_spark
 from icesize.spark.placement import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
 from icesize.spark.shapes import BatchShape
@@ -183,11 +183,13 @@ class _Batch:
             shape = self._shape(current, settings, layout)
             begun = placement.before(shape)
         shape = self._beside_merges(shape, begun)
+        # looks at values of the batch for tables with a sort order: before the merges take the cores
+        routed = None if shape.parts else shape.place(self.df)
         self.watch.lap("plan")
         failpoints.reach("planned")
         runs = [self._start(begun.merges if begun else (), settings, shape)]
         try:
-            written = self._write(settings, shape, begun.absorption if begun else NOTHING)
+            written = self._write(settings, shape, routed, begun.absorption if begun else NOTHING)
         except BaseException:
             discard_all(runs)
             raise
@@ -197,11 +199,14 @@ class _Batch:
                 discard_all(runs)
                 self._remove(written, settings)
                 return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
-            decision = begun
-            if decision is None or shape.is_predicted:
+            decision, started = begun, [*(begun.merges if begun else ())]
+            if decision is None or not shape.is_complete:
                 decision = placement.after(written.files, begun)
-                runs.append(self._start(decision.merges[len(begun.merges) if begun else 0 :], settings))
+                late = [group for group in decision.merges if not any(group is other for other in started)]
+                runs.append(self._start(late, settings))
+                started += late
             done = finish_all(runs, self._deadline_seconds(current.policy, write_ms), self.options.environment)
+            done = in_order(started, done, decision.merges, settings)
             results = MergeResults.of(decision.merges, done, written.files)
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
@@ -239,10 +244,12 @@ class _Batch:
             return None
         return policy.merge_deadline_for(write_ms) / 1000
 
-    def _write(self, settings: WriteSettings, shape: BatchShape, absorption: Absorption) -> Written:
-        if shape.parts is not None:
-            return write_in_threads(shape.parts, settings, self._prefix, absorption)
-        return jobs.write_rows(shape.place(self.df), settings, self._prefix, absorption)
+    def _write(
+        self, settings: WriteSettings, shape: BatchShape, routed: DataFrame | None, absorption: Absorption
+    ) -> Written:
+        if routed is None:
+            return write_in_threads(shape.parts or (), settings, self._prefix, absorption)
+        return jobs.write_rows(routed, settings, self._prefix, absorption)
 
     def _beside_merges(self, shape: BatchShape, decision: Decision | None) -> BatchShape:
         """The cores divided between rows and merges; who takes files along was decided by task and stays."""

@@ -30,21 +30,21 @@ def count_rows(df: DataFrame, settings: WriteSettings) -> Holdings:
     counted = df.groupBy(key.alias(_KEY)).agg(F.count(F.lit(1)).alias(_ROWS), *kept)
     table = fetch(counted.limit(MOST_KEYS + 1) if columns else counted)
     if table.num_rows > MOST_KEYS:
-        return _holdings(*sketches.heavy_keys(df, settings, columns, key))
+        return _holdings(*sketches.heavy_keys(df, settings, columns, key), is_complete=False)
     rows = dict(zip(table.column(_KEY).to_pylist(), table.column(_ROWS).to_pylist(), strict=True))
     if not columns:
         # nothing to compute a partition from: there is one
         void = PartitionKey(settings.spec_id, tuple(None for _ in settings.spec.fields))
-        return _holdings({(number, void): count for number, count in rows.items()}, sum(rows.values()))
+        return _holdings({(number, void): count for number, count in rows.items()}, sum(rows.values()), True)
     found = sketches.partitions_of(table.select([_KEY, *columns]), settings, columns) if rows else ()
-    return _holdings({(number, partition): rows[number] for number, partition in found}, sum(rows.values()))
+    return _holdings({(number, partition): rows[number] for number, partition in found}, sum(rows.values()), True)
 
 
-def _holdings(counted: dict[tuple[int, PartitionKey], int], in_all: int) -> Holdings:
+def _holdings(counted: dict[tuple[int, PartitionKey], int], in_all: int, is_complete: bool) -> Holdings:
     rows: Counter[PartitionKey] = Counter()
     by_key: dict[int, PartitionKey] = {}
     # a key that two partitions share goes where the heavier one goes
     for (key, partition), count in sorted(counted.items(), key=lambda item: (-item[1], item[0][0])):
         rows[partition] += count
         by_key.setdefault(key, partition)
-    return Holdings(rows, by_key, in_all)
+    return Holdings(rows, by_key, in_all, is_complete=is_complete)

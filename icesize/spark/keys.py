@@ -38,6 +38,9 @@ _HOUR_US = 3_600_000_000
 _SEED = 42
 """Of Spark's `xxhash64`, and its value for nulls alone."""
 
+_UNFIT = (ArithmeticError, ValueError, TypeError, AttributeError, IndexError, struct.error)
+"""What values raise that are not of the spec's types: those of a table that had this name before."""
+
 Encode = Callable[[Any], "tuple[bytes, ...]"]
 """A partition value as the bytes that Spark hashes for its rows; several where rows of one value differ in them, none
 for a null, which Spark passes over."""
@@ -138,7 +141,7 @@ def keys_of(spec: PartitionSpec, schema: Schema) -> Callable[[PartitionKey], tup
     def keys(partition: PartitionKey) -> tuple[int, ...]:
         try:
             parts = [part for at, encode in fields if (part := encode(partition.values[at]))]
-        except (ArithmeticError, ValueError, struct.error):
+        except _UNFIT:
             return ()
         return tuple(_hashed(chosen) for chosen in itertools.product(*parts)) if fields else (0,)
 

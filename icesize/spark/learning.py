@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from uuid import UUID
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
@@ -35,10 +36,17 @@ class Learned:
         self._traffic: Traffic[PartitionKey] = Traffic()
         self._sizes: RowSizes[PartitionKey] | None = None
         self._skew: float | None = None
+        self._table: UUID | None = None
         self._is_seeded = False
 
     def seed(self, metadata: TableMetadata, io: FileIO) -> None:
-        """Before the first batch of this process: take the table's newest commits for earlier batches of the stream."""
+        """Before the first batch of this process: take the table's newest commits for earlier batches of the stream.
+
+        What was learned of another table that had this name is forgotten.
+        """
+        if self._table not in (None, metadata.table_uuid):
+            self.__init__()  # type: ignore[misc]
+        self._table = metadata.table_uuid
         if self._is_seeded:
             return
         self._is_seeded = True
@@ -81,13 +89,13 @@ class Learned:
 
     def compare(self, report: Report, shape: BatchShape, written: Written) -> Report:
         """Learn from a batch that was committed; the report with how it came out against what was expected."""
-        if shape.expected is not None:
-            self.judge(shape.expected.skew_of(written.files, shape.tasks))
+        actual = _writer_skew(written.files, shape.tasks)
+        # one writer is always balanced, which says nothing of what two would be
+        if shape.expected is not None and shape.tasks > 1:
+            own = actual if shape.is_predicted else None
+            self.judge(shape.expected.skew_of(written.files, shape.tasks) if own is None else own)
         if not written.absorbed:
             self.observe(written.files)
-        loads = [0.0] * shape.tasks
-        for file in written.files:
-            loads[writer_of(file.path)] += file.size_bytes
         predicted, notes = shape.size_bytes, report.notes
         if predicted is not None and shape.is_predicted and report.bytes_ingested > FAR_LARGER * predicted:
             times = report.bytes_ingested / max(1.0, predicted)
@@ -98,7 +106,7 @@ class Learned:
         return replace(
             report,
             bytes_predicted=None if predicted is None else round(predicted),
-            writer_skew=round(skew(loads), 3),
+            writer_skew=None if actual is None else round(actual, 3),
             notes=notes,
         )
 
@@ -107,6 +115,17 @@ class Learned:
         if self._sizes is None:
             self._sizes = RowSizes()
         self._sizes.observe(batch)
+
+
+def _writer_skew(files: Iterable[WrittenFile], tasks: int) -> float | None:
+    """Most bytes of a writer over their mean; None where names of files do not tell their writers."""
+    loads = [0.0] * tasks
+    for file in files:
+        writer = writer_of(file.path)
+        if writer is None or writer >= tasks:
+            return None
+        loads[writer] += file.size_bytes
+    return skew(loads)
 
 
 def seen_in(files: Iterable[WrittenFile]) -> dict[PartitionKey, Seen]:

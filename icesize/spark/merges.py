@@ -16,6 +16,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.merge import MergeOutcome, MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
 from icesize.parquet.settings import WriteSettings
+from icesize.planning.plan import MergeGroup
 from icesize.spark import session
 from icesize.spark.jobs import SparkMerges
 
@@ -165,6 +166,16 @@ def finish_all(runs: Sequence[MergeRun], timeout_seconds: float | None, environm
     for run in runs:
         results += run.finish(None if until is None else max(0.0, until - environment.monotonic()))
     return results
+
+
+def in_order(
+    started: Sequence[MergeGroup], results: Sequence[Result], wanted: Sequence[MergeGroup], settings: WriteSettings
+) -> list[Result]:
+    """The results of the `wanted` groups; what was made of others that were `started` is removed."""
+    of_group = {id(group): result for group, result in zip(started, results, strict=True)}
+    found = [of_group.pop(id(group)) for group in wanted]
+    discard(list(of_group.values()), settings)
+    return found
 
 
 def discard_all(runs: Sequence[MergeRun]) -> None:

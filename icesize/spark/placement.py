@@ -42,8 +42,8 @@ class Placement(Protocol):
         """What can be said before the rows are written; None: `after` is asked."""
 
     def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
-        """What is due now that these files are about to be added; its merges begin with those of `begun`, which was
-        decided on a prediction."""
+        """What is due now that these files are about to be added; merges of `begun`, which was decided on a prediction,
+        are among its merges as they were, or given up."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,10 @@ class Absorbing:
 @dataclass(frozen=True)
 class WritingOnce(Absorbing):
     """New rows and the rows of the small files that they are to be merged with are written into the same files."""
+
+    def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
+        # the files have been taken along by now
+        return begun or super().after(written, begun)
 
     def before(self, shape: BatchShape) -> Decision | None:
         number = self.layout.sequence_number + 1

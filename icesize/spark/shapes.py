@@ -36,6 +36,7 @@ class Holdings:
 
     `keys` are the routing keys of partitions, also of known ones that rather have no rows and are not among `rows`;
     `in_all` counts all. `unknown_rows` are expected of the heaviest partition that has none of these keys.
+    `is_complete`: every partition is named.
     """
 
     rows: Mapping[PartitionKey, float]
@@ -43,6 +44,7 @@ class Holdings:
     in_all: float
     unknown_rows: float = 0.0
     is_counted: bool = True
+    is_complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class BatchShape:
     unknown too. `rows` is None unless they were counted. `place` gives the DataFrame whose tasks write what they find.
     `parts` are the rows themselves, one table for each thread, when the batch is in this process already; a thread
     counts as a task. `merge_tasks` may merge beside the write job, None: as many as there are cores. `routed` can be
-    divided anew, `expected` is what would have been done without counting.
+    divided anew, `expected` is what would have been done without counting. `is_complete`: the batch has rows in the
+    partitions of `incoming`, and in no other.
     """
 
     tasks: int
@@ -69,6 +72,7 @@ class BatchShape:
     merge_tasks: int | None = None
     routed: RoutedBatch | None = None
     expected: RoutedBatch | None = None
+    is_complete: bool = False
 
     @property
     def is_predicted(self) -> bool:
@@ -94,7 +98,7 @@ class RoutedBatch:
 
     `taken_along` are bytes of older files that the writers of a partition's rows rewrite too; with it (`whole`) a
     partition is not split over tasks where the parts would be small files. Only ratios of `sizes` mean something unless
-    `sizes_are_known`.
+    `sizes_are_known`. `is_cheap`: making the rows is no work that needs tasks of its own.
     """
 
     holdings: Holdings
@@ -103,6 +107,7 @@ class RoutedBatch:
     policy: SizePolicy
     taken_along: Mapping[PartitionKey, int] | None = None
     sizes_are_known: bool = True
+    is_cheap: bool = False
 
     def over(self, tasks: int) -> BatchShape:
         """Divide the batch over tasks by weight."""
@@ -118,6 +123,7 @@ class RoutedBatch:
             weights=weights,
             owners=self._owners(placing.first_tasks(placed)),
             routed=self,
+            is_complete=self.holdings.is_complete,
         )
 
     @cached_property
@@ -136,10 +142,14 @@ class RoutedBatch:
 
     def skew_of(self, files: Iterable[WrittenFile], tasks: int) -> float:
         """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
-        routed = self._route(tasks)
+        routed, keys_of = self._route(tasks), keys.keys_of(self.settings.spec, self.settings.schema)
         loads = [0.0] * tasks
         for file in files:
-            shares = routed.assignment.get(file.partition) or routed.assignment.get(UNKNOWN, ((0, 1.0),))
+            shares = routed.assignment.get(file.partition)
+            if shares is None:
+                key = next(iter(keys_of(file.partition)), 0)
+                unknown = None if key in self.holdings.keys else routed.assignment.get(UNKNOWN)
+                shares = unknown or ((key % tasks, 1.0),)
             for task, share in shares:
                 loads[task] += share * file.size_bytes
         return skew(loads)
@@ -176,7 +186,7 @@ class RoutedBatch:
 
     def _place(self, df: DataFrame, tasks: int, placed: Mapping[int, Shares], unknown: Shares | None) -> DataFrame:
         if tasks == 1:
-            return routing.gather(df, cheap=self.holdings.is_counted)
+            return routing.gather(df, self.is_cheap)
         key = keys.partition_key(self.settings.spec, self.settings.schema)
         ranges = self._ranges(df, key, placed) if self.holdings.is_counted else None
         table = Placing(tasks, placed, self._spread(), unknown, ranges)
@@ -210,14 +220,17 @@ def nothing_to_write() -> BatchShape:
     return BatchShape(1, lambda df: df, {}, 0)
 
 
-def unseen(settings: WriteSettings, policy: SizePolicy, tasks: int, bytes_per_row: float | None) -> BatchShape:
+def unseen(
+    settings: WriteSettings, policy: SizePolicy, cores: int, write_tasks: int | None, bytes_per_row: float | None
+) -> BatchShape:
     """A batch of which nothing is known: one task per partition by its hash; rows of an unpartitioned table spread
-    over as many tasks as P1 allows."""
+    over as many tasks as P1 allows, or over `write_tasks`."""
     spec, schema = settings.spec, settings.schema
     key: Column | None = keys.partition_key(spec, schema)
+    tasks = write_tasks or cores
     if not keys.source_columns(spec, schema):
         key = routing.spread(spec, schema)
-        tasks = 1 if key is None else max(1, min(tasks, policy.max_small_files // 2))
+        tasks = 1 if key is None else write_tasks or max(1, min(cores, policy.max_small_files // 2))
 
     def place(df: DataFrame) -> DataFrame:
         if key is None or tasks == 1:

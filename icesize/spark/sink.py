@@ -78,6 +78,11 @@ class Sink:
                 f"'stream_safe' (False) needs placement='absorb': with {self.placement!r} every snapshot is safe for "
                 "stream readers, and there is nothing to gain from giving that up"
             )
+        if not self.stream_safe and self.statistics == "recent":
+            raise ValueError(
+                "'statistics' ('recent') needs stream_safe=True: rows that are written together with older ones have "
+                "to be counted, so that their writers know which"
+            )
         if self.placement == "absorb" and self.merge != "inline":
             raise ValueError(
                 f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "

@@ -286,8 +286,14 @@ def _values(found: list[Any], kind: pa.DataType) -> tuple[Any, ...]:
         return tuple(pa.array(days).cast(kind).to_pylist())
     if pa.types.is_timestamp(kind):
         micros = np.clip(found, _FIRST_DAY * _DAY_US, _LAST_DAY * _DAY_US).astype(np.int64)
-        return tuple(pa.array(micros).cast(kind).to_pylist())
+        # in UTC: of two times in one zone Python compares what the clock showed, which is set back once a year
+        return tuple(pa.array(micros).cast(pa.timestamp("us", kind.tz and "UTC")).to_pylist())
     if pa.types.is_decimal(kind):
         unit = Decimal(1).scaleb(-kind.scale)
-        return tuple(Decimal(value).quantize(unit, context=_WIDE) for value in found)
-    return tuple(round(value) for value in found) if pa.types.is_integer(kind) else tuple(found)
+        most = (10**kind.precision - 1) * unit
+        return tuple(min(max(Decimal(value).quantize(unit, context=_WIDE), -most), most) for value in found)
+    if not pa.types.is_integer(kind):
+        return tuple(found)
+    # a double near the largest number may be above it
+    most_int = 2 ** (kind.bit_width - 1) - 1
+    return tuple(min(max(round(value), -most_int - 1), most_int) for value in found)

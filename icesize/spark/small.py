@@ -75,6 +75,7 @@ def shape_in_hand(
         size_bytes=sum(weights.values()),
         bytes_per_row=sizes.bytes_per_row,
         parts=parts,
+        is_complete=True,
         weights=weights,
         owners=owners,
     )

@@ -24,6 +24,10 @@ from icesize.spark.shapes import BatchShape, Holdings, RoutedBatch, nothing_to_w
 DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
 """Of rows while nothing is known; only ratios between partitions matter then."""
 
+FAR_LARGER = 4.0
+"""Size of a source over what was expected from which on a batch is counted again. Files of rows that were projected or
+filtered away, or that compress less well, are larger than what is written of them."""
+
 LIKELY_ROWS = 0.5
 """Expected rows from which on a partition will rather get a file than not."""
 
@@ -50,7 +54,8 @@ def shape_of(
     expected = _expected(learned, settings, layout, policy)
     cores = session.parallelism(df.sparkSession)
     cheap = session.is_cheap_to_read_again(df) if cheap is None else cheap
-    if whole or _counts(statistics, learned, cheap):
+    reliable = learned.is_reliable and not _is_larger(df, expected)
+    if whole or statistics == "exact" or (statistics == "auto" and cheap and not reliable):
         counted = count_rows(df, settings)
         if not counted.rows:
             return nothing_to_write()
@@ -58,18 +63,22 @@ def shape_of(
         if sizes is None and cheap and (measured := measure_rows(df, settings)) is not None:
             sizes = learned.expect(measured)
         along = _small_bytes(layout, counted) if whole else None
-        routed = RoutedBatch(counted, sizes or RowSizes(DEFAULT_ROW_SIZE), settings, policy, along, sizes is not None)
+        routed = RoutedBatch(
+            counted, sizes or RowSizes(DEFAULT_ROW_SIZE), settings, policy, along, sizes is not None, cheap
+        )
+        tasks = tasks_for(routed.work_bytes, cores)
     elif expected is not None:
-        routed = expected
+        # it may be a thousand times as large as the last ones: then no core may have been left out
+        routed, tasks = expected, max(cores, tasks_for(expected.work_bytes, cores))
     else:
         known = learned.sizes(policy, layout)
-        return unseen(settings, policy, write_tasks or cores, known.bytes_per_row if known else None)
-    tasks = write_tasks or tasks_for(routed.work_bytes, cores)
-    return routed.over(tasks).with_expected(expected)
+        return unseen(settings, policy, cores, write_tasks, known.bytes_per_row if known else None)
+    return routed.over(write_tasks or tasks).with_expected(expected)
 
 
-def _counts(statistics: str, learned: Learned, cheap: bool) -> bool:
-    return statistics == "exact" or (statistics == "auto" and cheap and not learned.is_reliable)
+def _is_larger(df: DataFrame, expected: RoutedBatch | None) -> bool:
+    """Whether the source is far larger than what was expected, as far as Spark's optimizer knows."""
+    return expected is not None and session.source_bytes(df) > FAR_LARGER * expected.work_bytes
 
 
 def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> RoutedBatch | None:
@@ -77,7 +86,8 @@ def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy:
     prediction, sizes = learned.predict(), learned.sizes(policy, layout)
     if prediction is None or sizes is None:
         return None
-    return RoutedBatch(_holdings(prediction, settings), sizes, settings, policy)
+    holdings = _holdings(prediction, settings)
+    return RoutedBatch(holdings, sizes, settings, policy) if holdings.keys else None
 
 
 def _holdings(prediction: Prediction[PartitionKey], settings: WriteSettings) -> Holdings:

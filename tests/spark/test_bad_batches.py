@@ -6,16 +6,17 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import BooleanType, ListType, NestedField, StringType
+from pyiceberg.types import BooleanType, DecimalType, DoubleType, ListType, NestedField, StringType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import PartitionKey
 from icesize.planning.traffic import MOST_KEYS
-from icesize.spark import runtime
+from icesize.spark import keys, runtime
 from icesize.spark.counting import count_rows
 from icesize.spark.learning import Learned
 from icesize.spark.shapes import BatchShape
@@ -158,7 +159,7 @@ def test_spec_that_changed_between_batches(spark: SparkSession, lake: Lake) -> N
     with lake.table().update_spec() as update:
         update.remove_field("p0_hour")
         update.add_field("id", BucketTransform(4), "id_bucket")
-    assert shape(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming == {}
+    assert shape(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming is None
     report = sink.run(uncounted(spark, rows[2]), 2)
     assert (report.rows, report.files_added) == (120, 4)
     after = shape(spark, lake, uncounted(spark, rows[3]), learned_by(sink))
@@ -191,3 +192,23 @@ def test_nothing_to_spread_rows_by(
         report = sink.run(make(spark, each), number)
         assert report.files_added == (2 if partitioned else 1)
     assert lake.rows() == rows_of(pa.concat_tables(rows))
+
+
+def test_table_that_was_made_anew(by_spark: None, spark: SparkSession, lake: Lake) -> None:
+    """What was learned of a table is forgotten with it, whatever the partitions of the one that has its name now."""
+    lake.create()
+    lake.open(spark).append(counted(spark, events(range(40), hours=4)))
+    lake.catalog.drop_table("db.events")
+    lake.create(by={"id": IdentityTransform(), "hour": IdentityTransform()})
+    report = lake.open(spark).append(counted(spark, events(range(12), hours=4)))
+    assert (report.rows, report.files_added) == (12, 12)
+    assert lake.rows() == rows_of(events(range(12), hours=4))
+
+
+@pytest.mark.parametrize("values", [(), ("h1", "h2"), (1,), (None, None)])
+def test_partitions_of_another_spec_have_no_keys(values: tuple[object, ...]) -> None:
+    """Values that do not fit the spec have no routing key, and raise nothing."""
+    schema = Schema(NestedField(1, "d", DecimalType(9, 2)), NestedField(2, "x", DoubleType()))
+    fields = PartitionField(1, 1000, IdentityTransform(), "d"), PartitionField(2, 1001, IdentityTransform(), "x")
+    of = keys.keys_of(PartitionSpec(*fields), schema)
+    assert len(of(PartitionKey(0, values))) == (1 if values == (None, None) else 0)

@@ -82,6 +82,10 @@ def test_two_streams_one_table(spark: SparkSession, lake: Lake) -> None:
             {"placement": "absorb", "merge": "async"},
             "'merge' ('async') must be 'inline' with placement='absorb': absorb merges with the rows, so there are no",
         ),
+        (
+            {"placement": "absorb", "stream_safe": False, "statistics": "recent"},
+            "'statistics' ('recent') needs stream_safe=True: rows that are written together with older ones have to be",
+        ),
         ({"placement": "absorb", "merge": "off"}, "'merge' ('off') must be 'inline' with placement='absorb'"),
         ({"expire_every": 0}, "'expire_every' (0) must be a number of batches >= 1, or None"),
         ({"expire_every": True}, "'expire_every' (True) must be a number of batches >= 1, or None"),

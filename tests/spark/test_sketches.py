@@ -232,3 +232,14 @@ def test_workers_are_told_by_pickle() -> None:
     """The functions that run in workers keep what they were told."""
     for function in (HeavyKeys(9), ValueSketches(7)):
         assert pickle.loads(pickle.dumps(function)) == function
+
+
+def test_values_stay_within_their_types() -> None:
+    """A double near the largest number of a type is above it, and a time in a zone is told by UTC."""
+    most = 2**63 - 1
+    assert sketches._values([float(most), -float(most) - 1], pa.int64()) == (most, -most - 1)
+    assert sketches._values([1e9], pa.decimal128(5, 2)) == (Decimal("999.99"),)
+    autumn = [1_793_519_999_000_000.0, 1_793_520_000_000_000.0]
+    before, after = sketches._values(autumn, pa.timestamp("us", "America/Los_Angeles"))
+    assert before < after
+    assert before.utcoffset() == timedelta(0)
