@@ -193,21 +193,14 @@ class _Batch:
         except BaseException:
             discard_all(runs)
             raise
-        write_ms = int(self.watch.lap("write") * 1000)
+        deadline = self._deadline_seconds(current.policy, int(self.watch.lap("write") * 1000))
+        if written.new_rows == 0:
+            discard_all(runs)
+            self._remove(written, settings)
+            return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
         try:
-            if written.new_rows == 0:
-                discard_all(runs)
-                self._remove(written, settings)
-                return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
-            decision, started = begun, [*(begun.merges if begun else ())]
-            if decision is None or not shape.is_complete:
-                decision = placement.after(written.files, begun)
-                late = [group for group in decision.merges if not any(group is other for other in started)]
-                runs.append(self._start(late, settings))
-                started += late
-            done = finish_all(runs, self._deadline_seconds(current.policy, write_ms), self.options.environment)
-            done = in_order(started, done, decision.merges, settings)
-            results = MergeResults.of(decision.merges, done, written.files)
+            decision = begun if begun and shape.is_complete else placement.after(written.files, begun)
+            results = self._merged(settings, begun, decision, written, runs, deadline)
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
         except BaseException:
@@ -231,6 +224,23 @@ class _Batch:
             self._batch_id, written.absorbed,
         )  # fmt: skip
         return self.state.learned.compare(report, shape, written)
+
+    def _merged(
+        self,
+        settings: WriteSettings,
+        begun: Decision | None,
+        decision: Decision,
+        written: Written,
+        runs: list[MergeRun],
+        deadline_seconds: float | None,
+    ) -> MergeResults:
+        """Wait for the merges that have `begun`, and for those that only the final `decision` has; adds to `runs`."""
+        started = [*(begun.merges if begun else ())]
+        late = [group for group in decision.merges if not any(group is other for other in started)]
+        runs.append(self._start(late, settings))
+        done = finish_all(runs, deadline_seconds, self.options.environment)
+        kept = in_order([*started, *late], done, decision.merges, settings)
+        return MergeResults.of(decision.merges, kept, written.files)
 
     def _placement(self, policy: SizePolicy, layout: Layout) -> Placement:
         if not self.absorbs:
