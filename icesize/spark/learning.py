@@ -45,7 +45,7 @@ class Learned:
         What was learned of another table that had this name is forgotten.
         """
         if self._table not in (None, metadata.table_uuid):
-            self.__init__()  # type: ignore[misc]
+            self._traffic, self._sizes, self._skew, self._is_seeded = Traffic(), None, None, False
         self._table = metadata.table_uuid
         if self._is_seeded:
             return
