@@ -165,10 +165,6 @@ def _measured(spark: SparkSession, args: argparse.Namespace, handle: Handle) -> 
     }
 
 
-def _differences(values: Sequence[float]) -> list[float]:
-    return [round(later - earlier, 2) for earlier, later in itertools.pairwise(values)]
-
-
 def _appends(spark: SparkSession, args: argparse.Namespace, writer: Callable[[str], int]) -> list[dict[str, Any]]:
     """Figures of each append, in order; files that merges made are none of it."""
     files: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -236,7 +236,8 @@ class _Batch:
     ) -> MergeResults:
         """Wait for the merges that have `begun`, and for those that only the final `decision` has; adds to `runs`."""
         started = [*(begun.merges if begun else ())]
-        late = [group for group in decision.merges if not any(group is other for other in started)]
+        known = {id(group) for group in started}
+        late = [group for group in decision.merges if id(group) not in known]
         runs.append(self._start(late, settings))
         done = finish_all(runs, deadline_seconds, self.options.environment)
         kept = in_order([*started, *late], done, decision.merges, settings)

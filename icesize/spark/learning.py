@@ -24,8 +24,7 @@ from icesize.table.recent import recent_appends
 RELIABLE_SKEW = 1.1
 """Writer skew up to which a prediction is as good as a count: what routing by a count allows itself."""
 
-
-FAR_LARGER = 2.0
+WORTH_A_NOTE_RATIO = 2.0
 """Times its expected size from which on a batch is worth a note."""
 
 
@@ -97,7 +96,7 @@ class Learned:
         if not written.absorbed:
             self.observe(written.files)
         predicted, notes = shape.size_bytes, report.notes
-        if predicted is not None and shape.is_predicted and report.bytes_ingested > FAR_LARGER * predicted:
+        if predicted is not None and shape.is_predicted and report.bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
             times = report.bytes_ingested / max(1.0, predicted)
             notes = (
                 *notes,

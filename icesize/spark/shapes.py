@@ -79,10 +79,6 @@ class BatchShape:
         """Whether what is known of the batch is what earlier ones were like."""
         return self.rows is None and self.incoming is not None
 
-    def with_expected(self, expected: RoutedBatch | None) -> BatchShape:
-        """The same, and what prediction says of the batch."""
-        return replace(self, expected=expected)
-
     def beside(self, merges_bytes: list[int], cores: int) -> BatchShape:
         """The same batch where merge groups of these sizes run as Spark tasks at the same time."""
         if self.routed is None or not merges_bytes:

@@ -7,6 +7,8 @@ have to be run again in full.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 
 from icesize.parquet.settings import WriteSettings
@@ -24,7 +26,7 @@ from icesize.spark.shapes import BatchShape, Holdings, RoutedBatch, nothing_to_w
 DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
 """Of rows while nothing is known; only ratios between partitions matter then."""
 
-FAR_LARGER = 4.0
+COUNT_AGAIN_RATIO = 4.0
 """Size of a source over what was expected from which on a batch is counted again. Files of rows that were projected or
 filtered away, or that compress less well, are larger than what is written of them."""
 
@@ -54,8 +56,9 @@ def shape_of(
     expected = _expected(learned, settings, layout, policy)
     cores = session.parallelism(df.sparkSession)
     cheap = session.is_cheap_to_read_again(df) if cheap is None else cheap
-    reliable = learned.is_reliable and not _is_larger(df, expected)
-    if whole or statistics == "exact" or (statistics == "auto" and cheap and not reliable):
+    # the size of the source is asked for last: Spark has to optimize the plan for it
+    unsure = statistics == "auto" and cheap and (not learned.is_reliable or _is_larger(df, expected))
+    if whole or statistics == "exact" or unsure:
         counted = count_rows(df, settings)
         if not counted.rows:
             return nothing_to_write()
@@ -73,12 +76,12 @@ def shape_of(
     else:
         known = learned.sizes(policy, layout)
         return unseen(settings, policy, cores, write_tasks, known.bytes_per_row if known else None)
-    return routed.over(write_tasks or tasks).with_expected(expected)
+    return replace(routed.over(write_tasks or tasks), expected=expected)
 
 
 def _is_larger(df: DataFrame, expected: RoutedBatch | None) -> bool:
     """Whether the source is far larger than what was expected, as far as Spark's optimizer knows."""
-    return expected is not None and session.source_bytes(df) > FAR_LARGER * expected.work_bytes
+    return expected is not None and session.source_bytes(df) > COUNT_AGAIN_RATIO * expected.work_bytes
 
 
 def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> RoutedBatch | None:
