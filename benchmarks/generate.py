@@ -35,7 +35,7 @@ def batch(i: int, rows: int = 50_000, batches: int = 24, seed: int = 7) -> pa.Ta
     random = np.random.default_rng([seed, i])
     newest = newest_hour(i, batches)
     # The order of the draws is part of the workload: another order gives other rows.
-    hour = newest - random.choice(newest + 1, size=rows, p=_hour_shares(newest))
+    hour = newest - random.choice(newest + 1, size=rows, p=hour_shares(newest))
     event_us = _START_US + hour * _HOUR_US + random.integers(0, _HOUR_US, rows)
     user = np.minimum(random.zipf(1.3, rows), 1_000_000).astype(np.int64)
     amount = np.round(random.lognormal(3.0, 1.0, rows), 2)
@@ -108,7 +108,7 @@ def _write(out: Path, i: int, table: pa.Table, batches: int) -> dict[str, Any]:
     }
 
 
-def _hour_shares(newest: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def hour_shares(newest: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Share of the rows by age in hours, 0 first."""
     if newest == 0:
         return np.ones(1)

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.generate import _hour_shares
-from icesize.planning.routing import file_floor, route
+from benchmarks.generate import hour_shares
+from icesize.planning import routing
 from icesize.planning.sizing import expected_files
 
 WRITERS = 500
@@ -31,19 +31,18 @@ class Outcome:
     @property
     def skew(self) -> float:
         """Bytes of the fullest writer over the mean of all."""
-        return skew(self.loads, len(self.loads))
+        return routing.skew(self.loads)
 
 
 def skew(loads: Iterable[float], writers: int) -> float:
     """The largest load over the mean of all `writers`, those without any included; 1.0 when nothing was written."""
     known = list(loads)
-    total = sum(known)
-    return max(known) * max(writers, len(known)) / total if total else 1.0
+    return routing.skew([*known, *[0.0] * (writers - len(known))])
 
 
 def hour_weights(hours: int = HOURS, batch_bytes: float = BATCH_BYTES) -> dict[int, float]:
     """The profile of the benchmark's stream: 60 % in the newest hour, a long tail."""
-    return {age: float(share) * batch_bytes for age, share in enumerate(_hour_shares(hours - 1))}
+    return {age: float(share) * batch_bytes for age, share in enumerate(hour_shares(hours - 1))}
 
 
 def round_robin(weights: Weights, writers: int, target_bytes: int) -> Outcome:
@@ -62,12 +61,8 @@ def key_by(weights: Weights, writers: int, target_bytes: int) -> Outcome:
 
 def routed(weights: Weights, writers: int, target_bytes: int) -> Outcome:
     """Rows go where `route` sends them; each writer has at least one file for each of its hours."""
-    loads, files = [0.0] * writers, 0
-    for hour, shares in route(weights, writers, target_bytes).assignment.items():
-        for writer, share in shares:
-            loads[writer] += share * weights[hour]
-            files += expected_files(share * weights[hour], target_bytes)
-    return Outcome(files, tuple(loads))
+    planned = routing.route(weights, writers, target_bytes)
+    return Outcome(planned.total_files, tuple(planned.loads(weights, target_bytes, 0)))
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ def simulate(weights: Weights, writers: int = WRITERS, target_bytes: int = TARGE
     ways = {"route": routed, "keyBy": key_by, "round robin": round_robin}
     outcomes = {name: way(weights, writers, target_bytes) for name, way in ways.items()}
     return Simulated(
-        file_floor(weights, writers, target_bytes),
+        routing.file_floor(weights, writers, target_bytes),
         {name: outcome.files for name, outcome in outcomes.items()},
         {name: round(outcome.skew, 2) for name, outcome in outcomes.items()},
     )

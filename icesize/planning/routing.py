@@ -103,6 +103,12 @@ def route(
     return _routing(ordered, tasks, target_file_size_bytes, split, owners)
 
 
+def skew(loads_bytes: Sequence[float]) -> float:
+    """The most that one writer has over the mean of all; 1.0 where there is nothing to write."""
+    mean = sum(loads_bytes) / len(loads_bytes)
+    return max(loads_bytes) / mean if mean else 1.0
+
+
 def file_floor(
     weights_bytes: Mapping[Key, float], tasks: int, target_file_size_bytes: int, tolerance: float = 0.1
 ) -> int:

@@ -13,12 +13,13 @@ from icesize.parquet.absorb import Written
 from icesize.parquet.names import writer_of
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.routing import skew
 from icesize.planning.row_sizes import DEFAULT_OVERHEAD_BYTES, RowSize, RowSizes
 from icesize.planning.sizing import learn_bytes_per_row
 from icesize.planning.traffic import Prediction, Seen, Traffic
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.spark.shapes import BatchShape, skew
+from icesize.spark.shapes import BatchShape
 from icesize.table.recent import recent_appends
 
 RELIABLE_SKEW = 1.1

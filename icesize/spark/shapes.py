@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import PartitionKey
 from icesize.planning.parallelism import side_by_side
 from icesize.planning.ranges import range_bounds
-from icesize.planning.routing import Routing, route
+from icesize.planning.routing import Routing, route, skew
 from icesize.planning.row_sizes import RowSizes
 from icesize.planning.sizing import merged_files
 from icesize.policy import SizePolicy
@@ -239,12 +239,6 @@ def unseen(
 def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:
     """How many of `files` equal files of one partition will be small: all of them or none."""
     return files if weight_bytes / files < policy.small_file_limit_bytes else 0
-
-
-def skew(loads_bytes: Sequence[float]) -> float:
-    """The most that one writer has over the mean of all; 1.0 where there is nothing to write."""
-    mean = sum(loads_bytes) / len(loads_bytes)
-    return max(loads_bytes) / mean if mean else 1.0
 
 
 def _whole(
