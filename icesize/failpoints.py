@@ -1,12 +1,16 @@
 """Named points where a test can make the program raise, wait or die; no-ops unless armed.
 
-Points of the main job, in order: `planned` (nothing written yet), `files-written` (data files closed, nothing
-visible), `before-swap` (manifests written, the catalog not asked yet), `after-swap` (committed, nothing reported).
-Where files of expired snapshots are deleted: `before-delete` (ahead of each bunch).
+Points of the main job, in order: `batch-started` (nothing read yet), `statistics` (the batch was looked at),
+`planned` (nothing written yet), `writing` (rows were handed to a data file that is not closed; reached in whatever
+process writes, new rows as well as merged ones), `files-written` (data files closed, nothing visible), `before-swap`
+(manifests written, the catalog not asked yet), `after-swap` (committed, nothing reported). `cleanup`: ahead of each
+removal of a file of ours that must not stay. `background`: a turn of the merges beside a stream begins. Expiry:
+`expiry-decided` (nothing committed), then `before-delete` (ahead of each bunch of files, also of orphan files).
 
 A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). A child process
 is armed by the environment: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL the second
-time it gets to `before-swap`. Actions are `raise`, `kill`, and `wait:PATH` (until that file exists).
+time it gets to `before-swap`. Actions are `raise`, `kill`, and `wait:PATH` (until that file exists). `raise-once:PATH`
+and `kill-once:PATH` act in the first process that gets there, and leave that file behind as a sign.
 """
 
 from __future__ import annotations
@@ -18,7 +22,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-POINTS = ("planned", "files-written", "before-swap", "after-swap", "before-delete")
+POINTS = (
+    "batch-started", "statistics", "planned", "writing", "files-written", "before-swap", "after-swap", "cleanup",
+    "background", "expiry-decided", "before-delete",
+)  # fmt: skip
 VARIABLE = "ICESIZE_FAILPOINTS"
 
 _armed: dict[str, Callable[[], object]] = {}
@@ -59,12 +66,29 @@ def _from_environment(name: str) -> None:
 
 
 def _act(name: str, action: str) -> None:
-    if action == "kill":
+    what, _, path = action.partition(":")
+    if what in ("raise-once", "kill-once") and path:
+        if not _is_first(path):
+            return
+        what, path = what.removesuffix("-once"), ""
+    if what == "kill" and not path:
         os.kill(os.getpid(), signal.SIGKILL)
-    elif action == "raise":
+    elif what == "raise" and not path:
         raise FailpointReached(name)
-    elif action.startswith("wait:"):
-        while not os.path.exists(action.removeprefix("wait:")):
+    elif what == "wait" and path:
+        while not os.path.exists(path):
             time.sleep(0.01)
     else:
-        raise ValueError(f"Cannot act on failpoint '{name}': '{action}' is none of raise, kill, wait:PATH")
+        raise ValueError(
+            f"Cannot act on failpoint '{name}': '{action}' is none of raise, kill, raise-once:PATH, kill-once:PATH, "
+            "wait:PATH"
+        )
+
+
+def _is_first(path: str) -> bool:
+    """Whether no process was here before."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True

@@ -50,7 +50,7 @@ def test_an_armed_point_runs_its_action_each_time_until_the_block_ends() -> None
 def test_a_misspelt_point_is_refused() -> None:
     """A test that arms nothing would pass for the wrong reason."""
     with (
-        pytest.raises(ValueError, match="Cannot arm 'planed': the points are planned, "),
+        pytest.raises(ValueError, match="Cannot arm 'planed': the points are batch-started, "),
         failpoints.armed("planed", int),
     ):
         raise AssertionError("not refused")
@@ -92,4 +92,11 @@ def test_an_unknown_action_is_an_error() -> None:
     """A misspelt action stops the child instead of being passed silently."""
     done = child("planned=explode")
     assert done.returncode == 1
-    assert "'explode' is none of raise, kill, wait:PATH" in done.stderr
+    assert "'explode' is none of raise, kill, raise-once:PATH" in done.stderr
+
+
+def test_an_action_for_the_first_process_only(tmp_path: Path) -> None:
+    """`kill-once:PATH` kills the first process that gets there; those after it find the sign and pass."""
+    armed = f"before-swap=kill-once:{tmp_path}/sign"
+    assert [child(armed).returncode for _ in range(2)] == [-signal.SIGKILL, 0]
+    assert (tmp_path / "sign").exists()

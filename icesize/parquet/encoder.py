@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icesize import failpoints
 from icesize.errors import RewriteFailed
 from icesize.parquet.encoding import Encoding, nan_columns
 from icesize.parquet.metrics import count_nans, describe, leaves
@@ -78,6 +79,7 @@ class FileEncoder:
                 self._nulls[leaf.field_id] = self._nulls.get(leaf.field_id, 0) + nulls
         groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
+        failpoints.reach("writing")
 
     def finish(self) -> WrittenFile:
         """Close the file, see that storage holds all of it, and describe it."""

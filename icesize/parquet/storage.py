@@ -11,6 +11,8 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from icesize import failpoints
+
 log = logging.getLogger(__name__)
 
 WHOLE_READ_BYTES = 32 * 2**20
@@ -65,6 +67,7 @@ class Storage:
     def delete(self, location: str) -> None:
         """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest."""
         try:
+            failpoints.reach("cleanup")
             path = self.local_path(location)
             if path is None:
                 self._io.delete(location)

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from pyspark.sql import SparkSession
 
+from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.parquet.merge import MergeTask
@@ -78,6 +79,7 @@ class Run:
 
     def run(self) -> tuple[Current, Report]:
         """The state looked at, and what was done. Raises Stopped, or whatever kept it from being done."""
+        failpoints.reach("background")
         kick = self.job.kick
         self._take_cores()
         current = self.handle.load()

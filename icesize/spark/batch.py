@@ -78,6 +78,7 @@ class _Batch:
         self.conflicts: list[str] = []
 
     def run(self) -> Report:
+        failpoints.reach("batch-started")
         handle, settings = handle_of(self.spark, self.options.source, self.state)
         self.contested = self.state.backoff.next_batch()
         try:
@@ -115,6 +116,7 @@ class _Batch:
         self.watch.lap("layout")
         shape = self._in_hand(write_settings, layout, current.policy) or self._shape(current, write_settings, layout)
         self.watch.lap("statistics")
+        failpoints.reach("statistics")
         if shape.rows == 0:
             return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
         settings_now = write_settings.with_bytes_per_row(shape.bytes_per_row)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from icesize import failpoints
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import UnsupportedTable
 from icesize.planning.words import count_words, size_words
@@ -98,6 +99,7 @@ def expire(
         with readable(current.name):
             deletions = _would_delete(current, decision)
     else:
+        failpoints.reach("expiry-decided")
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
         sweeper = Sweeper(lambda: handle.load().table, max_concurrent_deletes, progress)

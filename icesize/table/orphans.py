@@ -13,6 +13,7 @@ from typing import Any
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.planning.words import count_words, size_words
@@ -189,6 +190,7 @@ class OrphanSearch:
 
         waiting = iter(sizes)
         while batch := list(islice(waiting, DELETE_BATCH)):
+            failpoints.reach("before-delete")
             self._learn(self._again(table))
             doomed = [each for each in batch if each not in self._reachable]
             spared += len(batch) - len(doomed)

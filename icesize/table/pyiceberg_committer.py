@@ -28,6 +28,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from icesize import failpoints
 from icesize.planning.layout import FileFact
 from icesize.table import catalog as catalogs
 from icesize.table.deletes import DeleteIndex
@@ -273,6 +274,7 @@ class PyIcebergCommitter:
     def _delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             try:
+                failpoints.reach("cleanup")
                 self._table.io.delete(path)
             except Exception:  # best effort, and it must not hide the error that led here
                 LOG.info("could not remove %s; orphan cleanup will", path)
