@@ -24,25 +24,38 @@ class JarsUnavailableError(RuntimeError):
 def spark_jars() -> list[Path]:
     """Iceberg's runtime for Spark 4.1 (Scala 2.13) and the SQLite JDBC driver, as absolute paths.
 
-    Raises `JarsUnavailableError` when they have to be fetched and cannot be.
+    Raises `JarsUnavailableError`, as all of these do, when they have to be fetched and cannot be.
     """
-    jars = sorted(_jars_of("spark").glob("*.jar"))
-    if len(jars) != 2:
-        raise JarsUnavailableError(
-            f"Cannot run Spark with Iceberg: expected two jars, found {[jar.name for jar in jars]}"
-        )
-    return jars
+    return _jars("spark", 2)
 
 
 def rest_server_jar() -> Path:
-    """Iceberg's REST catalog server as one runnable jar; its main class is `org.apache.iceberg.rest.RESTCatalogServer`.
+    """Iceberg's REST catalog server as one runnable jar; main class `org.apache.iceberg.rest.RESTCatalogServer`."""
+    return _jars("rest-server", 1)[0]
 
-    Raises `JarsUnavailableError` when it has to be fetched and cannot be.
-    """
-    jars = list(_jars_of("rest-server").glob("*.jar"))
-    if len(jars) != 1:
-        raise JarsUnavailableError(f"Cannot run the REST server: expected one jar, found {_names(jars)}")
-    return jars[0]
+
+def s3_jar() -> Path:
+    """What `org.apache.iceberg.aws.s3.S3FileIO` needs, beside Spark's jars or those of the REST server."""
+    return _jars("s3", 1)[0]
+
+
+def kafka_broker_jars() -> list[Path]:
+    """A Kafka broker: `kafka.tools.StorageTool` formats its folder, `kafka.Kafka` is its main class."""
+    return _jars("kafka-broker")
+
+
+def kafka_source_jars() -> list[Path]:
+    """Spark's `kafka` source."""
+    return _jars("kafka-source", 4)
+
+
+def _jars(profile: str, count: int | None = None) -> list[Path]:
+    jars = sorted(_jars_of(profile).glob("*.jar"))
+    if not jars or count not in (None, len(jars)):
+        raise JarsUnavailableError(
+            f"Cannot use the jars of '{profile}': expected {count or 'some'}, found {_names(jars)}"
+        )
+    return jars
 
 
 def _names(jars: list[Path]) -> str:

@@ -1,0 +1,152 @@
+"""A table that a fault happens to, and what has to hold when the dust has settled, whatever the fault was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, SparkSession
+
+from icesize.report import Report
+from icesize.sized_table import SizedTable
+from integration.tools import local_path, spark_rows
+from tests.spark.tools import Lake, rows_of
+from tests.tables import check, referenced_metadata
+
+K = 3
+"""Small files that a partition of these tables may hold."""
+
+LONG_AGO_S = 4 * 86_400
+"""Age that files are given before orphan cleanup looks for them; it takes nothing younger than three days."""
+
+
+@dataclass
+class Story(Lake):
+    """One fault and its table `db.events`; `expect` says which rows must be in it at the end.
+
+    `db.neighbour` lies beside it and must stay as it is. `reports` are what batches and maintenance said.
+    """
+
+    spark: SparkSession = field(kw_only=True)
+    reports: list[Report] = field(default_factory=list)
+    _expected: Counter[tuple[Any, ...]] | None = None
+    _neighbour: str = ""
+
+    def begin(self, properties: dict[str, str] | None = None) -> None:
+        """Make both tables; the one beside gets a file."""
+        self.create("neighbour").append(pa.table({"id": [1], "hour": ["h0"], "text": ["x"]}, schema=_arrow_schema()))
+        self._neighbour = self._digest_beside()
+        self.create("events", properties=properties)
+
+    def sized(self, **policy: object) -> SizedTable:
+        """`db.events` opened as after a restart: small files below 750,000 bytes, at most three per partition."""
+        return self.open(self.spark, "events", **policy)
+
+    def batch(self, rows: pa.Table) -> DataFrame:
+        """Rows as a DataFrame that is cheap to read again."""
+        return self.spark.createDataFrame(rows)
+
+    def expect(self, *parts: pa.Table) -> None:
+        """The table has to end with these rows, each as often as it is here; nothing else."""
+        expected: Counter[tuple[Any, ...]] = self._expected or Counter()
+        for part in parts:
+            expected.update(tuple(row.values()) for row in part.to_pylist())
+        self._expected = expected
+
+    def forget(self, *ids: int) -> None:
+        """Rows that somebody deleted on purpose."""
+        expected = self._expected or Counter()
+        self._expected = Counter({row: n for row, n in expected.items() if row[0] not in ids})
+
+    def holds(self) -> None:
+        """Every invariant; called for each test after its last line."""
+        assert self._expected is not None, "the test says which rows it expects"
+        self._rows_are_exact()
+        self._small_files_are_few_or_told()
+        self._cleanup_leaves_what_is_needed()
+        self._rows_are_exact()
+        assert self._digest_beside() == self._neighbour, "a file of another table was touched"
+
+    def _rows_are_exact(self) -> None:
+        """PyIceberg and Iceberg's Spark runtime agree with the model; files are what their manifests say."""
+        assert self._expected is not None
+        expected = sorted(self._expected.elements(), key=repr)
+        table = self.table()
+        check(table)
+        batches = [
+            s.summary.additional_properties["icesize.ledger"]
+            for s in table.metadata.snapshots
+            if s.summary and "icesize.ledger" in s.summary.additional_properties and s.summary.operation != "replace"
+        ]
+        assert len(batches) == len(set(batches)), "a batch was committed twice"
+        assert rows_of(table.scan().to_arrow()) == expected
+        second = self.spark.read.format("iceberg").load(local_path(table.metadata_location))
+        second.createOrReplaceTempView("second_reader")
+        assert spark_rows(self.spark, "SELECT id, hour, text FROM second_reader") == expected
+
+    def _small_files_are_few_or_told(self) -> None:
+        """A partition with more than k small files was named by a report, and one compaction ends that."""
+        if max(self._mergeable().values(), default=0) <= K:
+            return
+        told = any(r.small_files_max > K or r.conflicts or r.notes for r in self.reports)
+        assert told, f"{self._mergeable()} small files, and no report says so"
+        self.sized().compact()
+        assert max(self._mergeable().values(), default=0) <= K
+
+    def _mergeable(self) -> Counter[tuple[object, ...]]:
+        table = self.table()
+        tasks = [task for task in table.scan().plan_files() if not task.delete_files]
+        now = [t for t in tasks if t.file.spec_id == table.metadata.default_spec_id]
+        return Counter(tuple(task.file.partition._data) for task in now if task.file.file_size_in_bytes < 750_000)
+
+    def _cleanup_leaves_what_is_needed(self) -> None:
+        """Orphan cleanup, days later, leaves exactly the files that some snapshot of the table needs."""
+        folder = self._folder(self.table())
+        for path in _files(folder):
+            then = path.stat().st_mtime - LONG_AGO_S
+            os.utime(path, (then, then))
+        report = self.sized().remove_orphan_files(dry_run=False)
+        assert report.files_failed == 0
+        table = self.table()
+        left = {str(p) for p in _files(folder) if not p.name.startswith(".") and not p.name.endswith(".metadata.json")}
+        assert left - needed(table) == set(), "leaked"
+        assert needed(table) - left == set(), "a file that a snapshot needs is gone"
+
+    def _folder(self, table: Table) -> Path:
+        return Path(local_path(table.location()))
+
+    def _digest_beside(self) -> str:
+        folder = self._folder(self.table("neighbour"))
+        parts = [f"{p} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in _files(folder)]
+        return "\n".join(parts)
+
+
+def needed(table: Table) -> set[str]:
+    """Data, delete and metadata files (metadata JSON aside) that some snapshot refers to, as plain paths."""
+    contents = (ManifestContent.DATA, ManifestContent.DELETES)
+    files = {
+        entry.data_file.file_path
+        for snapshot in table.metadata.snapshots
+        for manifest in snapshot.manifests(table.io)
+        if manifest.content in contents
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+    statistics = {s.statistics_path for s in (*table.metadata.statistics, *table.metadata.partition_statistics)}
+    return {local_path(path) for path in files | referenced_metadata(table) | statistics}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file())
+
+
+def _arrow_schema() -> pa.Schema:
+    return pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("hour", pa.string()), pa.field("text", pa.string())]
+    )
