@@ -14,7 +14,7 @@ from icesize.parquet.pool import Result, merge_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.inspection import Inspection
 from icesize.planning.inspection import inspect as inspect_layout
-from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.layout import Layout, PartitionKey, SkipReason
 from icesize.planning.merging import Plan, plan_merges
 from icesize.policy import SizePolicy
 from icesize.report import Report
@@ -153,15 +153,19 @@ class SizedTable(VersionedTable):
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
         """Merge what `budget_bytes` pay for, in one commit: of cold partitions, or of all; None when nothing is due.
 
-        Without Spark at most 1 GiB.
+        Partitions that others change all the time are left alone, and named. Without Spark at most 1 GiB.
         """
         if self._spark is None:
             budget_bytes = min(budget_bytes, MAX_BYTES_WITHOUT_SPARK)
         with self._lock:
             current, layout, notes = self._read(None)
             incoming: Mapping[PartitionKey, int] | None = {} if cold_only else None
-            plan = plan_merges(layout, current.policy, incoming=incoming, budget_bytes=budget_bytes)
-            if not plan.groups:
+            contested = self._handle.contested(current, self._environment)
+            plan = plan_merges(
+                layout, current.policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested
+            )
+            waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
+            if not plan.groups and not waits:
                 return None
             return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
 

@@ -102,7 +102,8 @@ class Run:
         recent = [k for k, facts in layout.partitions.items() if facts.commits_since_append < policy.cold_after_commits]
         return plan_merges(
             layout, policy, incoming={}, touched=recent,
-            budget_bytes=policy.budget_for(self.job.size_bytes), contested=self.job.contested,
+            budget_bytes=policy.budget_for(self.job.size_bytes),
+            contested=self.job.contested | self.handle.contested(current, self.job.kick.environment),
         )  # fmt: skip
 
     def _take_cores(self) -> None:

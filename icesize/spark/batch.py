@@ -73,6 +73,7 @@ class _Batch:
         self.watch = Stopwatch(options.environment)
         self.run_id = options.environment.new_id()
         self.absorbs = options.placement == "absorb"
+        self.pausing: frozenset[PartitionKey] = frozenset()
         self.contested: frozenset[PartitionKey] = frozenset()
         self.notes: list[str] = []
         self.conflicts: list[str] = []
@@ -80,7 +81,7 @@ class _Batch:
     def run(self) -> Report:
         failpoints.reach("batch-started")
         handle, settings = handle_of(self.spark, self.options.source, self.state)
-        self.contested = self.state.backoff.next_batch()
+        self.pausing = self.state.backoff.next_batch()
         try:
             report = self._until_it_lands(handle)
         finally:
@@ -113,6 +114,7 @@ class _Batch:
         write_settings = current.settings()
         metadata = current.table.metadata
         layout = handle.reader(current.policy).read(metadata, current.table.io)
+        self.contested = self.pausing | handle.contested(current, self.options.environment)
         self.watch.lap("layout")
         shape = self._in_hand(write_settings, layout, current.policy) or self._shape(current, write_settings, layout)
         self.watch.lap("statistics")

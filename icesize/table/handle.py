@@ -13,7 +13,7 @@ from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
-from icesize.planning.layout import FileFact, Layout
+from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.table import catalog as catalogs
 from icesize.table.attempts import Timing
@@ -23,6 +23,7 @@ from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
 from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup, brief
+from icesize.table.rivals import Rivals, other_compactors
 
 T = TypeVar("T")
 PolicyArgument = SizePolicy | Mapping[str, object] | None
@@ -55,12 +56,16 @@ class Current:
 
 @dataclass
 class TableHandle:
-    """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP)."""
+    """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP).
+
+    `rivals` remembers what others do to the table.
+    """
 
     catalog: Catalog
     identifier: tuple[str, ...]
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    rivals: Rivals = field(default_factory=Rivals)
     _reader: LayoutReader | None = None
 
     @property
@@ -82,7 +87,11 @@ class TableHandle:
             raise TableError(f"Cannot load '{self.name}': {brief(error)}", table=self.name) from error
         catalogs.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
-        return Current(table, self.name, policy, tuple(warnings))
+        return Current(table, self.name, policy, (*warnings, *other_compactors(table.metadata, self.name)))
+
+    def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
+        """Partitions in which other writers change rows all the time: merging there would make their jobs fail."""
+        return self.rivals.contested(current.table.metadata, current.table.io, environment.now_ms())
 
     def reader(self, policy: SizePolicy) -> LayoutReader:
         """The reader that remembers this table's manifests; a new one when the small file limit has changed."""

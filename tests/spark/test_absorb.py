@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
+from icesize.environment import Environment
 from icesize.failpoints import armed
 from icesize.parquet.written import WrittenFile
 from icesize.planning import parallelism
+from icesize.planning.contention import QUIET_MS
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.spark import batch
@@ -244,17 +247,35 @@ def test_victim_removed_in_between(spark: SparkSession, lake: Lake, make: Make, 
     assert lake.orphans() == set()
 
 
-def test_victims_removed_again_and_again(spark: SparkSession, lake: Lake, make: Make) -> None:
-    """Rows that were written together with others three times in vain are appended alone."""
+def rewrite(lake: Lake) -> None:
+    """Another writer writes the rows of a partition anew."""
+    table = lake.table()
+    table.overwrite(table.scan(row_filter="hour == 'h0'").to_arrow(), overwrite_filter="hour == 'h0'")
+
+
+def test_a_partition_that_others_just_rewrote_is_appended_to(spark: SparkSession, lake: Lake, make: Make) -> None:
+    """The second try leaves the partition in which another writer came first alone, and absorbs in the others."""
     lake.create()
     sink = absorb(spark, lake, safe=False)
     fill(spark, lake, sink, 1)
+    with armed("files-written", lambda: rewrite(lake)):
+        report = sink.run(make(spark, events(range(10, 20), 2)), 1)
+    assert report.operations == ("overwrite",)
+    assert report.conflicts == ("the batch was written again: another writer removed a file of it",)
+    assert report.skipped["CONTESTED"] == 1
+    assert lake.files_per_partition() == Counter({("h0",): 2, ("h1",): 1})
+    assert lake.rows() == rows_of(events(range(20), 2))
+    assert lake.orphans() == set()
 
-    def rewrite() -> None:
-        table = lake.table()
-        table.overwrite(table.scan(row_filter="hour == 'h0'").to_arrow(), overwrite_filter="hour == 'h0'")
 
-    with armed("files-written", rewrite):
+def test_victims_removed_again_and_again(spark: SparkSession, lake: Lake, make: Make) -> None:
+    """Rows that were written together with others three times in vain are appended alone."""
+    lake.create()
+    # what others did seems long ago, so that only lost races tell of them
+    later = Environment(now_ms=lambda: Environment().now_ms() + QUIET_MS)
+    sink = replace(absorb(spark, lake, safe=False), environment=later)
+    fill(spark, lake, sink, 1)
+    with armed("files-written", lambda: rewrite(lake)):
         report = sink.run(make(spark, events(range(10, 20), 2)), 1)
     assert report.operations == ("append",)
     again = "the batch was written again: another writer removed a file of it"

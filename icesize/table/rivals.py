@@ -1,0 +1,103 @@
+"""What other writers did to a table lately: row-level changes to keep out of the way of, and other compactors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.errors import TableError
+from icesize.planning import contention
+from icesize.planning.contention import Change
+from icesize.planning.layout import PartitionKey
+from icesize.table.contents import ChangeReader
+from icesize.table.history import summary_of
+from icesize.table.request import RUN_ID, readable
+
+LOG = logging.getLogger("icesize")
+
+MOST_SNAPSHOTS = 128
+"""Newest snapshots that are looked at: two minutes of a stream that commits every two seconds, appends and merges. What
+went out of sight since is remembered while a process lives."""
+
+_CHANGES_ROWS = (Operation.OVERWRITE, Operation.DELETE)
+
+
+@dataclass
+class Rivals:
+    """Looks at the newest snapshots again and again; losing it costs time and patience. Not for several threads."""
+
+    _reader: ChangeReader = field(default_factory=ChangeReader)
+    _since: dict[PartitionKey, int] = field(default_factory=dict)
+
+    def contested(self, metadata: TableMetadata, io: FileIO, now_ms: int) -> frozenset[PartitionKey]:
+        """Partitions whose rows or files others keep changing, and that therefore must not be merged now.
+
+        What cannot be read, mostly because its snapshot has just expired, counts as no change.
+        """
+        history = _newest(metadata)
+        rivals = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
+        found = contention.restless(self._changes(metadata, io, rivals), now_ms)
+        since = {key: min(first_ms, self._since.get(key, first_ms)) for key, first_ms in found.items()}
+        merges = [s for s in history if _is_ours(s) and _removes_files(s)] if found else []
+        self._since = contention.waiting_since(since, self._changes(metadata, io, merges))
+        return contention.contested(self._since, now_ms)
+
+    def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[Change]:
+        for snapshot in snapshots:
+            try:
+                with readable(str(metadata.table_uuid)):
+                    touched = self._reader.touched(metadata, io, snapshot)
+            except TableError as error:
+                LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
+            else:
+                yield Change(snapshot.timestamp_ms, frozenset(touched))
+
+
+def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
+    """A sentence when somebody else merges files of this table, too; none where all is well."""
+    found = [s for s in _newest(metadata) if not _is_ours(s) and _compacts(s)]
+    if not found:
+        return ()
+    by = sorted({name for s in found if (name := summary_of(s, "engine-name"))})
+    who = f" ({', '.join(by)})" if by else ""
+    return (
+        f"another compactor{who} works on '{table}': turn one off; files that both want to merge are read and written "
+        "for nothing",
+    )
+
+
+def _newest(metadata: TableMetadata) -> list[Snapshot]:
+    """The newest snapshots of main, newest first."""
+    snapshots = {s.snapshot_id: s for s in metadata.snapshots}
+
+    def ancestors() -> Iterator[Snapshot]:
+        snapshot = snapshots.get(metadata.current_snapshot_id or -1)
+        while snapshot is not None:
+            yield snapshot
+            snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
+
+    return list(islice(ancestors(), MOST_SNAPSHOTS))
+
+
+def _is_ours(snapshot: Snapshot) -> bool:
+    return summary_of(snapshot, RUN_ID) is not None
+
+
+def _changes_rows(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation in _CHANGES_ROWS
+
+
+def _compacts(snapshot: Snapshot) -> bool:
+    """Whether files took the place of others; a REPLACE that only wrote manifests anew removes no file."""
+    is_replace = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+    return is_replace and _removes_files(snapshot)
+
+
+def _removes_files(snapshot: Snapshot) -> bool:
+    return summary_of(snapshot, "deleted-data-files") not in (None, "0")
