@@ -13,6 +13,7 @@ import click
 from icesize import cli_versions
 from icesize.cli_options import SparkChoice, Target, choice_options, print_json, spark_options, table_options
 from icesize.errors import CommitStateUnknown, EngineUnavailable, IcesizeError
+from icesize.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ class _Group(click.Group):
                 raise
             # bodies of catalog answers can be pages
             first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            _complain(f"{type(error).__name__}: {first[:300]}")
+            _complain(redacted(f"{type(error).__name__}: {first[:300]}"))
             ctx.exit(FAILED)
 
 

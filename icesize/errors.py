@@ -16,16 +16,27 @@
 
 The last words of each message say what to do. Facts are attributes (`table`, `snapshot_id`, ...), so that a
 scheduler need not parse text.
+
+Catalogs and storage may put credentials into the texts of their errors. Messages of ours hold none, and neither do the
+errors that they are chained to, nor what the logger `icesize` writes: see `icesize.redaction`.
 """
 
 from __future__ import annotations
 
+import sys
+
+from icesize.redaction import redacted, scrub
+
 
 class IcesizeError(Exception):
-    """Base of everything icesize raises; `facts` holds what the message was made from."""
+    """Base of everything icesize raises; `facts` holds what the message was made from.
+
+    The error that is being handled when it is made becomes its cause, or its context, and is scrubbed with it.
+    """
 
     def __init__(self, message: str, **facts: object) -> None:
-        super().__init__(message)
+        scrub(sys.exc_info()[1])
+        super().__init__(redacted(message))
         self.facts = facts
 
     def __getattr__(self, name: str) -> object:

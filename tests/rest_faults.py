@@ -20,6 +20,7 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    UnauthorizedError,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _STATUS_OF: list[tuple[type[Exception], int, str]] = [
     (NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
     (NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
     (CommitFailedException, 409, "CommitFailedException"),
+    (UnauthorizedError, 401, "NotAuthorizedException"),
     (ForbiddenError, 403, "ForbiddenException"),
     (NotImplementedError, 501, "UnsupportedOperationException"),
     (ValidationError, 400, "BadRequestException"),
@@ -89,16 +91,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.mini.requests.append(f"{self.command} {self.path} {int(code)}")
 
     def answer(self) -> None:
-        """Answer one request of any verb; a client that has gone in the meantime gets nothing."""
+        """Answer one request of any verb; a client that has gone in the meantime gets nothing.
+
+        Tokens are granted to anybody who asks: what is tested is that a client asks again.
+        """
         try:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-            self._route(body)()
+            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path == "/v1/oauth/tokens":
+                return self._json({"access_token": self.server.mini.token, "token_type": "bearer"})
+            self._require_token()
+            self._route(json.loads(text or b"{}"))()
         except ConnectionError:
             self.close_connection = True
         except Exception as error:
             self._answer_error(error)
 
     do_GET = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815 (names that http.server looks for)
+
+    def _require_token(self) -> None:
+        token = self.server.mini.token
+        if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
+            raise UnauthorizedError("The access token has expired")
 
     def _answer_error(self, error: Exception) -> None:
         for kind, status, name in _STATUS_OF:
@@ -155,7 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _table(self, table: tuple[str, ...]) -> None:
         mini = self.server.mini
         if self.command == "GET":
-            return _send(self, 200, mini.load(table))
+            fault = mini.next_load_fault()
+            answer = mini.load(table)
+            return _spoil(self, fault, answer) if fault else _send(self, 200, answer)
         if self.command == "DELETE":
             mini.drop(table)
         elif table not in mini.tables(table[:-1]):
@@ -202,7 +217,7 @@ def _spoil(handler: BaseHTTPRequestHandler, fault: Fault, answer: bytes) -> None
     """Answer a commit as `fault` says instead of with `answer`; a `hang` is not spoiled but delayed by the server."""
     if isinstance(fault.kind, int):
         kind = "CommitFailedException" if fault.kind == 409 else "InjectedFault"
-        _send(handler, fault.kind, _error_body(fault.kind, kind, f"injected {fault.when} the commit"))
+        _send(handler, fault.kind, _error_body(fault.kind, kind, f"injected {fault.when} the request"))
     elif fault.kind == "reset":
         _reset(handler.connection)
     elif fault.kind == "truncated":

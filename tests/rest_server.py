@@ -2,7 +2,7 @@
 
 It speaks enough of the REST specification for PyIceberg's `RestCatalog` and for Spark's `type=rest`: namespaces,
 tables, and commits that are one compare-and-swap under a lock. Metadata is kept in memory and written to the
-warehouse as JSON. Not there: staged creation, renaming, views, credentials, metrics.
+warehouse as JSON. Not there: staged creation, renaming, views, authentication, metrics.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class MiniRest:
         posts: bodies of all commit requests received, oldest first, whatever became of them.
         before_swap: called once, in the server, just before the next commit is applied; a test commits its rival here.
         stale_loads: so many of the next loads of a table show it as it was before its latest commit.
+        token: bearer token that requests must carry; None: anybody may ask. `/v1/oauth/tokens` gives it away.
         refuse_properties: answer 403 to commits that set or remove table properties.
+        credentials: asked at each load (and creation) of a table for the `config` that it vends; what it raises is
+            the answer.
     """
 
     def __init__(self, warehouse: Path) -> None:
@@ -57,12 +60,15 @@ class MiniRest:
         self.posts: list[dict[str, Any]] = []
         self.before_swap: Callable[[], None] | None = None
         self.stale_loads = 0
+        self.token: str | None = None
         self.refuse_properties = False
+        self.credentials: Callable[[], dict[str, str]] = dict
         self.namespaces: dict[Identifier, dict[str, str]] = {}
         self.errors: list[Exception] = []
         self._versions: dict[Identifier, list[tuple[TableMetadata, str]]] = {}
         self._warehouse = warehouse
         self._faults: deque[Fault] = deque()
+        self._load_faults: deque[Fault] = deque()
         self._held, self._releases = threading.Semaphore(0), deque[threading.Event]()
         self._lock = threading.RLock()
         self._catalogs: list[RestCatalog] = []
@@ -99,6 +105,12 @@ class MiniRest:
         """Queue faults: each is spent by one of the next commit requests, in this order."""
         self._faults.extend(faults)
 
+    def fail_next_load(self, *faults: Fault) -> None:
+        """The same for the next loads of tables; none of them may be a `hang`."""
+        if any(fault.kind == "hang" for fault in faults):
+            raise ValueError("Cannot hold a load: only commits can hang")
+        self._load_faults.extend(faults)
+
     def wait_until_held(self, timeout_s: float = 30.0) -> None:
         """Block until a `hang` holds one more commit request; raises `TimeoutError` when none comes."""
         if not self._held.acquire(timeout=timeout_s):
@@ -120,6 +132,11 @@ class MiniRest:
         with self._lock:
             self.posts.append(post)
             return self._faults.popleft() if self._faults else None
+
+    def next_load_fault(self) -> Fault | None:
+        """Take the fault that is due for a load."""
+        with self._lock:
+            return self._load_faults.popleft() if self._load_faults else None
 
     def tables(self, namespace: Identifier) -> list[Identifier]:
         """Identifiers of the tables in a namespace, sorted."""
@@ -166,7 +183,7 @@ class MiniRest:
                 request.properties,
             )
             self._versions[table] = [(metadata, self._write(metadata, 0))]
-            return _load_answer(*self._versions[table][-1])
+            return _load_answer(*self._versions[table][-1], self.credentials())
 
     def load(self, table: Identifier) -> bytes:
         """The newest version of a table, or the one before it while `stale_loads` lasts."""
@@ -174,7 +191,7 @@ class MiniRest:
             versions = self._existing(table)
             stale = self.stale_loads > 0 and len(versions) > 1
             self.stale_loads -= stale
-            return _load_answer(*versions[-2 if stale else -1])
+            return _load_answer(*versions[-2 if stale else -1], self.credentials())
 
     def drop(self, table: Identifier) -> None:
         """Forget a table; its files stay. Raises `NoSuchTableError`."""
@@ -219,6 +236,6 @@ class MiniRest:
         return location
 
 
-def _load_answer(metadata: TableMetadata, location: str) -> bytes:
-    head = f'{{"metadata-location": {json.dumps(location)}, "config": {{}}, "metadata": '
+def _load_answer(metadata: TableMetadata, location: str, config: dict[str, str] | None = None) -> bytes:
+    head = f'{{"metadata-location": {json.dumps(location)}, "config": {json.dumps(config or {})}, "metadata": '
     return f"{head}{metadata.model_dump_json()}}}".encode()

@@ -435,7 +435,7 @@ def test_a_foreign_journal_is_nobodys_business(lake: Catalog) -> None:
     path = local(table.location()) / "metadata" / "icesize-expiry-x.json"
     for text in (
         "{",
-        '{"version": 9}',
+        '{"version": 1}',
         '{"version": 1, "table-uuid": "other", "snapshots": [], "files": ["/etc/x"], "refs": [], "base-metadata": ""}',
     ):
         path.write_text(text)

@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
     TableAlreadyExistsError,
     TooManyRequestsError,
+    UnauthorizedError,
 )
 from pyiceberg.table import Table
 
@@ -256,6 +257,35 @@ def test_a_failing_hook_is_not_taken_for_a_fault(tmp_path: Path) -> None:
 
     with pytest.raises(LookupError, match="the hook is wrong"):
         commit_with_broken_hook()
+
+
+def test_loads_can_fail_as_well(mini: MiniRest, table: Table) -> None:
+    """Faults queued for loads hit one load each and no commit; a load cannot be held."""
+    mini.fail_next_load(Fault(503), Fault("reset"))
+    with pytest.raises(ServiceUnavailableError):
+        table.refresh()
+    table.append(rows(1))
+    with pytest.raises(requests.ConnectionError):
+        table.refresh()
+    assert ids(mini) == [1]
+    with pytest.raises(ValueError, match="only commits can hang"):
+        mini.fail_next_load(Fault("hang"))
+
+
+def test_a_token_expires(mini: MiniRest) -> None:
+    """A client with a credential fetches another token when its own is refused; one with a token alone is shut out."""
+    mini.token = "first"
+    login = {"credential": "client:secret", "oauth2-server-uri": f"{mini.uri}/v1/oauth/tokens"}
+    renewing, fixed = mini.catalog(**login), mini.catalog(token="first")
+    renewing.create_namespace("db")
+    table = renewing.create_table("db.t", SCHEMA)
+    mini.token = "second"
+    table.append(rows(1))
+    assert [line for line in mini.requests if line.endswith(" 401")] == ["POST /v1/namespaces/db/tables/t 401"]
+    with pytest.raises(UnauthorizedError, match="The access token has expired"):
+        fixed.load_table("db.t")
+    mini.token = None
+    assert ids(mini) == [1]
 
 
 def test_unknown_faults_are_refused() -> None:

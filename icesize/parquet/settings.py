@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,6 +24,13 @@ T = TypeVar("T")
 
 NAME_MAPPING = "schema.name-mapping.default"
 
+_FILE_IO_PREFIXES = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.")
+_FILE_IO_KEYS = ("py-io-impl", "buffer-size", "DEFAULT_SCHEME", "DEFAULT_NETLOC")
+"""Properties that PyIceberg's FileIOs read (`pyiceberg.io`), and no others: a REST catalog gives each table's FileIO
+all of its own ones, with the token, the headers and the object that signs its requests."""
+_CATALOG_PREFIXES = ("token", "credential", "oauth2-", "auth", "header.", "rest.", "uri", "warehouse", "prefix")
+_CLIENT_KEYS = ("client.access-key-id", "client.secret-access-key", "client.session-token")
+
 
 @dataclass(frozen=True)
 class WriteSettings:
@@ -30,7 +38,8 @@ class WriteSettings:
 
     Strings, numbers and dictionaries only: a plan or schema object pickled to another process does not work there.
     What is built from them (schema, FileIO, ...) is built on first use in each process and never pickled.
-    `properties` are the table's `write.*` and its name mapping; `io_properties` hold credentials and are not printed.
+    `properties` are the table's `write.*` and its name mapping. `io_properties` are those of storage alone: they hold
+    the table's credentials, which are not printed, and never those of the catalog.
     `bytes_per_row` is what a row has needed in this table's files so far, None when unknown. No partition is cut into
     files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty when it has none.
     """
@@ -55,8 +64,11 @@ class WriteSettings:
         bytes_per_row: float | None = None,
         *,
         small_file_limit_bytes: int = 0,
+        vended: Mapping[str, str] = MappingProxyType({}),
     ) -> WriteSettings:
         """Settings for the table's current schema, spec and sort order.
+
+        Of `io_properties` only those of storage are taken. `vended` is what the catalog gave out for this table alone.
 
         Raises `UnsupportedTable` for a format version, column type, partition field or property that our files
         cannot honour.
@@ -75,7 +87,7 @@ class WriteSettings:
             table_location=metadata.location,
             target_file_size_bytes=target_file_size_bytes,
             properties=kept,
-            io_properties=dict(io_properties),
+            io_properties=storage_properties(io_properties, vended),
             bytes_per_row=bytes_per_row,
             small_file_limit_bytes=small_file_limit_bytes,
             sort_order_json="" if order.is_unsorted else order.model_dump_json(),
@@ -128,6 +140,23 @@ class WriteSettings:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+def storage_properties(
+    properties: Mapping[str, Any], vended: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """What a process needs to reach a table's files, of the properties that its FileIO has here.
+
+    Keys for S3 take the place of `client.*` ones, which may be those that sign requests to the catalog. A FileIO that
+    has the catalog sign its requests (`s3.signer`) needs the catalog's address, and a token that was vended for the
+    table; the catalog's own token stays here. A FileIO of another make gets what was vended besides.
+    """
+    kept = {k: v for k, v in properties.items() if k.startswith(_FILE_IO_PREFIXES) or k in _FILE_IO_KEYS}
+    if "s3.access-key-id" in kept:
+        kept = {k: v for k, v in kept.items() if k not in _CLIENT_KEYS}
+    if "s3.signer" in kept:
+        kept |= {k: source[k] for k, source in (("uri", properties), ("token", vended)) if k in source}
+    return kept | {k: properties[k] for k in vended if not k.startswith(_CATALOG_PREFIXES) and k in properties}
 
 
 def _schema(settings: WriteSettings) -> Schema:

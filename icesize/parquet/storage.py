@@ -12,8 +12,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
+from icesize.redaction import remember_secrets
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger("icesize")
 
 WHOLE_READ_BYTES = 32 * 2**20
 """Remote files up to this size are fetched by one request instead of one per column chunk."""
@@ -27,6 +28,8 @@ class Storage:
     """
 
     def __init__(self, io: FileIO) -> None:
+        # in a worker nobody else has seen them
+        remember_secrets(io.properties)
         self._io = io
         self._folders: set[str] = set()
 
@@ -75,4 +78,4 @@ class Storage:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
         except Exception as error:
-            log.warning("Cannot delete %s, it stays as an orphan: %s", location, error)
+            LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, error)

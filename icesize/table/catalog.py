@@ -8,16 +8,22 @@ other than a catalog type.
 from __future__ import annotations
 
 import difflib
+import ipaddress
+import logging
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, UnauthorizedError
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 
 from icesize.errors import TableError, TableNotFound, UnsupportedTable
+from icesize.redaction import is_secret, remember_secrets
 from icesize.table.request import brief
+
+LOG = logging.getLogger("icesize")
 
 HTTP_TIMEOUT_SECONDS = 60.0
 """Seconds without an answer after which a catalog call fails; PyIceberg 0.12 sets none and would wait for ever."""
@@ -116,6 +122,7 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
     Raises TableNotFound when neither knows the name, TableError when it cannot be opened.
     """
     try:
+        remember_secrets({**(Config().get_catalog_config(name) or {}), **(properties or {})})
         catalog = load_catalog(name, **(properties or {}))
     except Exception as error:  # of PyIceberg, its HTTP client or its database driver: they have no common base
         if not properties and isinstance(error, ValueError):
@@ -130,6 +137,34 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         # not chained: the original text may hold a password
         raise TableError(f"Cannot open catalog '{name}': {told}", catalog=name) from None
     return with_timeout(catalog)
+
+
+def guard(catalog: Catalog) -> None:
+    """Keep the catalog's credentials out of every text, and warn, once, when they travel in the clear.
+
+    That is: the catalog has some and its address is `http://` with a host that is not this machine.
+    """
+    remember_secrets(catalog.properties)
+    address = urlsplit(str(catalog.properties.get("uri", "")))
+    has_some = address.password is not None or any(is_secret(key) for key in catalog.properties)
+    if address.scheme != "http" or not has_some or _is_loopback(address.hostname or ""):
+        return
+    told = (catalog.name, str(address.hostname))
+    if told not in _told:
+        _told.add(told)
+        LOG.warning(
+            "catalog '%s': credentials are sent to %s by http, which anybody on the way can read; use https", *told
+        )
+
+
+_told: set[tuple[str, str]] = set()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def with_timeout(catalog: Catalog, seconds: float = HTTP_TIMEOUT_SECONDS) -> Catalog:
@@ -164,9 +199,24 @@ def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     Raises TableNotFound (for a missing namespace or table, with the nearest names) and UnsupportedTable for a view.
     """
     try:
-        return catalog.load_table(identifier)
+        table = catalog.load_table(identifier)
     except NoSuchTableError as error:
         raise _not_found(catalog, identifier) from error
+    remember_secrets(table.io.properties)
+    return table
+
+
+def load_failed(name: str, error: Exception) -> TableError:
+    """Why a table could not be loaded, with the right that is missing where that is the reason."""
+    advice = ""
+    if isinstance(error, ForbiddenError):
+        advice = (
+            "; the principal needs the right to load the table and to read and write its files (in Polaris "
+            "TABLE_READ_DATA and TABLE_WRITE_DATA)"
+        )
+    elif isinstance(error, UnauthorizedError):
+        advice = "; the catalog does not know the principal: its token or credential is wrong, or has ended"
+    return TableError(f"Cannot load '{name}': {brief(error)}{advice}", table=name)
 
 
 def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:

@@ -10,11 +10,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icesize.environment import Environment
-from icesize.errors import IcesizeError, TableError
+from icesize.errors import IcesizeError
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.policy import SizePolicy
+from icesize.redaction import scrub
 from icesize.table import catalog as catalogs
 from icesize.table.attempts import Timing
 from icesize.table.change import TableChange, change_table
@@ -22,7 +23,7 @@ from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
-from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup, brief
+from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup
 from icesize.table.rivals import Rivals, other_compactors
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Current:
             self.policy.target_file_size_bytes,
             bytes_per_row,
             small_file_limit_bytes=self.policy.small_file_limit_bytes,
+            vended=self.table.config,
         )
 
 
@@ -58,15 +60,18 @@ class Current:
 class TableHandle:
     """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP).
 
-    `rivals` remembers what others do to the table.
+    `rivals` remembers what others do to the table. `spark_conf` can hold credentials and is not printed.
     """
 
     catalog: Catalog
     identifier: tuple[str, ...]
     policy: PolicyArgument = None
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     rivals: Rivals = field(default_factory=Rivals)
     _reader: LayoutReader | None = None
+
+    def __post_init__(self) -> None:
+        catalogs.guard(self.catalog)
 
     @property
     def name(self) -> str:
@@ -84,7 +89,7 @@ class TableHandle:
         except IcesizeError:
             raise
         except Exception as error:  # of whatever the catalog is reached by
-            raise TableError(f"Cannot load '{self.name}': {brief(error)}", table=self.name) from error
+            raise catalogs.load_failed(self.name, error) from scrub(error)
         catalogs.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         return Current(table, self.name, policy, (*warnings, *other_compactors(table.metadata, self.name)))

@@ -15,6 +15,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from icesize.errors import TableError
+
 JOURNAL = "icesize.expiry.journal"
 """Table property: where the journal of the newest expiry lies."""
 VERSION = 1
@@ -89,14 +91,20 @@ class Journal:
 
     @classmethod
     def read(cls, io: FileIO, location: str | None) -> Journal | None:
-        """The journal at `location`; None when there is none, it is finished, or this release cannot read it."""
+        """The journal at `location`; None when there is none, it is finished, or it is no journal.
+
+        Raises TableError for one of a newer release.
+        """
         if location is None:
             return None
         try:
             with io.new_input(location).open() as stream:
                 data = json.loads(stream.read())
-            if data["version"] != VERSION:
-                return None
+            if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > VERSION:
+                raise TableError(
+                    f"Cannot read the journal {location}: it has version {version}; a newer icesize wrote it, expire "
+                    "with that one"
+                )
             expired = tuple(Expired(int(i), parent, str(path)) for i, parent, path in data["snapshots"])
             files, refs = tuple(map(str, data["files"])), tuple(map(str, data["refs"]))
             return cls(str(data["table-uuid"]), expired, files, str(data["base-metadata"]), refs)

@@ -41,7 +41,8 @@ class LedgerEntry:
 
 def stream_hash(stream_id: str) -> str:
     """Twelve hexadecimal digits that stand for a stream id in property keys and file names."""
-    return hashlib.sha256(stream_id.encode()).hexdigest()[:12]
+    # half a surrogate pair is no text that can be encoded, and it may be in an id all the same
+    return hashlib.sha256(stream_id.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def parse(value: str) -> LedgerEntry:

@@ -20,6 +20,7 @@ from pyiceberg.typedef import Record
 from icesize.planning.layout import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import read_entries
+from icesize.table.request import readable
 
 OLDEST = 1 << 60
 """Age, in commits, of a file whose snapshot the table no longer keeps and whose sequence number says nothing (v1)."""
@@ -55,7 +56,14 @@ class LayoutReader:
         io: FileIO,
         keep: Callable[[ManifestFile], bool] = lambda manifest: True,
     ) -> Layout:
-        """The layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read."""
+        """The layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
+
+        Raises TableError when storage does not give them.
+        """
+        with readable(metadata.location):
+            return self._layout(metadata, io, keep)
+
+    def _layout(self, metadata: TableMetadata, io: FileIO, keep: Callable[[ManifestFile], bool]) -> Layout:
         snapshot = metadata.current_snapshot()
         if snapshot is None:
             return Layout(None, 0, metadata.default_spec_id, self.small_file_limit_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Protocol, TypeVar
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
+from icesize.redaction import scrub
 from icesize.table.ledger import LedgerEntry
 
 RUN_ID = "icesize.run-id"
@@ -162,6 +164,44 @@ def readable(table: str) -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    """Class and first line only: bodies of catalog answers can be pages, and may hold what must not be logged."""
+    """Class and first line only, without credentials: bodies of catalog answers can be pages, and may hold some.
+
+    Of storage that refused a request it says which right is missing. The error itself is scrubbed too, as it is about
+    to become the cause of another or to be logged.
+    """
+    scrub(error)
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    told = f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    return told + missing_right(error)
+
+
+def missing_right(error: BaseException) -> str:
+    """`, the right to <do what> there is missing` for a request that storage refused and named; otherwise empty.
+
+    fsspec hides the request that boto3 names behind an error of its own.
+    """
+    for text in (str(error), str(error.__cause__)):
+        operation = _OPERATION.search(text) if _DENIED.search(text) else None
+        for start, right in _RIGHTS.items() if operation else ():
+            if operation and operation[1].startswith(start):
+                return f", the right to {right} there is missing"
+    return ""
+
+
+_DENIED = re.compile(r"ACCESS_DENIED|AccessDenied|Permission '?storage\.|HTTP status 403")
+_OPERATION = re.compile(r"(?:during |calling the |storage\.objects\.)(\w+)")
+"""How PyArrow and boto3 name the request of S3 that failed, and Google the permission that it takes."""
+_RIGHTS = {
+    "Put": "write (s3:PutObject)",
+    "CreateMultipartUpload": "write (s3:PutObject)",
+    "UploadPart": "write (s3:PutObject)",
+    "CompleteMultipartUpload": "write (s3:PutObject)",
+    "Get": "read (s3:GetObject)",
+    "Head": "read (s3:GetObject, and s3:ListBucket for files that may be missing)",
+    "Delete": "delete (s3:DeleteObject)",
+    "List": "list (s3:ListBucket)",
+    "create": "write (storage.objects.create)",
+    "get": "read (storage.objects.get)",
+    "delete": "delete (storage.objects.delete)",
+    "list": "list (storage.objects.list)",
+}
