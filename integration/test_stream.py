@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,7 +105,10 @@ def event_files(spark: SparkSession, folder: Path, batches: int, rows: int = 60)
     for batch in range(batches):
         first = batch * rows
         lines = (f'{{"id": {i}, "hour": "h{i % 3 + batch // 4}", "v": {i / 4}}}' for i in range(first, first + rows))
-        (folder / f"{batch:03}.json").write_text("\n".join(lines))
+        path = folder / f"{batch:03}.json"
+        path.write_text("\n".join(lines))
+        # the file source orders by modification time, whose clock may stand still between two files
+        os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
 
     def stream() -> DataFrame:
         reader = spark.readStream.schema("id bigint, hour string, v double").option("maxFilesPerTrigger", 1)
