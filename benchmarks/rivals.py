@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -38,9 +36,9 @@ from benchmarks.rival_report import counted, lines_of, merges
 from benchmarks.rival_upkeep import Rebases, upkeep
 from benchmarks.show import finish
 from icesize.parquet.names import writer_of
-from integration.conftest import _catalog_settings, _end, _server_settings, _session_settings, _wait_until_ready
 from integration.faults.story import needed
-from integration.jars import rest_server_jar, spark_jars
+from integration.jars import spark_jars
+from integration.servers import catalog_settings, local_rest_catalog, session_settings
 from integration.tools import local_path
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def _run(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    with _rest_server(folder) as uri, _session(folder, uri, args.cached) as spark:
+    with local_rest_catalog(folder) as uri, _session(folder, uri, args.cached) as spark:
         catalog = RestCatalog(STREAM_CATALOG, uri=uri)
         _create(spark, args)
         table = icesize.open(spark, f"{STREAM_CATALOG}.{NAME}")
@@ -187,30 +185,12 @@ def _result(stream: Stream, work: _Work, args: argparse.Namespace) -> dict[str, 
 
 
 @contextmanager
-def _rest_server(folder: Path) -> Iterator[str]:
-    """Iceberg's REST catalog server on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    uri, log = f"http://127.0.0.1:{port}", folder / "rest.log"
-    command = ["java", "-Xmx512m", "-cp", str(rest_server_jar()), "org.apache.iceberg.rest.RESTCatalogServer"]
-    with log.open("wb") as output:
-        environment = os.environ | _server_settings(folder, port)
-        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        _wait_until_ready(server, uri, log)
-        yield uri
-    finally:
-        _end(server)
-
-
-@contextmanager
 def _session(folder: Path, uri: str, cached: bool) -> Iterator[SparkSession]:
     """Spark with the server twice: `rest` for the stream, and `rival`, like another cluster, by default not cached."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = _session_settings(folder) | _catalog_settings(uri, folder)
+    settings = session_settings(folder) | catalog_settings(uri, folder)
     rest = {k: v for k, v in settings.items() if k.startswith("spark.sql.catalog.rest")}
     settings |= {k.replace(".rest", f".{RIVAL_CATALOG}", 1): v for k, v in rest.items()}
     settings[f"spark.sql.catalog.{RIVAL_CATALOG}.cache-enabled"] = str(cached).lower()

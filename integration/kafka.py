@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,11 +19,10 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from integration.jars import kafka_broker_jars
+from integration.servers import STOP_TIMEOUT_S, end, free_ports, tail
 
 _START_TIMEOUT_S = 60
-_STOP_TIMEOUT_S = 20
 _ANSWER_TIMEOUT_MS = 5000
-_LOG_LINES_SHOWN = 60
 _CLUSTER_ID = base64.urlsafe_b64encode(b"icesize-kafka-01").decode().rstrip("=")
 
 Sent = dict[tuple[int, int], str]
@@ -36,7 +34,7 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        port, controller = _free_ports(2)
+        port, controller = free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self.log = folder / "kafka.log"
         self._settings = folder / "server.properties"
@@ -58,7 +56,7 @@ class Broker:
     def check_alive(self) -> None:
         """Raises ChildProcessError with the end of the log when the process has ended."""
         if self._process is None or self._process.poll() is not None:
-            raise ChildProcessError(f"The Kafka broker does not run\n{self.tail()}")
+            raise ChildProcessError(f"The Kafka broker does not run\n{tail(self.log)}")
 
     def kill(self) -> None:
         """SIGKILL, as when its machine dies."""
@@ -68,17 +66,8 @@ class Broker:
 
     def end(self) -> None:
         """Ask it to end; kill it when it does not."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def tail(self) -> str:
-        """The last lines that it has logged."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
+        if self._process is not None:
+            end(self._process)
 
 
 class Client:
@@ -105,7 +94,7 @@ class Client:
         try:
             attempts(self._ask, broker)
         except RetryError:
-            raise ChildProcessError(f"The Kafka broker does not answer\n{broker.tail()}") from None
+            raise ChildProcessError(f"The Kafka broker does not answer\n{tail(broker.log)}") from None
 
     def create(self, topic: str, partitions: int) -> None:
         """A topic with that many partitions, on this broker only."""
@@ -169,7 +158,7 @@ class Client:
         self._gateway.shutdown()
         # the JVM ends when its standard input does
         process.stdin.close()
-        process.wait(_STOP_TIMEOUT_S)
+        process.wait(STOP_TIMEOUT_S)
 
 
 @contextmanager
@@ -198,14 +187,6 @@ def _patience() -> dict[str, str]:
 def _java(main: str) -> list[str]:
     jars = os.pathsep.join(str(jar) for jar in kafka_broker_jars())
     return ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jars, main]
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as open_together:
-        probes = [open_together.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _settings(data: Path, port: int, controller: int) -> str:

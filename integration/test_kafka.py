@@ -25,6 +25,7 @@ from icesize.table.ledger import LedgerEntry, entries, parse
 from integration import kafka
 from integration.kafka import Sent
 from integration.kafka_child import MAX_OFFSETS
+from integration.servers import tail
 from tests.spark.tools import Lake, rows_of
 from tests.tables import check
 
@@ -50,7 +51,7 @@ class _LogOfFailed:
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.failed:
-            report.sections.append((f"Kafka broker ({self._broker.log})", self._broker.tail()))
+            report.sections.append((f"Kafka broker ({self._broker.log})", tail(self._broker.log)))
         return report
 
 

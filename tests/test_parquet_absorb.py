@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.types import DoubleType, LongType, StringType
 
 from icesize.errors import RewriteFailed, SchemaMismatch
+from icesize.failpoints import armed
 from icesize.parquet.absorb import NOTHING, Absorption, Written, write_with
 from icesize.parquet.merge import MergeTask
 from icesize.parquet.names import FileNames
@@ -184,6 +185,17 @@ def test_threads_take_along_what_is_theirs(options: WriteSettings, tmp_path: Pat
     with pytest.raises(SchemaMismatch):
         write_in_threads([parts[0], pa.table({"more": [1]})], options, "s1-9", absorption)
     assert files_below(tmp_path) == before
+
+
+def test_storage_that_fails_in_a_thread(options: WriteSettings, tmp_path: Path) -> None:
+    """A full disk is told as icesize's own error, and nothing is left of any part."""
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    with armed("writing", full), pytest.raises(RewriteFailed, match=r"Cannot write the batch: .*No space left"):
+        write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options, "s1-9")
+    assert files_below(tmp_path) == []
 
 
 def test_most_bytes(options: WriteSettings) -> None:

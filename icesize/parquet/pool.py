@@ -68,7 +68,7 @@ def write_in_threads(
     """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
 
     The n-th thread takes along what `absorption` gives to writer n. On any error the files of all parts are removed,
-    best effort, and it is raised.
+    best effort, and it is raised: RewriteFailed for one of storage.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(parts))) as pool:
         running = [
@@ -77,11 +77,15 @@ def write_in_threads(
         ]
         try:
             return Written.together(future.result() for future in running)
-        except BaseException:
+        except BaseException as error:
             for future in running:
                 if future.exception() is None:
                     for file in future.result().files:
                         settings.storage.delete(file.path)
+            if isinstance(error, (OSError, pa.ArrowException)):
+                raise RewriteFailed(
+                    f"Cannot write the batch: {error}; what was written is removed", path=None
+                ) from error
             raise
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyspark.sql import DataFrame, SparkSession
 
+import icesize
+from icesize.environment import Environment
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from integration.tools import local_path, spark_rows
-from tests.spark.tools import Lake, rows_of
-from tests.tables import check, referenced_metadata
+from integration.tools import POLICY, local_path, spark_rows
+from tests.spark.tools import EVENTS, Lake, rows_of
+from tests.tables import FakeTime, check, referenced_metadata
 
 K = 3
 """Small files that a partition of these tables may hold."""
@@ -31,11 +35,15 @@ LONG_AGO_S = 4 * 86_400
 class Story(Lake):
     """One fault and its table `db.events`; `expect` says which rows must be in it at the end.
 
-    `db.neighbour` lies beside it and must stay as it is. `reports` are what batches and maintenance said.
+    `db.neighbour` lies beside it and must stay as it is. `reports` are what batches and maintenance said. `columns` are
+    compared, as many of each row as there are: a test that changes the schema says which. `time` is that of `hasty`
+    tables.
     """
 
     spark: SparkSession = field(kw_only=True)
     reports: list[Report] = field(default_factory=list)
+    columns: tuple[str, ...] = ("id", "hour", "text")
+    time: FakeTime = field(default_factory=FakeTime)
     _expected: Counter[tuple[Any, ...]] | None = None
     _neighbour: str = ""
 
@@ -49,21 +57,50 @@ class Story(Lake):
         """`db.events` opened as after a restart: small files below 750,000 bytes, at most three per partition."""
         return self.open(self.spark, "events", **policy)
 
+    def hasty(self, **policy: object) -> SizedTable:
+        """The same, except that the waits of commits move the clock `time` and nobody waits."""
+        settings = {**POLICY} | {key.replace("_", "-"): value for key, value in policy.items()}
+        environment = Environment(monotonic=lambda: self.time.seconds, sleep=self.time.sleep)
+        return icesize.open(self.spark, "db.events", catalog=self.catalog, policy=settings, environment=environment)
+
+    def seen_by(self, catalog: Catalog) -> Story:
+        """The same tables as another process has them, by a catalog client of its own; expectations are shared."""
+        self.expect()
+        return replace(self, catalog=catalog)  # type: ignore[arg-type]
+
+    def make_again(self) -> Table:
+        """An empty `db.events` after the table was dropped, in a folder of its own; no rows are expected in it."""
+        self.expect()
+        (self._expected or Counter()).clear()
+        location = f"file://{self.folder}/lake/db/again"
+        return self.catalog.create_table("db.events", EVENTS, location=location)
+
+    def leftovers(self) -> set[str]:
+        """Files below the table (metadata JSON aside) that no snapshot of it needs."""
+        table = self.table()
+        found = {str(p) for p in _files(self._folder(table)) if not p.name.endswith(".metadata.json")}
+        return found - needed(table)
+
+    def sized_at(self, environment: Environment) -> SizedTable:
+        """The same with another clock."""
+        return icesize.open(self.spark, "db.events", catalog=self.catalog, policy=POLICY, environment=environment)
+
     def batch(self, rows: pa.Table) -> DataFrame:
         """Rows as a DataFrame that is cheap to read again."""
         return self.spark.createDataFrame(rows)
 
     def expect(self, *parts: pa.Table) -> None:
         """The table has to end with these rows, each as often as it is here; nothing else."""
-        expected: Counter[tuple[Any, ...]] = self._expected or Counter()
+        if self._expected is None:
+            self._expected = Counter()
         for part in parts:
-            expected.update(tuple(row.values()) for row in part.to_pylist())
-        self._expected = expected
+            self._expected.update(tuple(row.values()) for row in part.to_pylist())
 
     def forget(self, *ids: int) -> None:
         """Rows that somebody deleted on purpose."""
         expected = self._expected or Counter()
-        self._expected = Counter({row: n for row, n in expected.items() if row[0] not in ids})
+        for row in [row for row in expected if row[0] in ids]:
+            del expected[row]
 
     def holds(self) -> None:
         """Every invariant; called for each test after its last line."""
@@ -77,19 +114,19 @@ class Story(Lake):
     def _rows_are_exact(self) -> None:
         """PyIceberg and Iceberg's Spark runtime agree with the model; files are what their manifests say."""
         assert self._expected is not None
-        expected = sorted(self._expected.elements(), key=repr)
+        expected = sorted((row[: len(self.columns)] for row in self._expected.elements()), key=repr)
         table = self.table()
         check(table)
         batches = [
-            s.summary.additional_properties["icesize.ledger"]
+            (s.summary.additional_properties["icesize.ledger"], s.summary.operation == Operation.REPLACE)
             for s in table.metadata.snapshots
-            if s.summary and "icesize.ledger" in s.summary.additional_properties and s.summary.operation != "replace"
+            if s.summary and "icesize.ledger" in s.summary.additional_properties
         ]
         assert len(batches) == len(set(batches)), "a batch was committed twice"
-        assert rows_of(table.scan().to_arrow()) == expected
+        assert rows_of(table.scan().to_arrow().select(self.columns)) == expected
         second = self.spark.read.format("iceberg").load(local_path(table.metadata_location))
         second.createOrReplaceTempView("second_reader")
-        assert spark_rows(self.spark, "SELECT id, hour, text FROM second_reader") == expected
+        assert spark_rows(self.spark, f"SELECT {', '.join(self.columns)} FROM second_reader") == expected
 
     def _small_files_are_few_or_told(self) -> None:
         """A partition with more than k small files was named by a report, and one compaction ends that."""
@@ -126,6 +163,12 @@ class Story(Lake):
         folder = self._folder(self.table("neighbour"))
         parts = [f"{p} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in _files(folder)]
         return "\n".join(parts)
+
+
+def widened(rows: pa.Table, width_bytes: int) -> pa.Table:
+    """The same rows, each with a text that takes `width_bytes` in a file, however it is compressed."""
+    texts = [hashlib.shake_128(str(i).encode()).hexdigest(width_bytes) for i in rows["id"].to_pylist()]
+    return rows.set_column(2, "text", pa.array(texts, pa.string()))
 
 
 def needed(table: Table) -> set[str]:

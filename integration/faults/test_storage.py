@@ -1,0 +1,132 @@
+"""An overloaded object store, on a real S3 server behind a proxy that answers for it; executors write there too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from icesize.errors import IcesizeError
+from icesize.spark import small
+from integration.s3_proxy import Trouble
+from integration.s3_story import Network, S3Story
+from tests.spark.tools import events
+
+TRIES = 3
+"""How often PyArrow asks a store the same, by its default retry strategy."""
+
+ALWAYS = 10**6
+ROWS = [events(range(90 * n, 90 * n + 90), hours=3) for n in range(5)]
+
+
+@pytest.fixture
+def story(far_away: S3Story) -> S3Story:
+    """A table in an S3 server that icesize reaches by a network with troubles."""
+    return far_away
+
+
+@pytest.fixture(params=["driver", pytest.param("executors", marks=pytest.mark.slow)])
+def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who writes the batches."""
+    if request.param == "executors":
+        monkeypatch.setattr(small, "SMALL_BATCH_BYTES", -1)
+    return str(request.param)
+
+
+def write(story: S3Story, batches: range) -> None:
+    sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
+    for number in batches:
+        sink.run(story.batch(ROWS[number]), number)
+        story.expect(ROWS[number])
+
+
+def tries(network: Network) -> list[int]:
+    """How often each thing was asked that was refused at least once."""
+    refused = {(method, path) for method, path, trouble in network.http.seen() if trouble}
+    return list(Counter((m, path) for m, path, _ in network.http.seen() if (m, path) in refused).values())
+
+
+@pytest.mark.fault(29)
+def test_a_store_that_is_overloaded_now_and_then(story: S3Story, network: Network, writer: str) -> None:
+    """A store that answers 503 SlowDown now and then makes a batch slower: each request is tried again, and the batch
+    is committed once, with its merges."""
+    write(story, range(3))
+    slow = [Trouble("slow-down", "PUT", 2), Trouble("slow-down", "POST", 2), Trouble("slow-down", "GET", 2)]
+    network.http.trouble(*slow)
+    write(story, range(3, 4))
+    assert sum(trouble != "" for _, _, trouble in network.http.seen()) == 6
+    assert story.operations() == ["append"] * 4 + ["replace"]
+    assert story.leftovers() == set()
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize("method", ["PUT", pytest.param("POST", marks=pytest.mark.slow)])
+def test_a_store_that_takes_nothing(story: S3Story, network: Network, writer: str, method: str) -> None:
+    """A store that answers every upload with SlowDown fails the batch after three tries, with the store's own words;
+    nothing of the batch is visible, and delivered again it lands."""
+    write(story, range(2))
+    before = story.table().metadata
+    network.http.trouble(Trouble("slow-down", method, ALWAYS))
+    with pytest.raises(IcesizeError, match="SLOW_DOWN"):
+        write(story, range(2, 3))
+    assert max(tries(network)) == TRIES
+    network.heal()
+    assert story.table().metadata == before
+    assert story.leftovers() == set()
+    write(story, range(2, 4))
+
+
+@pytest.mark.fault(29)
+def test_a_store_that_gives_no_data_files(story: S3Story, network: Network, writer: str) -> None:
+    """Small files that an overloaded store does not give are left as they are: the rows of the batch land, and the
+    report says which merge was dropped."""
+    write(story, range(3))
+    network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.parquet"))
+    write(story, range(3, 4))
+    assert max(tries(network)) <= TRIES
+    network.heal()
+    assert story.operations() == ["append"] * 4
+    assert any("dropped" in note and "SLOW_DOWN" in note for note in story.reports[-1].notes)
+    assert story.leftovers() == set()
+
+
+@pytest.mark.fault(29)
+def test_a_store_that_gives_no_metadata(story: S3Story, network: Network) -> None:
+    """While the manifests of a table cannot be read nothing is written, and the error says why."""
+    write(story, range(2))
+    before = story.sizes()
+    network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.avro"))
+    with pytest.raises(IcesizeError, match="SLOW_DOWN"):
+        write(story, range(2, 3))
+    network.heal()
+    assert story.sizes() == before
+    write(story, range(2, 3))
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize(
+    ("properties", "method", "path"),
+    [
+        pytest.param({}, "DELETE", "", id="one by one"),
+        pytest.param(
+            {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}, "POST", r"\?delete", id="batch delete",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_a_store_that_deletes_nothing(
+    story: S3Story, network: Network, properties: dict[str, str], method: str, path: str
+) -> None:
+    """Files of expired snapshots that an overloaded store does not delete are counted in the report, the snapshots are
+    gone all the same, and the next expiry deletes those files."""
+    story.catalog.properties.update(properties)
+    write(story, range(4))
+    story.sized().compact()
+    network.http.trouble(Trouble("slow-down", method, ALWAYS, path=path))
+    first = story.sized().expire_snapshots(keep_versions=1)
+    assert first.files_failed > 0
+    assert first.files_deleted == {}
+    network.heal()
+    second = story.sized().expire_snapshots(keep_versions=1)
+    assert sum(second.files_deleted.values()) == first.files_failed
+    assert story.leftovers() == set()

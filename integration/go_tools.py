@@ -1,0 +1,64 @@
+"""The Go programs that the integration tests run against: a real S3 server, and a proxy that spoils connections.
+
+Each is built once, from the version named here, by `go install`. The result is kept under `target/go-bin` under a name
+with that version, so another version is built anew and the same one costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_KEPT = Path(__file__).resolve().parent / "target" / "go-bin"
+_VERSITYGW = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
+_TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server", "v2.5.0"
+_BUILD_TIMEOUT_S = 1_800
+
+
+class GoToolUnavailableError(RuntimeError):
+    """The program is neither kept here nor to be built; the message says why in one sentence."""
+
+
+def versitygw() -> Path:
+    """An S3 server that keeps objects as files; building it takes 2.5 minutes of a core.
+
+    Raises `GoToolUnavailableError`, as both do, when it has to be built and cannot be.
+    """
+    return _program("versitygw", *_VERSITYGW)
+
+
+def toxiproxy() -> Path:
+    """The server of Toxiproxy, a TCP proxy whose connections are slowed, reset or cut by its HTTP API."""
+    return _program("toxiproxy", *_TOXIPROXY)
+
+
+def _program(name: str, package: str, version: str) -> Path:
+    """The kept program, built when there is none of this version."""
+    program = _KEPT / f"{name}-{version}"
+    if not program.is_file():
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_KEPT) as folder:
+            _build(name, f"{package}@{version}", folder)
+            # moved as one step, at the end: a build that was interrupted, or runs twice, leaves nothing half done
+            (Path(folder) / package.rsplit("/", 1)[1]).replace(program)
+    return program
+
+
+def _build(name: str, package: str, folder: str) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise GoToolUnavailableError(f"Cannot build {name}: 'go' (the Go toolchain) is not on PATH.")
+    environment = os.environ | {"GOBIN": folder}
+    try:
+        done = subprocess.run(
+            [go, "install", package], env=environment, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as slow:
+        raise GoToolUnavailableError(f"Cannot build {name}: it took over {_BUILD_TIMEOUT_S} s.") from slow
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        reason = lines[-1].strip() if lines else f"exit code {done.returncode}"
+        raise GoToolUnavailableError(f"Cannot build {name}: 'go install {package}' failed: {reason}")
