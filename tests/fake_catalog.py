@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
@@ -40,6 +42,12 @@ class State:
     live: frozenset[str] = frozenset(v.path for v in VICTIMS)
     deleted: Mapping[str, int] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal states, and can be looked up."""
+        whole = (self.uuid, self.sequence_number, self.schema_id, self.spec_id, self.head_id, self.snapshots)
+        return (*whole, self.live, frozenset(self.deleted.items()), frozenset(self.properties.items()))
 
     def then(self, operation: str, run: str = "other", **changes: object) -> State:
         """The state after one more snapshot."""
@@ -91,6 +99,9 @@ class FakeLoaded:
 
     def later_than(self, before: FakeLoaded) -> bool:
         mine, theirs = self.state, before.state
+        if mine.head_id != theirs.head_id:
+            # the first commit since; an expired one may have been anybody's
+            return theirs.sequence_number + 1 in {number for number, _, _ in mine.snapshots}
         return (mine.sequence_number, mine.schema_id, mine.spec_id) > (
             theirs.sequence_number,
             theirs.schema_id,
@@ -104,6 +115,13 @@ class FakeStaged:
     on: State
     snapshots: list[tuple[int, str]]
     manifest: str
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for attempts that would do the same."""
+        wanted = self.request
+        victims = frozenset(v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.victims)))
+        return self.manifest, self.on.key, frozenset(wanted.paths()), victims
 
 
 class FakeCatalog:
@@ -125,6 +143,8 @@ class FakeCatalog:
         self.stage_failures: list[Exception] = []
         self.on_stage: Callable[[], object] = lambda: None
         self.attempts = 0
+        self.landed: dict[str, FakeStaged] = {}
+        self.between: dict[int, frozenset[str]] = {}
 
     @property
     def state(self) -> State:
@@ -195,15 +215,56 @@ class FakeCatalog:
         assert staged.manifest in self.manifests, "manifests were deleted before they landed"
         for _, operation in staged.snapshots:
             now = now.then(operation, wanted.run_id)
+        if len(staged.snapshots) > 1:
+            gone, new = {f.path for f in wanted.absorbed}, {f.path for f in wanted.appended}
+            self.between[staged.snapshots[0][0]] = now.live - gone | new
+        self.landed[staged.manifest] = staged
         entry = wanted.ledger
         properties = {**now.properties, **({entry.key: entry.to_json()} if entry else {})}
         self.states.append(replace(now, live=now.live - victims | added, properties=properties))
         return True
 
     def discard(self, staged: FakeStaged) -> None:
+        assert not self._may_need(staged), "manifests of a commit that landed were deleted"
         self.manifests.discard(staged.manifest)
+
+    def _may_need(self, staged: FakeStaged) -> bool:
+        """Whether a snapshot that the table still has may list manifests of this attempt: it has a file of it."""
+        return staged.manifest in self.landed and any(staged.request.paths() & files for files in self.held.values())
 
     def delete_data_files(self, paths: Iterable[str]) -> None:
         gone = set(paths)
         assert not gone & self.state.live, "a live file was deleted"
         self.data -= gone
+
+    def arrive(self, which: int) -> None:
+        """One of the requests that hang in the network arrives now."""
+        self._apply(self.late.pop(which))
+
+    @property
+    def held(self) -> dict[int, frozenset[str]]:
+        """By snapshot that the table still has the files it needs."""
+        live = {state.head_id: state.live for state in self.states if state.head_id is not None} | self.between
+        return {number: live[number] for number, _, _ in self.state.snapshots if number in live}
+
+    @property
+    def ever_live(self) -> frozenset[str]:
+        """Every file that was in the table once."""
+        return frozenset().union(*(state.live for state in self.states))
+
+    def fork(self) -> FakeCatalog:
+        """The same truth and storage, which then go their own way; what is ordered (answers, rivals) stays behind."""
+        other = copy(self)
+        other.answers, other.rivals, other.loads = [], [], []
+        other.states, other.late = list(self.states), list(self.late)
+        other.data, other.manifests = set(self.data), set(self.manifests)
+        other.landed, other.between = dict(self.landed), dict(self.between)
+        return other
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for catalogs of which nobody can tell any difference, now or later."""
+        now, before = self.state, self.states[-2 if len(self.states) > 1 else -1]
+        manifests = frozenset(self.manifests), frozenset(self.landed)
+        storage = frozenset(self.data), frozenset(self.data & self.ever_live), *manifests
+        return now.key, before.key, frozenset(self.held.items()), *storage, tuple(s.key for s in self.late)

@@ -179,8 +179,8 @@ def live_paths(table: Table) -> list[str]:
 
 
 def local(path: str) -> Path:
-    """A location in the local file system."""
-    return Path(path.removeprefix("file://"))
+    """A location in the local file system: Java writes one slash where Python writes three."""
+    return Path("/" + path.removeprefix("file:").lstrip("/"))
 
 
 def data_files_on_disk(table: Table) -> set[str]:

@@ -37,8 +37,8 @@ def commit(request: CommitRequest, committer: Committer[LoadedT, StagedT], timin
     """Make the request visible in one atomic step, or raise with nothing of it visible.
 
     Raises CommitConflict (nothing landed, our files removed), CommitStateUnknown (it may have landed, nothing
-    deleted), TableError, StreamMismatch or BatchOutOfOrder (refused, our files removed), Overtaken (`absorbed` only:
-    nothing landed, our files removed; plan again).
+    deleted), TableError, StreamMismatch or BatchOutOfOrder (refused; our files are removed, unless a lost attempt could
+    not be looked up: then they are orphans), Overtaken (`absorbed` only: nothing landed, our files removed; plan again).
     """
     return _Commit(request, committer, timing).run()
 
@@ -69,8 +69,13 @@ class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, Staged
 
     def found(self, loaded: LoadedT) -> CommitOutcome | None:
         found = self._found(loaded)
-        if found is not None and found.already_committed and self.lost is not None:
-            self.committer.discard(self.lost[1])
+        if found is not None and not found.snapshot_ids and self.lost is not None:
+            before, staged, error = self.lost
+            if not loaded.later_than(before):
+                # it may have landed and expired: another snapshot, kept by a tag, may still need its files
+                self.unknown.append(error)
+            elif found.already_committed:
+                self.committer.discard(staged)
         return found
 
     def prepare(self, loaded: LoadedT) -> CommitOutcome | None:

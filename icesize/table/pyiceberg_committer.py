@@ -157,12 +157,19 @@ class PyIcebergLoaded:
 
         Of changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
         """
+        if self.head_id != before.head_id:
+            return self._has_successor_of(before)
         new, old = self._counters(), before._counters()
         if any(n > o for n, o in zip(new, old, strict=True)):
             return True
-        if before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}:
-            return True
-        return self.head_id != before.head_id and (before.head_id is None or self._knows(before.head_id))
+        return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}
+
+    def _has_successor_of(self, before: PyIcebergLoaded) -> bool:
+        """Whether the first commit since is still known, or there was none; an expired one may have been anybody's."""
+        snapshots, number = self.table.metadata.snapshots, before._counters()[0]
+        if self.table.metadata.format_version > 1:
+            return self._counters()[0] == number or any(s.sequence_number == number + 1 for s in snapshots)
+        return any(s.parent_snapshot_id == before.head_id for s in snapshots)
 
     def _counters(self) -> tuple[int, ...]:
         metadata = self.table.metadata

@@ -1,0 +1,364 @@
+"""Faults of the catalog: it says no, says nothing, says something untrue, or what it said is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from tenacity import Retrying, stop_after_delay, wait_fixed
+
+from icesize.errors import CommitConflict, CommitStateUnknown, TableError
+from icesize.failpoints import armed
+from icesize.table.catalog import with_timeout
+from integration.faults.story import Story
+from integration.faults.work import BATCHES, HOWS, INLINE, OPERATIONS, RAISING, SINKS, Work, each, rival_append
+from tests.rest_faults import Fault, Moment
+from tests.rest_server import MiniRest
+
+LOST = (500, 502, 503, 504, "reset", "truncated", "html")
+"""What may come in place of an answer. All are tried on batches; other work meets one of each sort."""
+EACH_SORT = (503, "reset", "html")
+FOREVER = 10_000
+
+
+@contextmanager
+def spoiled(mini: MiniRest, work: Work, *faults: Fault) -> Iterator[None]:
+    """The next commit of this work meets the faults; with "async" that of its merges."""
+    if work.how != "async":
+        mini.fail_next_commit(*faults)
+        yield
+        return
+    with armed("background", work.once(lambda: mini.fail_next_commit(*faults))):
+        yield
+
+
+def state(story: Story) -> tuple[str, set[str]]:
+    """What must not change when a commit is refused: metadata, and files that nothing refers to."""
+    return story.table().metadata_location, story.leftovers()
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("how", HOWS)
+def test_a_conflict_is_tried_again(rest_story: Story, mini: MiniRest, how: str) -> None:
+    """A commit that is refused because another writer came first is made again on top of that one."""
+    work = Work(rest_story, how)
+    work.prepare()
+    posts = len(mini.posts)
+    with armed("before-swap", work.once(lambda: rival_append(rest_story, 1000))):
+        report = work.act()
+    assert report.operations == OPERATIONS[how]
+    # with "async" the batch has a commit of its own, and `maintain` has more steps
+    assert how == "maintain" or len(mini.posts) - posts == 3 + (how == "async")
+    assert rest_story.leftovers() == set()
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("how", RAISING)
+def test_rivals_come_first_until_the_deadline(rest_story: Story, how: str) -> None:
+    """When other writers come first until `commit-deadline-ms` the call fails, and nothing of it is left."""
+    work = Work(rest_story, how, {"commit_deadline_ms": 1000})
+    work.prepare()
+    ids = iter(range(1000, 2000))
+    with armed("before-swap", lambda: rival_append(rest_story, next(ids))), pytest.raises(CommitConflict) as raised:
+        work.act()
+    assert "other writers came first" in str(raised.value)
+    assert "nothing landed" in str(raised.value)
+    waits = rest_story.time.sleeps
+    assert len(waits) == raised.value.attempts
+    # never the same wait twice: two writers that have met once do not go on meeting
+    assert len(set(waits)) == len(waits)
+    assert rest_story.leftovers() == set()
+    assert rest_story.operations()[2:] == ["append"] * len(waits)
+    assert work.again().snapshot_ids
+
+
+@pytest.mark.fault(10)
+def test_merges_beside_a_stream_lose_until_the_deadline(rest_story: Story) -> None:
+    """Merges beside a stream that lose until the deadline leave nothing, fail no batch, and are told."""
+    work = Work(rest_story, "async", {"commit_deadline_ms": 1000})
+    work.prepare()
+    ids = iter(range(1000, 2000))
+
+    # a new `once` each time: every attempt of the merges meets a rival
+    with armed("before-swap", lambda: work.once(lambda: rival_append(rest_story, next(ids)))()):
+        report = work.act()
+    assert report.notes[0].startswith("background merge failed: CommitConflict: Cannot commit to")
+    assert "other writers came first" in report.notes[0]
+    assert rest_story.leftovers() == set()
+    # delivered again, the batch is skipped and its merges have another try
+    assert work.again().operations == ("replace",)
+
+
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("how", RAISING)
+def test_a_catalog_refuses_for_ever(rest_story: Story, mini: MiniRest, how: str) -> None:
+    """A catalog that says "conflict" for ever while nobody else commits is not believed: the caller is told to look."""
+    work = Work(rest_story, how)
+    work.prepare()
+    before, _ = state(rest_story)
+    mini.fail_next_commit(*[Fault(409)] * 10)
+    with pytest.raises(CommitStateUnknown, match="Nothing was deleted"):
+        work.act()
+    assert state(rest_story)[0] == before
+    assert work.again().operations == OPERATIONS[how]
+
+
+@pytest.mark.fault(11)
+@pytest.mark.parametrize("how", HOWS)
+def test_a_lost_answer_of_a_landed_commit(rest_story: Story, mini: MiniRest, how: str) -> None:
+    """A commit that landed although its answer was lost is found: it is reported as done and not made again."""
+    work = Work(rest_story, how)
+    for kind in LOST if how == "append" else EACH_SORT:
+        work.prepare()
+        known, posts = len(rest_story.operations()), len(mini.posts)
+        with spoiled(mini, work, Fault(kind, "after")):
+            report = work.act()
+        assert report.operations == OPERATIONS[how], kind
+        # with "async" the batch has a commit of its own
+        assert len(mini.posts) - posts == 1 + (how == "async"), kind
+        assert len(rest_story.operations()) - known == len(report.operations) + (how == "async"), kind
+        assert set(report.snapshot_ids) <= {s.snapshot_id for s in rest_story.table().metadata.snapshots}
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("how", HOWS)
+def test_a_lost_answer_of_a_commit_that_did_not_land(rest_story: Story, mini: MiniRest, how: str) -> None:
+    """A commit whose answer was lost and that did not land is made again, once."""
+    work = Work(rest_story, how)
+    for kind in (409, *LOST) if how == "append" else (409, *EACH_SORT):
+        work.prepare()
+        known, posts = len(rest_story.operations()), len(mini.posts)
+        with spoiled(mini, work, Fault(kind)):
+            report = work.act()
+        assert report.operations == OPERATIONS[how], kind
+        assert len(mini.posts) - posts == 2 + (how == "async"), kind
+        assert len(rest_story.operations()) - known == len(report.operations) + (how == "async"), kind
+
+
+def until_all_are_answered(mini: MiniRest) -> None:
+    """Wait for commits that were held and let go: their clients have left, so nobody else hears of their end."""
+    for attempt in Retrying(stop=stop_after_delay(30), wait=wait_fixed(0.01), reraise=True):
+        with attempt:
+            answers = [line for line in mini.requests if line.startswith("POST") and "/tables/" in line]
+            assert len(answers) == len(mini.posts)
+
+
+def impatient(mini: MiniRest) -> RestCatalog:
+    """A client whose commits get half a second; all else gets icesize's minute."""
+    catalog = mini.catalog("lake")
+    with_timeout(catalog)
+    adapters: Any = catalog._session.adapters
+    for adapter in adapters.values():
+        adapter.send = _short_for_commits(adapter.send)
+    return catalog
+
+
+def _short_for_commits(send: Any) -> Any:
+    def short(request: Any, **options: Any) -> Any:
+        return send(request, **options | ({"timeout": 0.5} if request.method == "POST" else {}))
+
+    return short
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("how", each("append", slow=("absorb once", "compact")))
+def test_a_catalog_that_never_answers(rest_story: Story, mini: MiniRest, how: str) -> None:
+    """A catalog that does not answer is waited for a bounded time; then it is found out what became of the commit."""
+    work = Work(rest_story.seen_by(impatient(mini)), how)
+    moments: tuple[Moment, ...] = ("after", "before")
+    for when in moments:
+        work.prepare()
+        known = len(rest_story.operations())
+        mini.fail_next_commit(Fault("hang", when))
+        report = work.act()
+        assert report.operations == OPERATIONS[how]
+        # what was held comes too late, or lands a second time if nothing stands in its way
+        mini.release()
+        until_all_are_answered(mini)
+        assert len(rest_story.operations()) - known == len(report.operations)
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("how", RAISING)
+@pytest.mark.parametrize(("kinds", "told"), [([403], r"refused it \(403\)"), ([401, 401], "the catalog refused it")])
+def test_a_commit_without_the_right(rest_story: Story, mini: MiniRest, how: str, kinds: list[int], told: str) -> None:
+    """A commit that the catalog does not permit fails at once: the table is unchanged and no file of ours is left."""
+    work = Work(rest_story, how)
+    work.prepare()
+    before = state(rest_story)
+    mini.fail_next_commit(*map(Fault, kinds))
+    with pytest.raises(TableError, match=told):
+        work.act()
+    assert state(rest_story) == before
+    assert before[1] == set()
+    assert work.again().operations == OPERATIONS[how]
+
+
+@pytest.mark.fault(14)
+def test_merges_beside_a_stream_without_the_right(rest_story: Story, mini: MiniRest) -> None:
+    """Merges beside a stream that the catalog does not permit leave nothing, fail no batch, and are told."""
+    work = Work(rest_story, "async")
+    work.prepare()
+    with spoiled(mini, work, Fault(403)):
+        report = work.act()
+    assert report.notes[0].startswith("background merge failed: TableError: Cannot commit to 'db.events'")
+    assert rest_story.operations() == ["append"] * 3
+    assert rest_story.leftovers() == set()
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("how", RAISING)
+@pytest.mark.parametrize("point", ["planned", "files-written", "before-swap"])
+def test_a_token_expires_between_write_and_commit(rest_story: Story, mini: MiniRest, how: str, point: str) -> None:
+    """A token that expires while files are written is renewed, and the commit is made with the new one."""
+    mini.token = "first"
+    login = {"credential": "client:secret", "oauth2-server-uri": f"{mini.uri}/v1/oauth/tokens"}
+    work = Work(rest_story.seen_by(mini.catalog("lake", **login)), how)
+    work.prepare()
+    with armed(point, work.once(lambda: setattr(mini, "token", "second"))):
+        assert work.act().operations == OPERATIONS[how]
+    assert [line for line in mini.requests if line.endswith(" 401")]
+    mini.token = None
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("how", RAISING)
+@pytest.mark.parametrize("point", ["files-written", "before-swap"])
+def test_a_token_that_nobody_renews_expires(rest_story: Story, mini: MiniRest, how: str, point: str) -> None:
+    """A token that expires and cannot be renewed fails the call: the table is unchanged and no file of ours is left."""
+    mini.token = "first"
+    work = Work(rest_story.seen_by(mini.catalog("lake", token="first")), how)
+    work.prepare()
+    with armed(point, work.once(lambda: setattr(mini, "token", "second"))), pytest.raises(TableError):
+        work.act()
+    mini.token = None
+    assert rest_story.operations() == ["append"] * 2
+    assert rest_story.leftovers() == set()
+    assert work.of(rest_story).again().operations == OPERATIONS[how]
+
+
+@pytest.mark.fault(32)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(("point", "loads"), [("batch-started", 1), ("planned", 1), ("files-written", 2)])
+def test_a_catalog_shows_an_old_state(rest_story: Story, mini: MiniRest, how: str, point: str, loads: int) -> None:
+    """A catalog that shows an old state of the table costs another attempt, or a merge, but never a row."""
+    work = Work(rest_story, how)
+    work.prepare()
+    with armed(point, work.once(lambda: setattr(mini, "stale_loads", loads))):
+        report = work.act()
+    if point != "batch-started" or how in SINKS:
+        assert mini.stale_loads < loads
+    mini.stale_loads = 0
+    if how in INLINE:
+        assert report.snapshot_ids
+        assert report.operations[0] in ("append", "overwrite")
+
+
+@pytest.mark.fault(15, 32)
+@pytest.mark.parametrize("how", BATCHES)
+@pytest.mark.parametrize("loads", [1, 2])
+def test_an_old_state_hides_a_committed_batch(rest_story: Story, mini: MiniRest, how: str, loads: int) -> None:
+    """A batch that is delivered again while the catalog still shows the table without it is not committed again."""
+    work = Work(rest_story, how)
+    work.prepare()
+    work.act()
+    before = state(rest_story)
+    with armed("batch-started", work.once(lambda: setattr(mini, "stale_loads", loads))):
+        report = work.again()
+    assert report.already_committed
+    assert mini.stale_loads == 0
+    assert state(rest_story) == before
+
+
+@pytest.mark.fault(32)
+def test_a_catalog_shows_an_old_state_for_ever(rest_story: Story, mini: MiniRest) -> None:
+    """A catalog that never shows the newest state ends as "cannot tell": nothing is deleted, the batch lands later."""
+    work = Work(rest_story)
+    work.prepare()
+    before = rest_story.table().metadata_location
+    for_ever = work.once(lambda: setattr(mini, "stale_loads", FOREVER))
+    with armed("files-written", for_ever), pytest.raises(CommitStateUnknown, match="Nothing was deleted"):
+        work.act()
+    mini.stale_loads = 0
+    assert rest_story.table().metadata_location == before
+    assert work.again().operations == OPERATIONS["append"]
+
+
+@pytest.mark.fault(11, 12)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("when", ["after", "before"])
+def test_the_answer_is_lost_and_then_the_way_to_look(rest_story: Story, mini: MiniRest, how: str, when: Moment) -> None:
+    """A catalog that is away for a while after its answer was lost is asked again until it tells what became of it."""
+    work = Work(rest_story, how)
+    work.prepare()
+    known = len(rest_story.operations())
+
+    def go_away() -> None:
+        mini.fail_next_commit(Fault(500, when))
+        mini.fail_next_load(Fault(503), Fault("reset"), Fault("html"))
+
+    with armed("before-swap", work.once(go_away)):
+        report = work.act()
+    assert report.operations == OPERATIONS[how]
+    assert len(rest_story.operations()) - known == len(report.operations) + (how == "async")
+
+
+@pytest.mark.fault(11, 12)
+@pytest.mark.parametrize("how", RAISING)
+@pytest.mark.parametrize("when", ["after", "before"])
+def test_the_catalog_is_gone_after_it_was_asked(rest_story: Story, mini: MiniRest, how: str, when: Moment) -> None:
+    """A catalog that stays away ends as "cannot tell": nothing is deleted, and the same call later puts it right."""
+    work = Work(rest_story, how)
+    work.prepare()
+
+    def go_away() -> None:
+        mini.fail_next_commit(Fault("reset", when))
+        mini.fail_next_load(*[Fault(503)] * 9)
+
+    with armed("before-swap", work.once(go_away)), pytest.raises(CommitStateUnknown, match="running the same batch"):
+        work.act()
+    landed = when == "after"
+    assert rest_story.operations()[2:] == (list(OPERATIONS[how]) if landed else [])
+    report = work.again()
+    if how == "compact":
+        assert report.snapshot_ids == () if landed else report.snapshot_ids
+    else:
+        assert report.already_committed == landed
+
+
+def succeeded_and_expired(story: Story, tag: bool) -> None:
+    """Another writer appends on top of the newest commit, merges all files, and expires every snapshot before that."""
+    rival_append(story, 1000, 1001)
+    table = story.table()
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    if tag:
+        table.manage_snapshots().create_tag(head.snapshot_id, "kept").commit()
+    story.sized(max_small_files=1).compact()
+    table = story.table()
+    kept = {table.metadata.current_snapshot_id, *([head.snapshot_id] if tag else [])}
+    gone = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in kept]
+    table.maintenance.expire_snapshots().by_ids(gone).commit()
+
+
+@pytest.mark.fault(9, 11)
+@pytest.mark.parametrize("how", RAISING)
+@pytest.mark.parametrize("kind", [409, 500])
+@pytest.mark.parametrize("tag", [False, True], ids=["", "tagged"])
+def test_a_landed_commit_is_hidden_by_its_successors(
+    rest_story: Story, mini: MiniRest, how: str, kind: int, tag: bool
+) -> None:
+    """A commit that landed, was denied, was built upon and has expired since is not made again, and harms nobody."""
+    work = Work(rest_story, how)
+    work.prepare()
+    rival = rest_story.seen_by(mini.catalog("rival"))
+    rest_story.time.on_sleep = work.once(lambda: succeeded_and_expired(rival, tag))
+    mini.fail_next_commit(Fault(kind, "after"))
+    report = work.act()
+    assert report.already_committed == (how != "compact")
+    if tag:
+        kept = rest_story.table().metadata.refs["kept"].snapshot_id
+        assert rest_story.table().scan(snapshot_id=kept).to_arrow().num_rows == 2 + 10 * (work.number + 1)

@@ -1,0 +1,438 @@
+"""Rivals: whoever else changes the table between our plan and our commit, nobody's rows are lost, doubled or back."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, LongType
+
+from icesize.errors import (
+    BatchOutOfOrder,
+    CommitStateUnknown,
+    IcesizeError,
+    SchemaMismatch,
+    TableError,
+    TableNotFound,
+    UnsupportedTable,
+)
+from icesize.failpoints import armed
+from icesize.report import Report
+from integration.faults.story import Story
+from integration.faults.work import (
+    ALONE,
+    BATCHES,
+    HOWS,
+    INLINE,
+    OPERATIONS,
+    RAISING,
+    SINKS,
+    WAIT_S,
+    Iceberg,
+    Work,
+    at_the_same_time,
+    each,
+    meeting,
+    rival_append,
+)
+from integration.tools import local_path
+from tests.rest_server import MiniRest
+from tests.spark.tools import Lake, events
+from tests.tables import expire
+
+POINTS = ("planned", "files-written", "before-swap")
+EARLY = [pytest.param(point, marks=pytest.mark.slow) for point in POINTS[:2]]
+"""Cases of `POINTS`: the last moment is tried for every change."""
+
+
+@pytest.fixture
+def another(story: Story) -> Iterator[Story]:
+    """The table as another process has it."""
+    catalog = SqlCatalog("lake", **story.catalog.properties)
+    yield story.seen_by(catalog)
+    catalog.close()
+
+
+@pytest.fixture
+def iceberg(rest_story: Story, mini: MiniRest) -> Iceberg:
+    """Another engine that sees the same tables as {}.db.events and {}.db.neighbour."""
+    return Iceberg(rest_story.spark, {".type": "rest", ".uri": mini.uri})
+
+
+def dropped(report: Report, why: str) -> list[str]:
+    """What the report says about merges that were given up for this reason, or rows written again for it."""
+    return [sentence for sentence in report.conflicts if sentence.endswith(why)]
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("how", BATCHES)
+def test_two_drivers_commit_one_batch(story: Story, another: Story, how: str) -> None:
+    """Of two drivers that commit one batch at once one lands; the other says "already committed" and leaves no file."""
+    work = Work(story, how)
+    work.prepare()
+    work.next_batch()
+    with armed("before-swap", meeting()):
+        reports = at_the_same_time(work.again, work.of(another).again)
+    assert sorted(report.already_committed for report in reports) == [False, True]
+    assert story.operations()[2:] == list(OPERATIONS[how])
+    assert story.leftovers() == set()
+
+
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("how", BATCHES)
+def test_a_driver_wakes_up_batches_later(story: Story, another: Story, how: str) -> None:
+    """A driver that wakes up in a batch that others have gone past is refused; orphan cleanup finds what it wrote."""
+    work = Work(story, how)
+    work.prepare()
+    work.next_batch()
+    successor = work.of(another)
+
+    def go_past() -> None:
+        successor.again()
+        successor.act()
+
+    with armed("before-swap", work.once(go_past)), pytest.raises(BatchOutOfOrder, match="Cannot commit batch 2"):
+        work.again()
+    # its lost attempt was not looked up any more, so it deletes nothing
+    assert 0 < len([path for path in story.leftovers() if path.endswith(".parquet")]) <= 4
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("how", each("append", "absorb once", "async", slow=("absorb",)))
+def test_two_streams_write_one_table(story: Story, how: str) -> None:
+    """Two streams that write the same partitions at the same time both get on, and every batch of both lands once."""
+    table, numbers = story.hasty(max_small_files=1), range(4)
+    sinks = [table.sink(name, listener=story.reports.append, **SINKS[how]) for name in "ab"]
+    parts = [[events(range(first + 8 * n, first + 8 * n + 8), 2) for n in numbers] for first in (0, 1000)]
+    for rows in parts:
+        story.expect(*rows)
+
+    def run(which: int) -> list[Report]:
+        reports = [sinks[which].run(story.batch(parts[which][n]), n) for n in numbers]
+        sinks[which].drain(WAIT_S)
+        return reports
+
+    begin, meet = threading.Barrier(2), meeting()
+    # both begin each batch together, and the first ones ask the catalog together
+    with (
+        armed("batch-started", lambda: begin.wait(WAIT_S)),
+        armed("before-swap", (lambda: None) if how == "async" else meet),
+    ):
+        both = at_the_same_time(lambda: run(0), lambda: run(1))
+    assert all(report.snapshot_ids and not report.already_committed for reports in both for report in reports)
+    assert [(entry.stream_id, entry.batch_id) for entry in table.streams()] == [("a", 3), ("b", 3)]
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("how", HOWS)
+def test_another_writer_appends(story: Story, another: Story, how: str) -> None:
+    """Rows that another writer appends while we merge their partition stay, our merge lands on top of them."""
+    work = Work(story, how)
+    for number, point in enumerate(POINTS):
+        work.prepare()
+        with armed(point, work.once(lambda number=number: rival_append(another, 1000 + number))):  # type: ignore[misc]
+            report = work.act()
+        assert report.operations == OPERATIONS[how], point
+        assert report.conflicts == (), point
+
+
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
+def test_another_compaction_is_faster(story: Story, another: Story, how: str, point: str) -> None:
+    """A merge whose files another compaction has replaced is dropped, new rows land, and no row comes back."""
+    work = Work(story, how)
+    work.prepare()
+    with armed(point, work.once(lambda: another.sized(max_small_files=1).compact())):
+        report = work.act()
+    assert dropped(report, "another writer removed a file of it")
+    assert report.operations == ALONE.get(how, ())
+    assert story.leftovers() == set()
+
+
+@pytest.mark.slow
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("how", HOWS)
+def test_icebergs_own_compaction_is_faster(rest_story: Story, iceberg: Iceberg, how: str) -> None:
+    """The same beside Iceberg's `rewrite_data_files`: its files stay, our merge is dropped, new rows land."""
+    work = Work(rest_story, how)
+    work.prepare()
+    with armed("before-swap", work.once(iceberg.compact)):
+        report = work.act()
+    assert dropped(report, "another writer removed a file of it")
+    # even what is written again leaves the partitions alone: another compactor is at work there
+    assert report.operations == (("append",) if how in INLINE else ())
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("how", each("append", "absorb once", slow=("absorb", "async", "compact", "maintain")))
+@pytest.mark.parametrize("mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.slow)])
+def test_rows_are_deleted_from_a_file_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str, mode: str) -> None:
+    """Rows that another engine deletes after we have read them stay deleted: that merge is dropped, new rows land."""
+    work = Work(rest_story, how)
+    work.prepare()
+    iceberg(f"ALTER TABLE {{}}.db.events SET TBLPROPERTIES ('write.delete.mode'='{mode}')")
+
+    def delete() -> None:
+        iceberg("DELETE FROM {}.db.events WHERE id IN (0, 12)")
+        rest_story.forget(0, 12)
+
+    with armed("files-written", work.once(delete)):
+        report = work.act()
+    what = "deleted rows" if mode == "merge-on-read" else "removed a file"
+    assert len(dropped(report, f"another writer {what} of it")) == 1
+    # ids 0 and 12 are of hour h0: the merge of h1 is not concerned, but what was written at once is written again
+    assert report.operations == OPERATIONS[how]
+    # PyIceberg counts delete files otherwise than Iceberg does, and cannot apply all of them
+    iceberg.compact()
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("how", each("append", slow=("absorb", "absorb once", "compact", "maintain")))
+def test_keys_are_deleted_from_a_partition_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str) -> None:
+    """Rows that an equality delete (as of Flink) hits after we have read them stay deleted, new rows are not hit."""
+    work = Work(rest_story, how)
+    work.prepare()
+
+    def delete() -> None:
+        # the first row of the batch that is about to land is named as well: it is newer than the delete
+        iceberg.delete_ids(Path(local_path(rest_story.table().location()), "data", "deletes.parquet"), [0, 12, 20])
+        rest_story.forget(0, 12)
+
+    with armed("files-written", work.once(delete)):
+        report = work.act()
+    assert dropped(report, "another writer deleted rows of it")
+    assert report.operations == OPERATIONS[how]
+    # PyIceberg counts delete files otherwise than Iceberg does, and cannot apply all of them
+    iceberg.compact()
+
+
+@pytest.fixture
+def apart(story: Story) -> Iterator[tuple[Lake, Iceberg]]:
+    """A catalog of its own that both sides have: PyIceberg cannot keep tables of format v3, as `MiniRest` has to."""
+    story.expect()
+    database, warehouse = story.folder / "apart.db", f"file://{story.folder}/apart"
+    settings = {".type": "jdbc", ".jdbc.schema-version": "V1", ".warehouse": warehouse}
+    iceberg = Iceberg(story.spark, {".uri": f"jdbc:sqlite:file:{database}", **settings})
+    catalog = SqlCatalog(iceberg.name, uri=f"sqlite:///{database}", warehouse=warehouse)
+    catalog.create_namespace("db")
+    yield Lake(catalog, story.folder), iceberg
+    catalog.close()
+
+
+@pytest.mark.fault(22)
+def test_deletion_vectors(story: Story, apart: tuple[Lake, Iceberg]) -> None:
+    """Deletion vectors need table format v3, and tables of format v3 are refused before anything is written."""
+    lake, iceberg = apart
+    iceberg("CREATE TABLE {}.db.events (id bigint, hour string, text string) TBLPROPERTIES ('format-version'='3')")
+    with pytest.raises(UnsupportedTable, match="its format version is 3; icesize writes versions 1 and 2"):
+        lake.open(story.spark)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("placement", ["append", pytest.param("absorb", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("point", "error"), [("files-written", UnsupportedTable), ("before-swap", CommitStateUnknown)])
+def test_a_table_gets_deletion_vectors_in_the_middle_of_a_batch(
+    story: Story, apart: tuple[Lake, Iceberg], placement: str, point: str, error: type[IcesizeError]
+) -> None:
+    """A table that is upgraded to format v3 in the middle of a batch is not written to any more: the batch fails."""
+    lake, iceberg = apart
+    lake.create()
+    sink = lake.open(story.spark).sink("s", placement=placement)
+    sink(story.batch(events(range(10))), 0)
+    upgrade = "ALTER TABLE {}.db.events SET TBLPROPERTIES ('format-version'='3')"
+    with armed(point, lambda: iceberg(upgrade)), pytest.raises(error, match="format v3"):
+        sink(story.batch(events(range(10, 20))), 1)
+    location = local_path(lake.table().metadata_location)
+    assert story.spark.read.format("iceberg").load(location).count() == 10
+
+
+def add(table: Table) -> None:
+    with table.update_schema() as update:
+        update.add_column("more", LongType())
+
+
+def drop(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("text")
+
+
+def rename(table: Table) -> None:
+    with table.update_schema() as update:
+        update.rename_column("text", "note")
+
+
+def widen(table: Table) -> None:
+    with table.update_schema() as update:
+        update.update_column("n", LongType())
+
+
+COLUMNS: dict[Callable[[Table], None], tuple[str, ...]] = {
+    add: ("id", "hour", "text"), drop: ("id", "hour"), rename: ("id", "hour", "note"), widen: ("id", "hour", "text"),
+}  # fmt: skip
+OUTDATED = "schema or partition spec changed while the merge ran"
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("point", [EARLY[1], POINTS[2]])
+@pytest.mark.parametrize("change", [add, widen, drop, rename])
+def test_the_schema_changes(
+    story: Story, another: Story, how: str, point: str, change: Callable[[Table], None]
+) -> None:
+    """A schema that changes in the middle of a batch drops merges of the old one; new rows land, or are refused."""
+    work = Work(story, how)
+    work.prepare()
+    if change is widen:
+        with story.table().update_schema() as update:
+            update.add_column("n", IntegerType())
+    fits = how != "absorb once" or change in (add, widen)
+    with armed(point, work.once(lambda: change(another.table()))):
+        if fits:
+            report = work.act()
+            assert dropped(report, OUTDATED)
+            assert report.operations == ALONE.get(how, ())
+        else:
+            # what was to be written again has a column that the table lacks now
+            with pytest.raises(SchemaMismatch, match=r"the table lacks: 'text' \(string\)"):
+                work.act()
+            story.forget(*work.rows()["id"].to_pylist())
+    assert story.leftovers() == set()
+    story.columns = COLUMNS[change]
+
+
+def by_bucket(table: Table) -> None:
+    with table.update_spec() as update:
+        update.add_field("id", "bucket[4]", "id_bucket")
+
+
+def by_nothing(table: Table) -> None:
+    with table.update_spec() as update:
+        update.remove_field("p0_hour")
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("point", [EARLY[1], POINTS[2]])
+@pytest.mark.parametrize("change", [by_bucket, by_nothing])
+def test_the_partitioning_changes(
+    story: Story, another: Story, how: str, point: str, change: Callable[[Table], None]
+) -> None:
+    """A partitioning that changes in the middle of a batch drops merges; files stay in the spec they were made for."""
+    work = Work(story, how)
+    work.prepare()
+    old = {file.file_path for file in story.files()}
+    with armed(point, work.once(lambda: change(another.table()))):
+        report = work.act()
+    assert dropped(report, OUTDATED)
+    # in the new spec there is nothing that rows could be absorbed by
+    assert report.operations == (("append",) if how in INLINE else ())
+    assert story.table().metadata.default_spec_id == 1
+    assert {file.spec_id for file in story.files() if file.file_path in old} == {0}
+    assert {file.spec_id for file in story.files() if file.file_path not in old} <= {1 if how == "absorb once" else 0}
+    hours = Counter(row[1] for row in story.rows())
+    assert {hour: story.table().scan(f"hour = '{hour}'").count() for hour in hours} == hours
+    assert story.leftovers() == set()
+
+
+def data_files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*.*") if path.suffix in (".parquet", ".avro")}
+
+
+NOT_FOUND = r"Cannot find table 'lake\.db\.events'"
+FATES: dict[str, tuple[Callable[[Story], object], type[IcesizeError], str]] = {
+    "dropped": (lambda s: s.catalog.drop_table("db.events"), TableNotFound, NOT_FOUND),
+    "dropped and made again": (
+        lambda s: (s.catalog.drop_table("db.events"), s.make_again()), TableError, "dropped and created again",
+    ),
+    "renamed": (lambda s: s.catalog.rename_table("db.events", "db.renamed"), TableNotFound, NOT_FOUND),
+}  # fmt: skip
+
+
+@pytest.mark.fault(25)
+@pytest.mark.parametrize("how", RAISING)
+@pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
+@pytest.mark.parametrize("fate", FATES)
+def test_the_table_goes_away(story: Story, another: Story, how: str, point: str, fate: str) -> None:
+    """A table that is dropped, made again or renamed in the middle of a batch fails it; the new one gets nothing."""
+    work = Work(story, how)
+    work.prepare()
+    folder = Path(local_path(story.table().location()))
+    before = data_files(folder)
+    act, error, message = FATES[fate]
+    with armed(point, work.once(lambda: act(another))), pytest.raises(error, match=message):
+        work.act()
+    if point == "before-swap":
+        # whether the catalog's "conflict" was true was not found out any more, so nothing is deleted
+        assert data_files(folder) > before
+    else:
+        assert data_files(folder) == before
+    if fate == "renamed":
+        story.catalog.rename_table("db.renamed", "db.events")
+        assert work.again().operations == OPERATIONS[how]
+        return
+    if fate == "dropped":
+        another.make_again()
+    assert story.table().metadata.snapshots == []
+    assert not [key for key in story.table().properties if key.startswith("icesize.")]
+
+
+@pytest.mark.fault(25)
+def test_the_table_goes_away_from_merges_beside_a_stream(story: Story, another: Story) -> None:
+    """Merges beside a stream whose table is made again write nothing to the new one, and tell."""
+    work = Work(story, "async")
+    work.prepare()
+    folder = Path(local_path(story.table().location()))
+    known: list[set[Path]] = []
+
+    def make_again() -> None:
+        known.append(data_files(folder))
+        FATES["dropped and made again"][0](another)
+
+    with armed("background", work.once(make_again)):
+        report = work.act()
+    assert "dropped and created again" in report.notes[0]
+    assert data_files(folder) == known[0]
+    assert story.table().metadata.snapshots == []
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
+def test_the_snapshot_that_we_read_expires(story: Story, another: Story, how: str, point: str) -> None:
+    """A merge whose planning snapshot has expired cannot be checked against what came after: it is dropped and told."""
+    work = Work(story, how)
+    work.prepare()
+
+    def expire_all() -> None:
+        rival_append(another, 1000)
+        expire(another.table())
+
+    with armed(point, work.once(expire_all)):
+        report = work.act()
+    assert dropped(report, "the snapshot it was planned on has expired")
+    assert report.operations == ALONE.get(how, ())
+
+
+@pytest.mark.fault(26)
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("point", ["statistics", "planned"])
+def test_a_file_that_we_merge_is_gone(story: Story, how: str, point: str) -> None:
+    """A small file that is gone from storage is not merged and is named; new rows land, other files are merged."""
+    work = Work(story, how)
+    work.prepare()
+    victim = next(Path(local_path(f.file_path)) for f in story.files() if f.partition[0] == "h0")
+    aside = story.folder / victim.name
+    # a merge without new rows does not look at rows: nothing is passed before it plans
+    with armed(point if how in INLINE else "planned", work.once(lambda: victim.rename(aside))):
+        report = work.act()
+    assert [note for note in report.notes if victim.name in note]
+    assert report.operations == OPERATIONS[how]
+    assert story.leftovers() == set()
+    # whoever took it away puts it back: no row of it is lost
+    aside.rename(victim)
