@@ -113,7 +113,7 @@ def _commit_deletes(
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": head.snapshot_id,
             "sequence-number": sequence_number,
-            "timestamp-ms": max(NOW_MS, head.timestamp_ms + 1),
+            "timestamp-ms": max(NOW_MS, head.timestamp_ms + 1, metadata.last_updated_ms),
             "manifest-list": location,
             "summary": Summary(Operation.DELETE, **totals),
             "schema-id": metadata.current_schema_id,

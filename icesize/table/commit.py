@@ -38,7 +38,7 @@ def commit(request: CommitRequest, committer: Committer[LoadedT, StagedT], timin
 
     Raises CommitConflict (nothing landed, our files removed), CommitStateUnknown (it may have landed, nothing
     deleted), TableError, StreamMismatch or BatchOutOfOrder (refused; our files are removed, unless a lost attempt could
-    not be looked up: then they are orphans), Overtaken (`absorbed` only: nothing landed, our files removed; plan again).
+    not be looked up: then they are orphans), Overtaken (`absorbed` only: nothing landed, our files removed; plan anew).
     """
     return _Commit(request, committer, timing).run()
 

@@ -2,17 +2,138 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from icesize.table.ledger import stream_hash
+from integration.faults.child import run_child
 from integration.faults.story import Story
-from tests.spark.tools import events
+from tests.spark.test_stream import BATCHES, feed
+from tests.spark.tools import events, rows_of
+
+BATCH_ROWS = 30
+KILLED = -signal.SIGKILL
 
 
-@pytest.mark.fault(15)
-def test_a_replayed_batch_is_skipped(story: Story) -> None:
-    """A batch that is delivered again after its commit is skipped, and the report says so."""
-    sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
-    rows = events(range(30), hours=3)
-    sink.run(story.batch(rows), 0)
-    assert sink.run(story.batch(rows), 0).already_committed
-    story.expect(rows)
+def rows_until(batch: int) -> range:
+    """Ids of all rows before this batch."""
+    return range(batch * BATCH_ROWS)
+
+
+def go_on(story: Story, how: str) -> list[int]:
+    """Start the driver again and let it come to the end of its input; the batches that were there already."""
+    code, reports = run_child(story, how)
+    assert code == 0
+    story.expect(events(rows_until(BATCHES), hours=3))
+    assert reports[-1]["batch_id"] in (BATCHES - 1, None)
+    assert max(story.files_per_partition().values()) <= 3
+    return [report["batch_id"] for report in reports if report["already_committed"]]
+
+
+def orphans(story: Story) -> set[str]:
+    """Data files of the table that nobody refers to."""
+    return story.orphans() - {file.file_path.rsplit("/", 1)[1] for file in story.files("neighbour")}
+
+
+def lost_files(story: Story, batch: int) -> set[str]:
+    """The same; all of them are of that batch."""
+    lost = orphans(story)
+    assert {name.rsplit("-", 7)[0] for name in lost} <= {f"{stream_hash('s')}-{batch}"}
+    return lost
+
+
+@pytest.mark.parametrize(
+    ("point", "leaves_files"),
+    [
+        pytest.param("batch-started@4", False, marks=[pytest.mark.fault(1), pytest.mark.slow]),
+        pytest.param("statistics@4", False, marks=[pytest.mark.fault(2), pytest.mark.slow]),
+        pytest.param("planned@4", False, marks=[pytest.mark.fault(2), pytest.mark.slow]),
+        pytest.param("files-written@4", True, marks=pytest.mark.fault(4)),
+        pytest.param("before-swap@4", True, marks=[pytest.mark.fault(4), pytest.mark.slow]),
+    ],
+)
+def test_killed_before_the_commit(story: Story, point: str, leaves_files: bool) -> None:
+    """A driver that dies before its commit leaves at most files of one batch, and writes it once when started again."""
+    feed(story, 0, BATCHES)
+    code, before = run_child(story, "append", f"{point}=kill")
+    assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
+    assert story.rows() == rows_of(events(rows_until(3), hours=3))
+    left = lost_files(story, 3)
+    assert bool(left) is leaves_files
+    assert go_on(story, "append") == []
+    assert lost_files(story, 3) == left
+
+
+@pytest.mark.slow
+@pytest.mark.fault(3)
+def test_killed_while_writing(story: Story) -> None:
+    """A driver that dies while its workers write leaves files of one batch that nobody sees, and writes it anew."""
+    feed(story, 0, 3)
+    assert run_child(story, "append")[0] == 0
+    feed(story, 3, BATCHES)
+    go_on_writing = story.folder / "go-on"
+    code, _ = run_child(story, "killed-writing", f"writing=wait:{go_on_writing}")
+    go_on_writing.touch()
+    assert code == KILLED
+    assert story.rows() == rows_of(events(rows_until(3), hours=3))
+    assert lost_files(story, 3)
+    assert go_on(story, "append") == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault(5)
+def test_killed_after_the_commit(story: Story) -> None:
+    """A driver that dies between its commit and the checkpoint skips that batch when it is started again."""
+    feed(story, 0, BATCHES)
+    code, before = run_child(story, "append", "after-swap@4=kill")
+    assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
+    assert story.rows() == rows_of(events(rows_until(4), hours=3))
+    assert lost_files(story, 3) == set()
+    assert go_on(story, "append") == [3]
+    assert lost_files(story, 3) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("how", ["absorb", "absorb-once"])
+def test_killed_while_absorbing(story: Story, how: str) -> None:
+    """New rows that were written into one file with older ones leave these untouched when the driver dies."""
+    feed(story, 0, BATCHES)
+    code, _ = run_child(story, how, "before-swap@4=kill")
+    assert code == KILLED
+    assert story.rows() == rows_of(events(rows_until(3), hours=3))
+    left = lost_files(story, 3)
+    assert left
+    assert go_on(story, how) == []
+    assert lost_files(story, 3) == left
+
+
+@pytest.mark.slow
+@pytest.mark.fault(1, 5)
+def test_killed_in_the_thread_of_the_merges(story: Story) -> None:
+    """A driver that dies when a merge beside the batches begins goes on with the batch that it had come to."""
+    feed(story, 0, BATCHES)
+    code, before = run_child(story, "async", "background@2=kill")
+    assert code == KILLED
+    landed = len(story.rows()) // BATCH_ROWS
+    assert len(before) <= landed
+    assert story.rows() == rows_of(events(rows_until(landed), hours=3))
+    assert set(go_on(story, "async")) <= {landed - 1}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(4)
+def test_killed_with_a_merge_written(story: Story) -> None:
+    """A driver that dies before a merge beside the batches is committed loses that merge, which is made again."""
+    feed(story, 0, BATCHES)
+    code, _ = run_child(story, "killed-merging")
+    assert code == KILLED
+    landed = len(story.rows()) // BATCH_ROWS
+    assert story.rows() == rows_of(events(rows_until(landed), hours=3))
+    assert set(story.operations()) == {"append"}
+    left = orphans(story)
+    assert left
+    assert set(go_on(story, "async")) <= {landed - 1}
+    assert "replace" in story.operations()
+    assert orphans(story) == left
