@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ VARIABLE = "ICESIZE_FAILPOINTS"
 
 _armed: dict[str, Callable[[], object]] = {}
 _reached: Counter[str] = Counter()
+_counting = threading.Lock()
 
 
 class FailpointReached(RuntimeError):
@@ -38,11 +40,14 @@ class FailpointReached(RuntimeError):
 
 def reach(name: str) -> None:
     """Do what this point is armed with; called by the code that passes it."""
-    _reached[name] += 1
+    with _counting:
+        # files are written in threads: each has to see its own number
+        _reached[name] += 1
+        nth = _reached[name]
     if action := _armed.get(name):
         action()
     if VARIABLE in os.environ:
-        _from_environment(name)
+        _from_environment(name, nth)
 
 
 @contextmanager
@@ -57,11 +62,11 @@ def armed(name: str, action: Callable[[], object]) -> Iterator[None]:
         del _armed[name]
 
 
-def _from_environment(name: str) -> None:
+def _from_environment(name: str, reached: int) -> None:
     for item in os.environ[VARIABLE].split(";"):
         point, _, action = item.strip().partition("=")
         point, _, nth = point.partition("@")
-        if point == name and (not nth or int(nth) == _reached[name]):
+        if point == name and (not nth or int(nth) == reached):
             _act(name, action)
 
 

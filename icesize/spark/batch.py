@@ -33,7 +33,9 @@ from icesize.spark.statistics import shape_of
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import LedgerEntry, is_done, stream_hash
 from icesize.table.outcome import MergeResults, report_of
+from icesize.table.presence import check_still_there
 from icesize.table.request import Overtaken
+from icesize.table.rivals import rolled_back
 
 OVERWRITES = 3
 """Times that rows are written together with older ones; when others came first each time, they are only appended."""
@@ -106,8 +108,10 @@ class _Batch:
     def _attempt(self, handle: TableHandle) -> Report:
         current = self._load(handle)
         entry = self.options.ledger
+        undone = rolled_back(current.table.metadata, entry) if entry else ()
         if entry and is_done(current.table.metadata.properties, entry, self.options.accept_new_checkpoint):
-            return Report(table=current.name, batch_id=entry.batch_id, already_committed=True)
+            return Report(table=current.name, batch_id=entry.batch_id, already_committed=True, notes=undone)
+        self.notes += undone
         self._keep()
         current = self._fit_columns(handle, current, session.is_case_sensitive(self.spark))
         self.watch.lap("load")
@@ -207,6 +211,8 @@ class _Batch:
             results = self._merged(settings, begun, decision, written, runs, deadline)
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
+            paths = [*(file.path for file in written.files), *results.paths()]
+            check_still_there(current.name, current.table.io, paths, self.watch)
         except BaseException:
             discard_all(runs)
             self._remove(written, settings)

@@ -17,6 +17,7 @@ from icesize.report import Report
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import stream_hash
 from icesize.table.outcome import MergeResults, report_of
+from icesize.table.presence import check_still_there
 from icesize.table.request import CommitOutcome
 
 Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
@@ -60,6 +61,7 @@ class Maintenance:
         with ExitStack() as stack:
             try:
                 failpoints.reach("files-written")
+                check_still_there(self.current.name, self.current.table.io, results.paths(), watch)
                 stack.enter_context(self.turn)
             except BaseException:
                 for path in results.paths():

@@ -1,4 +1,4 @@
-"""What other writers did to a table lately: row-level changes to keep out of the way of, and other compactors."""
+"""What others did to a table: row-level changes to keep out of the way of, other compactors, and rollbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from icesize.planning.contention import Change
 from icesize.planning.layout import PartitionKey
 from icesize.table.contents import ChangeReader
 from icesize.table.history import summary_of
-from icesize.table.request import RUN_ID, readable
+from icesize.table.ledger import LedgerEntry, parse
+from icesize.table.request import LEDGER, RUN_ID, readable
 
 LOG = logging.getLogger("icesize")
 
@@ -72,17 +73,36 @@ def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
     )
 
 
+def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
+    """A sentence when the newest batch of the entry's stream is in no ancestor of the head of main.
+
+    Told as long as the table knows the batch's snapshot, and until the stream commits its next batch.
+    """
+    value = metadata.properties.get(entry.key)
+    if value is None:
+        return ()
+    # the newest first: mostly it is among the last few
+    made = next((s.snapshot_id for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == value), None)
+    if made is None or any(s.snapshot_id == made for s in _ancestors(metadata)):
+        return ()
+    return (
+        f"batch {parse(value).batch_id} of stream '{entry.stream_id}' stays marked as committed, but its snapshot "
+        f"{made} is not in the history of 'main': the table was rolled back, its rows are gone and not replayed",
+    )
+
+
 def _newest(metadata: TableMetadata) -> list[Snapshot]:
     """The newest snapshots of main, newest first."""
+    return list(islice(_ancestors(metadata), MOST_SNAPSHOTS))
+
+
+def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The head of main and those it came from, newest first, as far as they are known."""
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-
-    def ancestors() -> Iterator[Snapshot]:
-        snapshot = snapshots.get(metadata.current_snapshot_id or -1)
-        while snapshot is not None:
-            yield snapshot
-            snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
-
-    return list(islice(ancestors(), MOST_SNAPSHOTS))
+    snapshot = snapshots.get(metadata.current_snapshot_id or -1)
+    while snapshot is not None:
+        yield snapshot
+        snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
 
 
 def _is_ours(snapshot: Snapshot) -> bool:

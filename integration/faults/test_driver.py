@@ -9,9 +9,10 @@ import pytest
 from icesize.table.ledger import stream_hash
 from integration.faults.child import run_child
 from integration.faults.story import Story
-from tests.spark.test_stream import BATCHES, feed
+from tests.spark.test_stream import feed
 from tests.spark.tools import events, rows_of
 
+BATCHES = 5
 BATCH_ROWS = 30
 KILLED = -signal.SIGKILL
 

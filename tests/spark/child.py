@@ -1,7 +1,6 @@
-"""A driver in a process of its own, which a test may kill: `python -m tests.spark.child FOLDER ACTION [SITE]`.
+"""A driver with executors of its own: `python -m tests.spark.child FOLDER MASTER`.
 
-FOLDER holds `lake.db` (catalog `lake`, table `db.events`) and, for `stream`, JSON files in `in`. A `batch` takes its
-settings for Spark from the environment. What went wrong is printed as one line.
+FOLDER holds `lake.db` (catalog `lake`, table `db.events`). What went wrong is printed as one line.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.errors import IcesizeError
-from tests.spark.tools import SCHEMA, events
+from tests.spark.tools import events
 
 POLICY = {"target-file-size-bytes": 1_000_000, "max-small-files": 3}
 
@@ -32,14 +31,6 @@ def session(master: str, **settings: str) -> SparkSession:
     return spark
 
 
-def stream(folder: Path, table: icesize.SizedTable, spark: SparkSession) -> None:
-    """Everything in `in`, one file per batch, through the sink."""
-    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{folder}/in")
-    writer = source.writeStream.foreachBatch(table.sink("s")).option("checkpointLocation", f"{folder}/checkpoint")
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-
-
 def batches(table: icesize.SizedTable, spark: SparkSession) -> None:
     """Four batches over four partitions, each partition written by the executors."""
     sink = table.sink("s")
@@ -47,14 +38,14 @@ def batches(table: icesize.SizedTable, spark: SparkSession) -> None:
         sink(spark.createDataFrame(events(range(batch * 2000, batch * 2000 + 2000), hours=4)).repartition(4), batch)
 
 
-def main(folder: Path, action: str, master: str) -> int:
-    """Runs one action; 1 when icesize refused."""
+def main(folder: Path, master: str) -> int:
+    """Runs the batches; 1 when icesize refused."""
     catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
     settings = {"spark.executorEnv.PYTHONPATH": os.environ.get("EXECUTORS_PYTHONPATH", "")}
     spark = session(master, **settings)
     table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY)
     try:
-        stream(folder, table, spark) if action == "stream" else batches(table, spark)
+        batches(table, spark)
     except IcesizeError as error:
         print(f"{type(error).__name__}: {error}")
         return 1
@@ -64,4 +55,4 @@ def main(folder: Path, action: str, master: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

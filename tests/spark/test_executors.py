@@ -17,7 +17,7 @@ CHILD_TIMEOUT_S = 300
 
 def cluster(lake: Lake, python: str, executors_pythonpath: str) -> subprocess.CompletedProcess[str]:
     """Four batches on two executors of one core, which run `python`."""
-    command = [sys.executable, "-m", "tests.spark.child", str(lake.folder), "batches", "local-cluster[2,1,1024]"]
+    command = [sys.executable, "-m", "tests.spark.child", str(lake.folder), "local-cluster[2,1,1024]"]
     # the executors' working folder is not the driver's, so what they import is what they have been given
     environment = os.environ | {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment |= {"EXECUTORS_PYTHONPATH": executors_pythonpath}

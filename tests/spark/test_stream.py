@@ -1,12 +1,6 @@
-"""Structured Streaming queries: real checkpoints, replays, and drivers that are killed."""
+"""Structured Streaming queries: real checkpoints and replays."""
 
 from __future__ import annotations
-
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -15,10 +9,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from icesize.spark.sink import Sink
 from tests.spark.tools import SCHEMA, Lake, events, rows_of, write_json
-
-ROOT = Path(__file__).parents[2]
-BATCHES = 5
-CHILD_TIMEOUT_S = 300
 
 
 def feed(lake: Lake, first: int, last: int) -> None:
@@ -77,38 +67,3 @@ def test_new_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
     assert len(lake.rows()) == 60
     run(spark, lake, table.sink("s", accept_new_checkpoint=True), "third")
     assert len(lake.rows()) == 120
-
-
-def child(lake: Lake, failpoints: str) -> int:
-    """Exit code of a driver that streams everything, with the given failpoints armed."""
-    command = [sys.executable, "-m", "tests.spark.child", str(lake.folder), "stream", "local[2]"]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "ICESIZE_FAILPOINTS": failpoints}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=CHILD_TIMEOUT_S
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
-    return done.returncode
-
-
-@pytest.mark.parametrize(
-    ("point", "lost", "left"),
-    [
-        pytest.param("planned", True, False, marks=pytest.mark.slow),
-        pytest.param("files-written", True, True, marks=pytest.mark.slow),
-        ("before-swap", True, True),
-        pytest.param("after-swap", False, False, marks=pytest.mark.slow),
-    ],
-)
-def test_killed_driver(java: None, lake: Lake, point: str, lost: bool, left: bool) -> None:
-    """SIGKILL in batch 3 and a restart: rows are exact; only files of the batch that died may be left behind."""
-    lake.create()
-    feed(lake, 0, BATCHES)
-    assert child(lake, f"{point}@4=kill") == -signal.SIGKILL
-    rows = 90 if lost else 120
-    assert lake.rows() == rows_of(events(range(rows), hours=3))
-    assert bool(lake.orphans()) is left
-    orphans = lake.orphans()
-    assert child(lake, "") == 0
-    assert lake.rows() == rows_of(events(range(BATCHES * 30), hours=3))
-    assert lake.orphans() == orphans
-    assert max(lake.files_per_partition().values()) <= 3

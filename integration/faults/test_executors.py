@@ -1,0 +1,162 @@
+"""Faults of the processes that write: tasks that fail, executors that are killed, shuffle files that are lost."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+
+from icesize.parquet.names import writer_of
+from icesize.spark import jobs
+from icesize.spark.worker import WriteRows
+from integration.faults.cluster_child import TIMEOUT_S, driver, end_of, run_driver, workers
+from integration.faults.story import Story, widened
+from tests.spark.tools import events, uncounted
+
+MERGES_IN_WORKERS = {"in_hand": True, "merges_in_spark": True, "policy": {"merge-deadline-ms": 600_000}}
+"""The driver writes rows, so that workers write merged files only, and waits for them."""
+
+
+@retry(retry=retry_if_result(lambda both: not both), wait=wait_fixed(0.05), stop=stop_after_delay(TIMEOUT_S))
+def until_both_write(story: Story) -> bool:
+    """Wait until two tasks have begun a file, and so wait at `writing` themselves."""
+    return len(story.leftovers()) == 2
+
+
+def executors(child: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The executors of a driver on a local cluster, which are its descendants."""
+    found = psutil.Process(child.pid).children(recursive=True)
+    # a process that has ended has no command line any more
+    words = {p: p.as_dict(["cmdline"])["cmdline"] or [] for p in found}
+    return [p for p in found if any("CoarseGrainedExecutorBackend" in word for word in words[p])]
+
+
+def attempts(paths: Iterable[str]) -> set[int]:
+    """The attempts that wrote files, as their names tell."""
+    return {int(Path(path).name.removesuffix(".parquet").split("-")[3]) for path in paths}
+
+
+def mostly_one_hour(ids: range, width_bytes: int = 100) -> pa.Table:
+    """Wide rows, nine of ten in one hour: enough for several files of the target size."""
+    hours = [f"h{1 + i % 3}" if i % 10 == 0 else "h0" for i in ids]
+    return widened(events(ids).set_column(1, "hour", pa.array(hours)), width_bytes)
+
+
+@dataclass(frozen=True)
+class Twins(WriteRows):
+    """A task that runs twice at the same time, under one number, as a speculative copy does: one answer is taken."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = list(batches)
+        for _ in range(2):
+            [answer] = super().__call__(rows)
+        yield answer
+
+
+@pytest.mark.fault(7)
+def test_a_speculative_twin(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two copies of a task only the files of the one that Spark chose are in the table; orphan cleanup finds the
+    other's."""
+    monkeypatch.setattr(jobs, "WriteRows", Twins)
+    rows = events(range(60), hours=3)
+    report = story.sized().sink("s", write_tasks=1, listener=story.reports.append).run(uncounted(story.spark, rows), 0)
+    assert (report.rows, report.files_added) == (60, 3)
+    chosen, loser = sorted(f.file_path for f in story.files()), story.leftovers()
+    assert len(loser) == 3
+    assert {writer_of(path) for path in (*chosen, *loser)} == {0}
+    assert [pq.read_metadata(path).num_rows for path in sorted(loser)] == [20, 20, 20]
+    story.expect(rows)
+
+
+@pytest.mark.fault(7)
+def test_tasks_that_fail_after_writing(story: Story) -> None:
+    """A task that raises or dies with finished files is run again by Spark: rows are exact, and only files of the try
+    that ended well are in the table."""
+    raised, killed = story.folder / "raised", story.folder / "killed"
+    failpoint = f"writing@2=raise-once:{raised};writing@3=kill-once:{killed}"
+    rows = events(range(80), hours=4)
+    refused, story.reports = run_driver(story, "local[2,4]", [rows], spark=workers(failpoint), sink={"write_tasks": 1})
+    assert refused == ""
+    assert raised.exists()
+    assert killed.exists()
+    assert attempts(f.file_path for f in story.files()) == {2}
+    left = story.leftovers()
+    assert attempts(left) == {1}, "the task that raised removed its files, the one that was killed could not"
+    assert len(left) == 3
+    story.expect(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(6)
+def test_a_worker_that_dies_while_it_merges(story: Story) -> None:
+    """A worker that is killed while it merges is replaced by Spark, and the merge lands."""
+    rows = [events(range(n * 40, n * 40 + 40), hours=4) for n in range(4)]
+    killed = story.folder / "killed"
+    spark = workers(f"writing=kill-once:{killed}")
+    refused, story.reports = run_driver(story, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
+    assert refused == ""
+    assert killed.exists()
+    last = story.reports[-1]
+    assert (last.operations, last.small_files_max) == (("append", "replace"), 2)
+    assert len(story.leftovers()) == 1
+    story.expect(*rows)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(6)
+def test_workers_that_die_at_each_merge(story: Story) -> None:
+    """Where workers are killed each time they merge, the batch lands without that merge, which the report names."""
+    rows = [events(range(n * 40, n * 40 + 40), hours=4) for n in range(4)]
+    spark = workers("writing=kill")
+    refused, story.reports = run_driver(story, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
+    assert refused == ""
+    last = story.reports[-1]
+    assert (last.operations, last.rows, last.small_files_max) == (("append",), 40, 4)
+    assert [note for note in last.notes if "dropped: Cannot merge files: " in note]
+    story.expect(*rows)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(6)
+def test_a_killed_executor(story: Story) -> None:
+    """An executor that is killed while it writes loses its tasks to others: rows are exact, and what it leaves behind
+    is found by orphan cleanup."""
+    rows, go = mostly_one_hour(range(40_000)), story.folder / "go"
+    settings = {"spark": workers(f"writing=wait:{go}"), "sink": {"statistics": "exact", "write_tasks": 4}}
+    with driver(story, "local-cluster[2,1,1024]", [rows], **settings) as child:
+        until_both_write(story)
+        executors(child)[0].kill()
+        go.touch()
+        refused, story.reports = end_of(child, story)
+    assert refused == ""
+    assert story.reports[-1].rows == 40_000
+    assert story.leftovers() != set()
+    story.expect(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(8)
+def test_lost_shuffle_files(story: Story) -> None:
+    """When shuffle files are lost some rows are made and divided once more, in another order: each goes to the task
+    that it went to before, so that rows are exact although other tasks had written theirs."""
+    rows, go = mostly_one_hour(range(60_000)), story.folder / "go"
+    settings = {"spark": workers(f"writing=wait:{go}"), "sink": {"statistics": "exact", "write_tasks": 6}}
+    with driver(story, "local[2,4]", [rows], **settings) as child:
+        until_both_write(story)
+        made = len(list((story.folder / "made").iterdir()))
+        for path in (story.folder / "local").rglob("shuffle_*"):
+            path.unlink()
+        go.touch()
+        refused, story.reports = end_of(child, story)
+    assert refused == ""
+    assert len(list((story.folder / "made").iterdir())) > made, "no shuffle file was missed"
+    of_hot_hour = [f.file_path for f in story.files() if f.partition[0] == "h0"]
+    assert len({writer_of(path) for path in of_hot_hour}) > 1, "no partition was divided"
+    story.expect(rows)

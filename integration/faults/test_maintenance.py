@@ -1,0 +1,169 @@
+"""Maintenance that is killed and run again, and orphan cleanup that meets a batch under way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from icesize.environment import Environment
+from icesize.errors import RewriteFailed
+from icesize.failpoints import armed
+from icesize.report import Report
+from icesize.table.orphans import OrphanReport
+from integration.faults.child import run_child
+from integration.faults.story import LONG_AGO_S, Story
+from tests.spark.tools import events, rows_of
+
+KILLED = -signal.SIGKILL
+BATCHES = 5
+
+
+def fill(story: Story, first: int = 0, last: int = BATCHES) -> None:
+    """Small files that are due to be merged: in each of two partitions as many as there are batches."""
+    sink = story.sized().sink("s", query_id="q", merge="off", listener=story.reports.append)
+    for number in range(first, last):
+        rows = events(range(number * 30, number * 30 + 30), hours=2)
+        sink.run(story.batch(rows), number)
+        story.expect(rows)
+
+
+def age(path: Path) -> None:
+    """As if this file had been written days ago."""
+    os.utime(path, (path.stat().st_mtime - LONG_AGO_S,) * 2)
+
+
+def data_files(story: Story) -> list[Path]:
+    """Data files below the table, referenced or not."""
+    return sorted(Path(story.table().location().removeprefix("file://")).rglob("*.parquet"))
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize(
+    ("point", "landed"),
+    [
+        pytest.param("planned", False, marks=pytest.mark.slow),
+        pytest.param("writing@2", False, marks=pytest.mark.slow),
+        pytest.param("files-written", False, marks=pytest.mark.slow),
+        pytest.param("before-swap", False, marks=pytest.mark.slow),
+        ("after-swap", True),
+    ],
+)
+def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
+    """A compaction that dies landed whole or not at all; run again it does what is left, and no more after that."""
+    fill(story)
+    code, _ = run_child(story, "compact", f"{point}=kill")
+    assert code == KILLED
+    assert set(story.files_per_partition().values()) == ({1} if landed else {BATCHES})
+    for operations in ([] if landed else ["replace"]), []:
+        code, [report] = run_child(story, "compact")
+        assert (code, report["operations"]) == (0, operations)
+        assert set(story.files_per_partition().values()) == {1}
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize(
+    ("point", "expired"),
+    [
+        pytest.param("expiry-decided", False, marks=pytest.mark.slow),
+        pytest.param("before-swap", False, marks=pytest.mark.slow),
+        pytest.param("after-swap", True, marks=pytest.mark.slow),
+        ("before-delete@3", True),
+    ],
+)
+def test_expiry_killed(story: Story, point: str, expired: bool) -> None:
+    """An expiry that dies before its commit did nothing; after it, the next one deletes the files that are left."""
+    fill(story)
+    story.sized().compact()
+    # the newest append stays, with all files that it knows
+    fill(story, BATCHES, BATCHES + 1)
+    snapshots, files = BATCHES + 2, BATCHES * 2 + 4
+    code, _ = run_child(story, "expire", f"{point}=kill")
+    assert code == KILLED
+    assert len(story.operations()) == (1 if expired else snapshots)
+    # deleted in twos: two bunches are gone when the third is due
+    assert len(data_files(story)) == (files - 4 if point == "before-delete@3" else files)
+    code, [report] = run_child(story, "expire")
+    assert (code, len(story.operations()), len(data_files(story))) == (0, 1, 4)
+    assert len(report["snapshot_ids_expired"]) == (0 if expired else snapshots - 1)
+    code, [report] = run_child(story, "expire")
+    assert (code, report["snapshot_ids_expired"], sum(report["files_deleted"].values())) == (0, [], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(35)
+def test_orphan_cleanup_killed(story: Story) -> None:
+    """Orphan cleanup that dies has deleted orphans only; run again it deletes the others."""
+    fill(story)
+    [needed, *_] = data_files(story)
+    before = len(data_files(story))
+    for number in range(6):
+        shutil.copy(needed, orphan := needed.with_name(f"orphan{number}.parquet"))
+        age(orphan)
+    code, _ = run_child(story, "orphans", "before-delete@3=kill")
+    assert (code, len(data_files(story))) == (KILLED, before + 2)
+    for deleted in 2, 0:
+        code, [report] = run_child(story, "orphans")
+        assert (code, report["files_deleted"], len(data_files(story))) == (0, deleted, before)
+
+
+@dataclass
+class Cleanup:
+    """Orphan cleanup that comes between the files of a batch and its commit; `days_later` than they were written."""
+
+    story: Story
+    days_later: bool
+    passed_seconds: float = 0.0
+    report: OrphanReport | None = None
+
+    def __call__(self) -> None:
+        if self.days_later:
+            self.passed_seconds = LONG_AGO_S
+            for path in data_files(self.story):
+                age(path)
+        self.report = self.story.sized().remove_orphan_files(dry_run=False)
+
+    def monotonic(self) -> float:
+        """The clock of the batch."""
+        return time.monotonic() + self.passed_seconds
+
+    def meets(self, batch: pa.Table) -> Report:
+        """Run the cleanup in the middle of the batch."""
+        table = self.story.sized_at(Environment(monotonic=self.monotonic))
+        sink = table.sink("s", query_id="q", listener=self.story.reports.append)
+        with armed("files-written", self):
+            return sink.run(self.story.batch(batch), BATCHES)
+
+
+@pytest.mark.fault(30)
+def test_cleanup_spares_a_batch_under_way(story: Story) -> None:
+    """Orphan cleanup between the files of a batch and its commit leaves them alone, as it does all that is young."""
+    fill(story)
+    rows, cleanup = events(range(500, 530), hours=2), Cleanup(story, days_later=False)
+    assert cleanup.meets(rows).operations == ("append", "replace")
+    assert cleanup.report is not None
+    # new files of two partitions, and of each the merge with the older ones
+    assert (cleanup.report.files_deleted, cleanup.report.young) == (0, 4)
+    story.expect(rows)
+
+
+@pytest.mark.fault(30)
+def test_cleanup_after_days_fails_the_batch(story: Story) -> None:
+    """A batch whose files were taken for orphans after days fails, the table unchanged, and lands when sent again."""
+    fill(story)
+    rows, cleanup = events(range(500, 530), hours=2), Cleanup(story, days_later=True)
+    story.expect(rows)
+    snapshots = story.operations()
+    with pytest.raises(RewriteFailed, match=r"are gone.*orphan"):
+        cleanup.meets(rows)
+    assert cleanup.report is not None
+    assert cleanup.report.files_deleted == 4
+    assert story.operations() == snapshots
+    assert story.rows() == rows_of(events(range(BATCHES * 30), hours=2))
+    assert Cleanup(story, days_later=False).meets(rows).rows == 30
