@@ -38,7 +38,7 @@ def read_file(settings: WriteSettings, path: str, size_bytes: int, projection: P
 
 def _open(stream: Any) -> pq.ParquetFile:
     # INT96 would become nanoseconds, which do not reach the year 2263
-    return pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+    return pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
 
 
 def _tables(file: pq.ParquetFile, names: list[str] | None) -> Iterator[pa.Table]:

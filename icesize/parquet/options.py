@@ -66,7 +66,9 @@ class ParquetOptions:
         """Keyword arguments of `pyarrow.parquet.ParquetWriter` that are the same for each file.
 
         v1 data pages, because Iceberg's vectorised reader refuses booleans in v2 pages; a page index, integers for
-        decimals up to 18 digits, no Arrow schema (its time zones and 256-bit decimals confuse other readers).
+        decimals up to 18 digits, no Arrow schema (its time zones and 256-bit decimals confuse other readers). Pages
+        carry a checksum: without one more than half of flipped bits decode to other values, and a merge would keep
+        them for good; it costs 0.01 % of the bytes.
         """
         arguments: dict[str, Any] = {
             "compression": self.codec,
@@ -76,6 +78,7 @@ class ParquetOptions:
             "data_page_version": "1.0",
             "version": "2.6",
             "write_page_index": True,
+            "write_page_checksum": True,
             "store_decimal_as_integer": True,
             "store_schema": False,
         }
