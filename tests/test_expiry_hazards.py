@@ -38,8 +38,12 @@ from tests.tables import (
     compact,
     data_files_on_disk,
     ids_of,
+    landed,
     local,
     make_table,
+    request_on,
+    run,
+    write,
 )
 from tests.test_expiry import assert_clean, history, run_expiry
 
@@ -275,6 +279,25 @@ def test_a_dry_run_counts_statistics(lake: SqlCatalog) -> None:
     done = run_expiry(lake, retain_last=1)
     assert told.files_deleted == done.files_deleted == {"manifest_lists": 2, "other_files": 1}
     assert not path.exists()
+
+
+def test_a_file_that_comes_back_while_others_are_deleted_stays(lake: SqlCatalog) -> None:
+    """Somebody registers a file of an expired snapshot anew, just ahead of its deletion: it is spared."""
+    table = make_table(lake)
+    old = write(table, [1])
+    run(lake, request_on(table, [old]), table)
+    append(lake, [2])
+    compact(lake)
+    append(lake, [3])
+
+    def register() -> None:
+        run(lake, request_on(lake.load_table("db.t"), [old]), lake.load_table("db.t"))
+
+    with armed("before-delete", once(register)):
+        report = run_expiry(lake, retain_last=1)
+    assert report.files_deleted["data_files"] == 1
+    assert local(old.path).exists()
+    landed(lake, [1, 1, 2, 3])
 
 
 def test_an_expiry_of_refs_only_finishes_the_one_before(lake: SqlCatalog) -> None:
