@@ -21,7 +21,8 @@ from icesize.table.handle import TableHandle
 from icesize.table.ledger import entries
 from icesize.table.request import CommitRequest, Overtaken
 from icesize.table.restore import RESTORED_ID, restore
-from tests.machine import Killed, Rival, Rows, Water, killed_at, plain
+from tests.machine import Killed, Rows, Water, killed_at, plain
+from tests.machine_rivals import Rival
 from tests.rest_faults import Fault, Moment
 from tests.rest_server import MiniRest
 from tests.tables import FakeTime, append, compact, ids_of, landed, local, merged, request_on, run, two_files, write
