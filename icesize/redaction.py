@@ -30,7 +30,7 @@ _IN_TEXT = (
         re.compile(r"(?i)((?:x-(?:amz|goog)-(?:signature|credential|security-token)|[?&;]sig)=)[^&\s'\"<>]+"),
         rf"\1{HIDDEN}",
     ),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?i)\b(bearer\s+[\w.~+/=-]{6,}|basic\s+[\w.~+/=-]{16,})"), HIDDEN),
     # a property, a form field or an entry of a dictionary; not a folder of a partition: `/token=5/`
     (
         re.compile(
@@ -47,7 +47,8 @@ def remember_secrets(properties: Mapping[str, object]) -> None:
     """Credentials among the properties of a catalog or a FileIO: from now on no text of ours holds their values."""
     for secret in _secrets_in(properties):
         for spelt in (secret, quote(secret, safe=""), quote_plus(secret)):
-            if len(spelt) >= _SHORTEST_SECRET:
+            # moved to the end only when old ones are about to go: meanwhile another thread would not find it
+            if len(spelt) >= _SHORTEST_SECRET and (spelt not in _secrets or len(_secrets) > _MOST_SECRETS // 2):
                 _secrets.pop(spelt, None)
                 _secrets[spelt] = None
     for old in list(_secrets)[:-_MOST_SECRETS]:
@@ -61,6 +62,8 @@ def is_secret(key: str) -> bool:
 
 def _secrets_in(properties: Mapping[str, object]) -> Iterator[str]:
     for key, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from _secrets_in(value)
         if not isinstance(value, str):
             continue
         if is_secret(key):
@@ -109,6 +112,13 @@ def scrub(error: BaseException | None) -> BaseException | None:
 
 def _scrubbed(error: BaseException) -> bool:
     """Whether the text of this one could be redacted, or need not be."""
+    try:
+        return _rewritten(error)
+    except Exception:  # its text cannot be had (Py4J asks a JVM that may be gone), or not be changed
+        return False
+
+
+def _rewritten(error: BaseException) -> bool:
     error.args = tuple(redacted(arg) if isinstance(arg, str) else arg for arg in error.args)
     if notes := error.__dict__.get("__notes__"):
         notes[:] = [redacted(str(note)) for note in notes]
@@ -119,7 +129,10 @@ def _scrubbed(error: BaseException) -> bool:
 
 
 def _scrub_record(record: logging.LogRecord) -> bool:
-    record.msg, record.args = redacted(record.getMessage()), ()
+    try:
+        record.msg, record.args = redacted(record.getMessage()), ()
+    except Exception:  # an error here would end the program that only wanted to tell something
+        record.msg, record.args = redacted(str(record.msg)), ()
     if record.exc_info and scrub(record.exc_info[1]) is None:
         record.exc_info = None
     return True

@@ -17,10 +17,13 @@ def change(ago_ms: int, *partitions: PartitionKey) -> Change:
 
 
 def test_a_partition_is_restless_for_ten_minutes() -> None:
-    """One change makes it so; of several the first is remembered."""
+    """One change makes it so; of several that follow each other without a pause the first is remembered."""
     assert restless([change(QUIET_MS - 1, A), change(QUIET_MS, B)], NOW_MS) == {A: NOW_MS - QUIET_MS + 1}
-    changes = [change(0, A), change(QUIET_MS * 3, A, B)]
-    assert restless(changes, NOW_MS) == {A: NOW_MS - QUIET_MS * 3}
+    minute_ms = 60_000
+    often = [change(m * minute_ms, A) for m in (1, 9, 17, 25, 33)]
+    assert restless(often, NOW_MS) == {A: NOW_MS - 33 * minute_ms}
+    # what was hours ago, before a quiet time, is another story
+    assert restless([change(180 * minute_ms, A), change(minute_ms, A)], NOW_MS) == {A: NOW_MS - minute_ms}
 
 
 def test_patience_ends_and_a_merge_begins_it_anew() -> None:

@@ -11,7 +11,8 @@ import icesize
 from icesize.environment import Environment
 from icesize.planning.contention import PATIENCE_MS, QUIET_MS
 from icesize.planning.layout import PartitionKey
-from icesize.table.rivals import Rivals, other_compactors
+from icesize.table.ledger import LedgerEntry
+from icesize.table.rivals import Rivals, other_compactors, rolled_back
 from tests.tables import append, arrow, compact, landed, make_table, two_files
 
 A = PartitionKey(0, ("a",))
@@ -134,3 +135,36 @@ def test_what_cannot_be_read_is_no_change(lake: SqlCatalog) -> None:
     gone = at(table.metadata.snapshots[-1], newest_ms(table), manifest_list=f"{table.location()}/metadata/gone.avro")
     seen = table.metadata.model_copy(update={"snapshots": [gone]})
     assert Rivals().contested(seen, table.io, newest_ms(table)) == set()
+
+
+def test_an_hour_of_quiet_is_not_forgotten(lake: SqlCatalog) -> None:
+    """A partition that others change again after a long pause is protected again, whatever was known before."""
+    pairs(lake, 2)
+    table = changed(lake, 0)
+    first_ms = newest_ms(table)
+    rivals = Rivals()
+    assert waits(rivals, table) == {A}
+    hour_ms = 3_600_000
+    table = changed(lake, 2)
+    *older, newest = table.metadata.snapshots
+    again = table.metadata.model_copy(update={"snapshots": [*older, at(newest, first_ms + hour_ms)]})
+    assert rivals.contested(again, table.io, first_ms + hour_ms) == {A}
+
+
+def test_a_rollback_behind_a_batch_is_told(lake: SqlCatalog) -> None:
+    """A batch that the ledger has and main has not is named; not one that is older than all that is known of main."""
+    make_table(lake)
+    append(lake, [1])
+    table = append(lake, [2], batch=7)
+    entry = LedgerEntry("s", "q", 7)
+    batch = table.metadata.snapshots[-1]
+    assert rolled_back(table.metadata, entry) == ()
+    table.manage_snapshots().rollback_to_snapshot(table.metadata.snapshots[0].snapshot_id).commit()
+    rolled = lake.load_table("db.t").metadata
+    [told] = rolled_back(rolled, entry)
+    assert told.startswith(
+        f"batch 7 of stream 's' stays marked as committed, but its snapshot {batch.snapshot_id} is not"
+    )
+    newer = at(rolled.snapshots[0], batch.timestamp_ms + 1, parent_snapshot_id=None)
+    tagged = rolled.model_copy(update={"snapshots": [batch, newer], "current_snapshot_id": newer.snapshot_id})
+    assert rolled_back(tagged, entry) == ()

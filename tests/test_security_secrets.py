@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -107,7 +108,7 @@ def test_the_scanner_finds_what_was_planted() -> None:
         ("GET /t?a=1&X-Amz-Signature=5f0c77ab19&b=2", "GET /t?a=1&X-Amz-Signature=***&b=2"),
         ("GET /t?x-goog-credential=5f0c77ab19", "GET /t?x-goog-credential=***"),
         ("GET /t?sv=2024&sig=5f0c77ab19%3D failed", "GET /t?sv=2024&sig=*** failed"),
-        ("Authorization: Bearer 5f0c77ab19 was refused", "Authorization: Bearer *** was refused"),
+        ("Authorization: Bearer 5f0c77ab19 was refused", "Authorization: *** was refused"),
         ("{'s3.secret-access-key': '5f0c77ab19'}", "{'s3.secret-access-key': '***'}"),
         ('{"access_token":"5f0c77ab19"}', '{"access_token":"***"}'),
         ("AccountName=a;AccountKey=5f0c77ab19==;x", "AccountName=a;AccountKey=***;x"),
@@ -128,7 +129,7 @@ def test_what_looks_like_a_credential_is_hidden(text: str, left: str) -> None:
         "Expected ')', found token: x",
         "'max-small-files' (3) must be <= 'min-input-files' (2): nothing would be merged",
         "the principal needs TABLE_WRITE_DATA",
-        "a basic rule",
+        "basic authentication failed",
     ],
 )
 def test_ordinary_texts_stay(text: str) -> None:
@@ -447,7 +448,8 @@ def test_what_processes_get_to_reach_files_with() -> None:
     """Keys of each FileIO; not the catalog's address, token, headers, keys, database, or how it is asked."""
     storage = {
         "s3.endpoint": "e", "s3.access-key-id": "k", "gcs.oauth2.token": "g", "adls.sas-token.x": "a",
-        "hdfs.host": "h", "hf.token": "f", "client.region": "r", "py-io-impl": "p",
+        "hdfs.host": "h", "hf.token": "f", "client.region": "r",
+        "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
     }  # fmt: skip
     catalog = {
         **OF_CATALOG, "uri": "postgresql://u:p@h/d", "auth.manager": "x", "oauth2-server-uri": "o", "scope": "s",
@@ -460,11 +462,68 @@ def test_what_processes_get_to_reach_files_with() -> None:
     }  # fmt: skip
 
 
+def test_a_fileio_of_another_make_keeps_its_settings() -> None:
+    """Whatever it is called, as it may be needed; not what opens the catalog, and no secret that was not vended."""
+    given = {**OF_CATALOG, "py-io-impl": "mine.IO", "mine.endpoint": "e", "mine.secret": "s", "uri": "u"}
+    assert storage_properties(given) == {"py-io-impl": "mine.IO", "mine.endpoint": "e"}
+    assert storage_properties(given, {"mine.secret": "s"})["mine.secret"] == "s"
+
+
 def test_a_catalog_that_signs_for_storage_vends_a_token() -> None:
     """A remote signer needs an address and a token: that of the table, and never the catalog's own."""
     asked = {"s3.signer": "S3V4RestSigner", "uri": "https://c", "token": "own"}
     assert storage_properties(asked) == {"s3.signer": "S3V4RestSigner", "uri": "https://c"}
     assert storage_properties(asked, {"token": "vended"})["token"] == "vended"
+    headers = {"header.X-Realm": "r", "header.Authorization": "Bearer own"}
+    assert storage_properties(asked | headers) == storage_properties(asked) | {"header.X-Realm": "r"}
+
+
+class Mute(Exception):
+    """An error whose text cannot be had, as Py4J's when its JVM is gone."""
+
+    def __str__(self) -> str:
+        raise OSError("the JVM is gone")
+
+
+def test_an_error_without_a_text_hides_no_other(heard: Callable[[], str]) -> None:
+    """What is raised and logged because of it is told all the same."""
+
+    def fail() -> None:
+        try:
+            raise Mute
+        except Mute as error:
+            logging.getLogger("icesize").warning("lost: %s", error)
+            raise TableError(f"Cannot go on: {brief(error)}") from error
+
+    with pytest.raises(TableError, match="Cannot go on: Mute"):
+        fail()
+    assert "lost: %s" in heard()
+
+
+class Lazy(Exception):
+    """Its text is not made of its arguments."""
+
+    def __str__(self) -> str:
+        return everything()
+
+
+def test_what_a_report_says_of_an_error_is_redacted() -> None:
+    """Also where the error itself cannot be changed."""
+    remember_secrets(PLANTED)
+    assert_silent(brief(Lazy()))
+
+
+def test_credentials_may_be_nested() -> None:
+    """PyIceberg's `auth` is a dictionary of dictionaries."""
+    remember_secrets({"auth": {"type": "basic", "basic": {"username": "u", "password": "pw-5512-nested"}}})
+    assert redacted("with pw-5512-nested") == "with ***"
+
+
+def test_all_loggers_are_one() -> None:
+    """A logger of another name would pass by the filter."""
+    source = Path(catalogs.__file__).parent.parent
+    named = re.compile(r"getLogger\((?!\"icesize\"\))")
+    assert [path.name for path in source.rglob("*.py") if named.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("options", [["--json"], []])
@@ -511,10 +570,13 @@ def test_the_command_line_hides_what_a_library_says(mini: MiniRest, monkeypatch:
         ("http://127.0.0.1:8181", {"token": "tok-9f3b71c2d8e4"}, False),
         ("http://[::1]:8181", {"token": "tok-9f3b71c2d8e4"}, False),
         ("http://localhost:8181", {"token": "tok-9f3b71c2d8e4"}, False),
+        ("http://minio-and-rest:8181", {"s3.secret-access-key": "sec/3c6e+08d5b1f7"}, False),
+        ("http://catalog.example.de", {"auth": {"type": "basic"}}, True),
+        ("postgresql://u:p[ss@host/db", {"token": "tok-9f3b71c2d8e4"}, False),
     ],
 )
 def test_credentials_over_plain_http_are_warned_of_once(
-    lake: SqlCatalog, heard: Callable[[], str], uri: str, properties: dict[str, str], warned: bool
+    lake: SqlCatalog, heard: Callable[[], str], uri: str, properties: dict[str, Any], warned: bool
 ) -> None:
     """The host is named and the credential is not; this machine and catalogs without credentials need no warning."""
     lake.properties = {"uri": uri, **properties}

@@ -19,6 +19,7 @@ from icesize.errors import UnsupportedTable
 from icesize.parquet.options import ParquetOptions
 from icesize.parquet.storage import Storage
 from icesize.parquet.support import check_supported
+from icesize.redaction import is_secret
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ _FILE_IO_KEYS = ("py-io-impl", "buffer-size", "DEFAULT_SCHEME", "DEFAULT_NETLOC"
 """Properties that PyIceberg's FileIOs read (`pyiceberg.io`), and no others: a REST catalog gives each table's FileIO
 all of its own ones, with the token, the headers and the object that signs its requests."""
 _CATALOG_PREFIXES = ("token", "credential", "oauth2-", "auth", "header.", "rest.", "uri", "warehouse", "prefix")
+_PYICEBERGS = "pyiceberg.io."
 _CLIENT_KEYS = ("client.access-key-id", "client.secret-access-key", "client.session-token")
 
 
@@ -149,13 +151,19 @@ def storage_properties(
 
     Keys for S3 take the place of `client.*` ones, which may be those that sign requests to the catalog. A FileIO that
     has the catalog sign its requests (`s3.signer`) needs the catalog's address, and a token that was vended for the
-    table; the catalog's own token stays here. A FileIO of another make gets what was vended besides.
+    table; the catalog's own token stays here. A FileIO of another make gets what was vended besides, and all else that
+    neither opens the catalog nor is a secret.
     """
     kept = {k: v for k, v in properties.items() if k.startswith(_FILE_IO_PREFIXES) or k in _FILE_IO_KEYS}
-    if "s3.access-key-id" in kept:
+    if "s3.access-key-id" in kept and ("s3.session-token" in kept or "client.session-token" not in kept):
         kept = {k: v for k, v in kept.items() if k not in _CLIENT_KEYS}
     if "s3.signer" in kept:
         kept |= {k: source[k] for k, source in (("uri", properties), ("token", vended)) if k in source}
+        kept |= {k: v for k, v in properties.items() if k.startswith("header.") and not is_secret(k)}
+    if not kept.get("py-io-impl", _PYICEBERGS).startswith(_PYICEBERGS):
+        # what a FileIO of another make reads nobody knows; what opens the catalog stays here
+        own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(_CATALOG_PREFIXES))
+        kept |= {k: properties[k] for k in own if not is_secret(k)}
     return kept | {k: properties[k] for k in vended if not k.startswith(_CATALOG_PREFIXES) and k in properties}
 
 

@@ -6,6 +6,7 @@ change, and the statement fails after all its work. Nothing in the table tells o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ PATIENCE_MS = 20 * 60_000
 grow without end: of the statements of a job that runs one each minute that costs one in twenty at most."""
 
 
+SIGHT_MS = PATIENCE_MS + QUIET_MS
+"""Milliseconds after which a change makes no difference any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One commit, by its time, and the partitions whose files it changed."""
@@ -29,18 +34,29 @@ class Change:
 
 
 def restless(rivals: Iterable[Change], now_ms: int) -> dict[PartitionKey, int]:
-    """Partitions that others changed within `QUIET_MS`, each with the time of the first change that is known.
+    """Partitions that others changed within `QUIET_MS`, each with the time since when it has not been quiet.
 
     Times far from `now_ms` on either side are not recent: clocks differ, and some jump.
     """
-    first: dict[PartitionKey, int] = {}
-    recent: set[PartitionKey] = set()
+    times: dict[PartitionKey, list[int]] = defaultdict(list)
     for change in rivals:
-        if abs(now_ms - change.timestamp_ms) < QUIET_MS:
-            recent |= change.partitions
         for key in change.partitions:
-            first[key] = min(first.get(key, change.timestamp_ms), change.timestamp_ms)
-    return {key: first[key] for key in recent}
+            times[key].append(change.timestamp_ms)
+    began = {key: _began(known_ms, now_ms) for key, known_ms in times.items()}
+    return {key: time_ms for key, time_ms in began.items() if time_ms is not None}
+
+
+def _began(known_ms: list[int], now_ms: int) -> int | None:
+    """The first of the changes that follow each other within `QUIET_MS` up to now, None when it is quiet."""
+    recent = [time_ms for time_ms in known_ms if abs(now_ms - time_ms) < QUIET_MS]
+    if not recent:
+        return None
+    began = min(recent)
+    for time_ms in sorted((t for t in known_ms if t < began), reverse=True):
+        if began - time_ms >= QUIET_MS:
+            break
+        began = time_ms
+    return began
 
 
 def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -> dict[PartitionKey, int]:

@@ -148,9 +148,11 @@ def _notes(
     if not policy.merging:
         yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
     for outcome in outcomes:
-        held_back = sum(outcome.held_back.values())
+        # a contested partition is merged later, and reports count its files as they are
+        for_good = {reason: n for reason, n in outcome.held_back.items() if reason is not SkipReason.CONTESTED}
+        held_back = sum(for_good.values())
         if held_back > policy.max_small_files:
-            reasons = ", ".join(f"{reason.value} {count}" for reason, count in outcome.held_back.items())
+            reasons = ", ".join(f"{reason.value} {count}" for reason, count in for_good.items())
             yield (
                 f"{outcome.label or 'the table'}: {held_back} small files are held back ({reasons}), "
                 f"more than 'max-small-files' ({policy.max_small_files}): no merge of ours can lower their number"

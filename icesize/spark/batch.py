@@ -212,7 +212,7 @@ class _Batch:
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
             paths = [*(file.path for file in written.files), *results.paths()]
-            check_still_there(current.name, current.table.io, paths, self.watch)
+            check_still_there(handle, paths, self.watch)
         except BaseException:
             discard_all(runs)
             self._remove(written, settings)

@@ -145,9 +145,12 @@ def guard(catalog: Catalog) -> None:
     That is: the catalog has some and its address is `http://` with a host that is not this machine.
     """
     remember_secrets(catalog.properties)
-    address = urlsplit(str(catalog.properties.get("uri", "")))
-    has_some = address.password is not None or any(is_secret(key) for key in catalog.properties)
-    if address.scheme != "http" or not has_some or _is_loopback(address.hostname or ""):
+    uri = str(catalog.properties.get("uri", ""))
+    if not uri.startswith("http://"):
+        return
+    address = urlsplit(uri)
+    sent = (key for key in catalog.properties if key.startswith(_SENT) and (is_secret(key) or key == "auth"))
+    if (address.password is None and not any(sent)) or _is_loopback(address.hostname or ""):
         return
     told = (catalog.name, str(address.hostname))
     if told not in _told:
@@ -157,6 +160,8 @@ def guard(catalog: Catalog) -> None:
         )
 
 
+_SENT = ("token", "credential", "header.", "auth")
+"""Properties that go to the catalog with each request; keys of storage do not."""
 _told: set[tuple[str, str]] = set()
 
 

@@ -61,7 +61,7 @@ class Maintenance:
         with ExitStack() as stack:
             try:
                 failpoints.reach("files-written")
-                check_still_there(self.current.name, self.current.table.io, results.paths(), watch)
+                check_still_there(self.handle, results.paths(), watch)
                 stack.enter_context(self.turn)
             except BaseException:
                 for path in results.paths():

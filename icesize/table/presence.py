@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pyiceberg.io import FileIO
-
 from icesize.environment import Stopwatch
 from icesize.errors import RewriteFailed
+from icesize.table.handle import TableHandle
+from icesize.table.request import readable
 
 LONG_RUN_SECONDS = 12 * 3600
 """Half of the least age at which orphan cleanup, ours and Iceberg's, takes a file: what runs shorter need not look, and
@@ -16,7 +16,7 @@ a commit that looks has hours left for its attempts."""
 _THREADS = 16
 
 
-def check_still_there(table: str, io: FileIO, paths: Sequence[str], watch: Stopwatch) -> None:
+def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:
     """Looks for files written by a run that took long; `watch` is its clock.
 
     Raises RewriteFailed when one is gone: a commit that names it would make the table unreadable.
@@ -24,9 +24,12 @@ def check_still_there(table: str, io: FileIO, paths: Sequence[str], watch: Stopw
     watch.lap("check")
     if watch.seconds["total"] < LONG_RUN_SECONDS:
         return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        there = pool.map(lambda path: io.new_input(path).exists(), paths)
-        gone = [path for path, exists in zip(paths, there, strict=True) if not exists]
+    table = handle.name
+    with readable(table), ThreadPoolExecutor(_THREADS) as pool:
+        # the credentials that the files were written with have ended by now
+        io = handle.load().table.io
+        there = list(pool.map(lambda path: io.new_input(path).exists(), paths))
+    gone = [path for path, exists in zip(paths, there, strict=True) if not exists]
     if gone:
         hours = watch.seconds["total"] / 3600
         raise RewriteFailed(

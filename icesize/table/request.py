@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
-from icesize.redaction import scrub
+from icesize.redaction import redacted, scrub
 from icesize.table.ledger import LedgerEntry
 
 RUN_ID = "icesize.run-id"
@@ -170,17 +170,20 @@ def brief(error: BaseException) -> str:
     to become the cause of another or to be logged.
     """
     scrub(error)
-    text = str(error).strip().splitlines()
+    try:
+        text = redacted(str(error)).strip().splitlines()
+    except Exception:  # Py4J asks a JVM that may be gone
+        text = []
     told = f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
-    return told + missing_right(error)
+    return told + missing_right(error, told)
 
 
-def missing_right(error: BaseException) -> str:
+def missing_right(error: BaseException, told: str) -> str:
     """`, the right to <do what> there is missing` for a request that storage refused and named; otherwise empty.
 
     fsspec hides the request that boto3 names behind an error of its own.
     """
-    for text in (str(error), str(error.__cause__)):
+    for text in (told, str(error.__cause__)):
         operation = _OPERATION.search(text) if _DENIED.search(text) else None
         for start, right in _RIGHTS.items() if operation else ():
             if operation and operation[1].startswith(start):

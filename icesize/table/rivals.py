@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -31,33 +32,47 @@ _CHANGES_ROWS = (Operation.OVERWRITE, Operation.DELETE)
 
 @dataclass
 class Rivals:
-    """Looks at the newest snapshots again and again; losing it costs time and patience. Not for several threads."""
+    """Looks at the newest snapshots again and again; losing it costs time and patience."""
 
-    _reader: ChangeReader = field(default_factory=ChangeReader)
-    _since: dict[PartitionKey, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _known: dict[int, Change] = field(default_factory=dict, repr=False)
+    _since: dict[PartitionKey, int] = field(default_factory=dict, repr=False)
 
     def contested(self, metadata: TableMetadata, io: FileIO, now_ms: int) -> frozenset[PartitionKey]:
         """Partitions whose rows or files others keep changing, and that therefore must not be merged now.
 
         What cannot be read, mostly because its snapshot has just expired, counts as no change.
         """
-        history = _newest(metadata)
-        rivals = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
-        found = contention.restless(self._changes(metadata, io, rivals), now_ms)
-        since = {key: min(first_ms, self._since.get(key, first_ms)) for key, first_ms in found.items()}
-        merges = [s for s in history if _is_ours(s) and _removes_files(s)] if found else []
-        self._since = contention.waiting_since(since, self._changes(metadata, io, merges))
-        return contention.contested(self._since, now_ms)
+        with self._lock:
+            newest = _newest(metadata)
+            history = [s for s in newest if abs(now_ms - s.timestamp_ms) < contention.SIGHT_MS]
+            self._known = {s.snapshot_id: self._known[s.snapshot_id] for s in history if s.snapshot_id in self._known}
+            rivals = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
+            found = contention.restless(self._changes(metadata, io, rivals), now_ms)
+            edge_ms = newest[-1].timestamp_ms if newest else now_ms
+            since = {key: self._remembered(key, began_ms, edge_ms) for key, began_ms in found.items()}
+            merges = [s for s in history if _is_ours(s) and _removes_files(s)] if found else []
+            self._since = contention.waiting_since(since, self._changes(metadata, io, merges))
+            return contention.contested(self._since, now_ms)
+
+    def _remembered(self, key: PartitionKey, began_ms: int, edge_ms: int) -> int:
+        """Since when a partition has not been quiet: what is remembered counts where the snapshots tell of no pause."""
+        if began_ms - edge_ms >= contention.QUIET_MS:
+            return began_ms
+        return min(began_ms, self._since.get(key, began_ms))
 
     def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[Change]:
         for snapshot in snapshots:
-            try:
-                with readable(str(metadata.table_uuid)):
-                    touched = self._reader.touched(metadata, io, snapshot)
-            except TableError as error:
-                LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
-            else:
-                yield Change(snapshot.timestamp_ms, frozenset(touched))
+            known = self._known.get(snapshot.snapshot_id)
+            if known is None:
+                try:
+                    with readable(str(metadata.table_uuid)):
+                        touched = ChangeReader().touched(metadata, io, snapshot)
+                except TableError as error:
+                    LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
+                    continue
+                known = self._known[snapshot.snapshot_id] = Change(snapshot.timestamp_ms, frozenset(touched))
+            yield known
 
 
 def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
@@ -82,12 +97,20 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
     if value is None:
         return ()
     # the newest first: mostly it is among the last few
-    made = next((s.snapshot_id for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == value), None)
-    if made is None or any(s.snapshot_id == made for s in _ancestors(metadata)):
+    made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == value), None)
+    if made is None:
+        return ()
+    oldest = made
+    for oldest in _ancestors(metadata):
+        if oldest.snapshot_id == made.snapshot_id:
+            return ()
+    if made.timestamp_ms <= oldest.timestamp_ms:
+        # older than all that is known of main: what lay between has expired, and nobody can tell
         return ()
     return (
         f"batch {parse(value).batch_id} of stream '{entry.stream_id}' stays marked as committed, but its snapshot "
-        f"{made} is not in the history of 'main': the table was rolled back, its rows are gone and not replayed",
+        f"{made.snapshot_id} is not in the history of 'main': the table was rolled back, its rows are gone and are not "
+        "replayed",
     )
 
 

@@ -10,7 +10,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 
 from icesize.table.locations import split
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger("icesize")
 
 
 def incomplete_uploads(io: FileIO, location: str) -> int | None:
@@ -27,7 +27,7 @@ def incomplete_uploads(io: FileIO, location: str) -> int | None:
         filesystem = FsspecFileIO(io.properties).get_fs("s3")
         return _count(filesystem, bucket, path.strip("/") + "/")
     except Exception as error:  # s3fs is missing, the store has no such call, or the right to it is missing
-        log.debug("Cannot count unfinished uploads below %s: %s", location, type(error).__name__)
+        LOG.debug("Cannot count unfinished uploads below %s: %s", location, type(error).__name__)
         return None
 
 
