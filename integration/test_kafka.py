@@ -178,9 +178,8 @@ def stream(tmp_path: Path, servers: tuple[kafka.Broker, kafka.Client]) -> Iterat
     begun.close()
 
 
-@pytest.mark.parametrize(
-    ("point", "landed"), [("files-written", 1), pytest.param("after-swap", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "landed"), [("files-written", 1), ("after-swap", 2)])
 def test_a_killed_driver_goes_on_from_its_offsets(stream: Stream, point: str, landed: int) -> None:
     """SIGKILL in the second batch, more rows, a restart: the batch has the same offsets and is in the table once."""
     assert stream.run(f"{point}@2=kill") == KILLED

@@ -173,7 +173,7 @@ def test_a_slow_network_only_takes_longer(far_away: S3Story, network: Network, e
 @pytest.mark.parametrize(
     ("point", "lands"),
     [
-        pytest.param("files-written", False, id="before the commit"),
+        pytest.param("files-written", False, id="before the commit", marks=pytest.mark.slow),
         pytest.param("before-swap", True, id="in the commit", marks=pytest.mark.slow),
         pytest.param("after-swap", True, id="after the commit", marks=pytest.mark.slow),
     ],

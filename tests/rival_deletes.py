@@ -100,7 +100,7 @@ def _commit_deletes(
     with _DeleteManifestWriter(spec, table.schema(), table.io.new_output(manifest), snapshot_id, "deflate") as writer:
         entry: dict[str, Any] = {"status": ManifestEntryStatus.ADDED, "snapshot_id": snapshot_id, "data_file": file}
         writer.add_entry(ManifestEntry.from_args(**entry))
-    sequence_number = (head.sequence_number or 0) + 1
+    sequence_number = getattr(metadata, "last_sequence_number", 0) + 1
     location = f"{table.location()}/metadata/snap-{snapshot_id}-test.avro"
     with write_manifest_list(
         2, table.io.new_output(location), snapshot_id, head.snapshot_id, sequence_number, "deflate"

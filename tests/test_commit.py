@@ -538,10 +538,10 @@ def test_a_merge_that_cannot_be_staged_does_not_cost_the_rows() -> None:
 
 
 def test_an_append_that_cannot_be_staged_is_an_error() -> None:
-    """Storage that fails for the append too is raised as it is, with our files removed."""
+    """Storage that fails for the append too fails the commit, with our files removed."""
     catalog = FakeCatalog()
     catalog.stage_failures = [OSError("disk full"), OSError("disk full")]
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(TableError, match=r"manifests could not be written \(OSError: disk full\); nothing is visible"):
         run(catalog)
     assert not catalog.data & OURS
 

@@ -22,6 +22,7 @@ from pyiceberg.typedef import Identifier
 from pyspark import cloudpickle
 
 import icesize
+from icesize import redaction
 from icesize.cli import main
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, TableError
@@ -58,6 +59,12 @@ SIGNED = (
 """A presigned request, whose signature nobody has told us."""
 NEVER_TOLD = {"signature": "5f0c77ab19", "session": "Qz88fkT4w9Lx2", "password": "h4rdT0Guess", "dict": "uMb3rX77kqPz"}
 TEXT = f"cannot reach http://joe:h4rdT0Guess@10.0.0.1/x by {SIGNED} with {{'s3.secret-access-key': 'uMb3rX77kqPz'}}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: what other tests call secrets are words here."""
+    monkeypatch.setattr(redaction, "_secrets", {})
 
 
 @pytest.fixture

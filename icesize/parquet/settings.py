@@ -162,7 +162,8 @@ def storage_properties(
         kept |= {k: v for k, v in properties.items() if k.startswith("header.") and not is_secret(k)}
     if not kept.get("py-io-impl", _PYICEBERGS).startswith(_PYICEBERGS):
         # what a FileIO of another make reads nobody knows; what opens the catalog stays here
-        own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(_CATALOG_PREFIXES))
+        others = (*_CATALOG_PREFIXES, "icesize.")
+        own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(others))
         kept |= {k: properties[k] for k in own if not is_secret(k)}
     return kept | {k: properties[k] for k in vended if not k.startswith(_CATALOG_PREFIXES) and k in properties}
 

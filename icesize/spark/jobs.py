@@ -16,6 +16,7 @@ from icesize.parquet.absorb import NOTHING, Absorption, Written
 from icesize.parquet.merge import MergeOutcome, MergeTask
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.row_sizes import RowSize
+from icesize.redaction import scrub
 from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, read_answer
 
 SAMPLE_ROWS = 10_000
@@ -58,7 +59,7 @@ def fetch(df: DataFrame) -> pa.Table:
             return df.toArrow()
         return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
     except PySparkException as error:
-        raise _translated(error, "fetch rows") from error
+        raise _translated(error, "fetch rows") from scrub(error)
 
 
 def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
@@ -106,10 +107,10 @@ def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
     try:
         return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
     except PySparkException as error:
-        raise _translated(error, what) from error
+        raise _translated(error, what) from scrub(error)
     except Exception as error:
         if type(error).__name__ == "Py4JJavaError":
-            raise _translated(error, what) from error
+            raise _translated(error, what) from scrub(error)
         raise
 
 

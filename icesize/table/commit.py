@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Generic
 
+from icesize.errors import IcesizeError, TableError
 from icesize.planning.layout import PartitionKey
 from icesize.table.attempts import Attempts, Timing
 from icesize.table.ledger import is_done
@@ -154,7 +155,10 @@ class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, Staged
             staged = self.committer.stage(loaded, self.request)
         except Exception as error:
             if not self.request.appended or not self.request.merged:
-                raise
+                if self.unknown or isinstance(error, IcesizeError):
+                    raise
+                why = f"Cannot commit to '{loaded.name}': manifests could not be written ({brief(error)})"
+                raise TableError(f"{why}; nothing is visible", table=loaded.name) from error
             self._drop(self.request.merged, f"its manifests could not be written ({brief(error)})")
             return None
         self.stage_seconds = self.timing.clock() - began

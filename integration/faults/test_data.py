@@ -167,6 +167,7 @@ def test_disk_full_for_merges(story: Story, placement: str) -> None:
     story.expect(*rows)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_disk_full_for_the_commit(story: Story) -> None:
     """Where the disk is full when the batch is committed nothing is visible, and the same batch lands once when there

@@ -75,6 +75,7 @@ def test_a_speculative_twin(story: Story, monkeypatch: pytest.MonkeyPatch) -> No
     story.expect(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7)
 def test_tasks_that_fail_after_writing(story: Story) -> None:
     """A task that raises or dies with finished files is run again by Spark: rows are exact, and only files of the try
