@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import icesize
 from integration.jars import kafka_source_jars
 from tests.spark.child import POLICY, session
+from tests.spark.tools import lake_catalog
 
 MAX_OFFSETS = 100
 """Offsets of one batch, over all partitions."""
@@ -53,7 +53,7 @@ def stream(folder: Path, table: icesize.SizedTable, spark: SparkSession, address
 
 def main(folder: Path, address: str, topic: str, until: str) -> None:
     """Streams with small batches and small files."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+    catalog = lake_catalog(folder)
     jars = ",".join(str(jar) for jar in kafka_source_jars())
     spark = session("local[2]", **FRUGAL | {"spark.jars": jars})
     table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY)

@@ -18,14 +18,13 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.footprint import Processes
 from icesize.spark.sink import Sink
 from integration.kafka_child import FRUGAL
 from tests.spark.child import session
-from tests.spark.tools import Lake, events
+from tests.spark.tools import Lake, events, lake_catalog
 
 ROOT = Path(__file__).parents[1]
 
@@ -126,7 +125,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {"batches": batches, "large"
 
 def main(folder: Path, action: str, options: dict[str, Any]) -> None:
     """Runs one action to its end."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+    catalog = lake_catalog(folder)
     print(json.dumps(ACTIONS[action](Lake(catalog, folder), **options)))
 
 

@@ -15,7 +15,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
@@ -26,7 +25,7 @@ from integration import kafka
 from integration.kafka import Sent
 from integration.kafka_child import MAX_OFFSETS
 from integration.servers import tail
-from tests.spark.tools import Lake, rows_of
+from tests.spark.tools import Lake, lake_catalog, rows_of
 from tests.tables import check
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +70,7 @@ class Stream(Lake):
     """A topic of its own, the table that it is streamed into, and all that was sent."""
 
     def __init__(self, folder: Path, broker: kafka.Broker, client: kafka.Client) -> None:
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+        catalog = lake_catalog(folder)
         super().__init__(catalog, folder)
         catalog.create_namespace("db")
         self.create(schema=SCHEMA)

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
@@ -37,7 +36,7 @@ from integration.long_child import (
     text_of,
 )
 from integration.tools import local_path, spark_rows
-from tests.spark.tools import TARGET_BYTES, Lake, events, rows_of
+from tests.spark.tools import TARGET_BYTES, Lake, events, lake_catalog, rows_of
 from tests.tables import check
 
 K = 3
@@ -71,7 +70,7 @@ SAMPLED = 101
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Lake]:
     """A catalog of this test alone in one SQLite file, which child processes open as well."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/lake")
+    catalog = lake_catalog(tmp_path)
     catalog.create_namespace("db")
     yield Lake(catalog, tmp_path)
     catalog.close()

@@ -20,7 +20,6 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize import failpoints
@@ -31,7 +30,7 @@ from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
-from icesize.table.request import LEDGER, CommitOutcome, CommitRequest
+from icesize.table.request import CommitOutcome, CommitRequest
 from tests.rest_server import MiniRest
 from tests.tables import LIMIT, FakeTime, arrow, check, local, make_table, referenced_metadata, run, small_files
 
@@ -243,7 +242,6 @@ class Water:
         for path in frozenset().union(*self._files.values()):
             assert local(path).is_file(), f"a snapshot needs {path}"
         check(table)
-        check_batches(metadata)
         now = {name: ref.snapshot_id for name, ref in metadata.refs.items() if name in self.refs}
         assert now == self.refs, "a branch or tag of somebody else was moved or removed"
         assert self._digest_beside() == self._beside, "something outside of the table was touched"
@@ -289,12 +287,3 @@ def plain(rows: Rows) -> Counter[Row]:
     for (_, row), count in rows.items():
         found[row] += count
     return found
-
-
-def check_batches(metadata: TableMetadata) -> None:
-    """At most one snapshot that brings rows for each batch."""
-    facts = [
-        s.summary for s in metadata.snapshots if s.summary is not None and LEDGER in s.summary.additional_properties
-    ]
-    batches = [f.additional_properties[LEDGER] for f in facts if f.operation != Operation.REPLACE]
-    assert len(batches) == len(set(batches)), "a batch was committed twice"

@@ -16,6 +16,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
@@ -31,7 +32,7 @@ from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
-from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.request import LEDGER, CommitOutcome, CommitRequest, MergedGroup
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "ts", TimestampType())
@@ -228,12 +229,17 @@ def check(table: Table) -> None:
     times = [entry.timestamp_ms for entry in table.metadata.snapshot_log]
     assert times == sorted(times)
     assert table.metadata.last_updated_ms >= (times[-1] if times else 0)
+    check_batches(table.metadata)
+
+
+def check_batches(metadata: TableMetadata) -> None:
+    """Each batch has at most one snapshot that brings its rows, and one that merges."""
     batches = [
-        s.summary.additional_properties["icesize.ledger"]
-        for s in table.metadata.snapshots
-        if s.summary and s.summary.operation == Operation.APPEND and "icesize.ledger" in s.summary.additional_properties
+        (s.summary.additional_properties[LEDGER], s.summary.operation == Operation.REPLACE)
+        for s in metadata.snapshots
+        if s.summary and LEDGER in s.summary.additional_properties
     ]
-    assert len(batches) == len(set(batches)), "a batch was appended twice"
+    assert len(batches) == len(set(batches)), "a batch was committed twice"
 
 
 def expire(table: Table, *, keep: int = 1) -> None:

@@ -19,8 +19,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pyiceberg.catalog.sql import SqlCatalog
-
 import icesize
 from icesize import failpoints
 from icesize.report import Report
@@ -28,7 +26,7 @@ from icesize.sized_table import SizedTable
 from icesize.table import orphans, sweeping
 from tests.spark.child import POLICY, session
 from tests.spark.test_stream import run
-from tests.spark.tools import Lake
+from tests.spark.tools import Lake, lake_catalog
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
@@ -114,7 +112,7 @@ def maintain(lake: Lake, job: str) -> None:
 
 def main(folder: Path, action: str) -> None:
     """Runs one action to its end."""
-    lake = Lake(SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake"), folder)
+    lake = Lake(lake_catalog(folder), folder)
     maintain(lake, action) if action in JOBS else stream(lake, action)
 
 

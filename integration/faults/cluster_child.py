@@ -25,7 +25,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 import icesize
@@ -34,7 +33,7 @@ from icesize.errors import IcesizeError
 from icesize.report import Report
 from icesize.spark import merges
 from tests.spark.child import POLICY, session
-from tests.spark.tools import SCHEMA, Lake
+from tests.spark.tools import SCHEMA, Lake, lake_catalog
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
@@ -102,7 +101,7 @@ def run(folder: Path, master: str, settings: dict[str, Any], reports: list[Repor
     """All batches through one sink."""
     if settings.get("merges_in_spark"):
         merges.DRIVER_MERGE_BYTES = -1
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+    catalog = lake_catalog(folder)
     spark = session(master, **{"spark.local.dir": f"{folder}/local"}, **settings.get("spark", {}))
     table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY | settings.get("policy", {}))
     sink = table.sink("s", listener=reports.append, **settings.get("sink", {}))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from integration.faults.story import Story
 from tests.rest_server import MiniRest
+from tests.spark.tools import lake_catalog
 
 
 @pytest.hookimpl(wrapper=True)
@@ -27,7 +27,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 @pytest.fixture
 def story(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
     """A table in a SQLite catalog (`lake.db` in the test's folder), which child processes can open as well."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/lake")
+    catalog = lake_catalog(tmp_path)
     catalog.create_namespace("db")
     begun = Story(catalog, tmp_path, spark=spark)
     begun.begin()

@@ -20,6 +20,7 @@ from icesize.table.orphans import OrphanReport
 from integration.faults.child import run_child
 from integration.faults.story import LONG_AGO_S, Story
 from tests.spark.tools import events, rows_of
+from tests.tables import data_files_on_disk, local
 
 KILLED = -signal.SIGKILL
 BATCHES = 5
@@ -41,7 +42,7 @@ def age(path: Path) -> None:
 
 def data_files(story: Story) -> list[Path]:
     """Data files below the table, referenced or not."""
-    return sorted(Path(story.table().location().removeprefix("file://")).rglob("*.parquet"))
+    return sorted(local(path) for path in data_files_on_disk(story.table()))
 
 
 @pytest.mark.fault(35)

@@ -10,20 +10,18 @@ import sys
 import threading
 from pathlib import Path
 
-from pyiceberg.catalog.sql import SqlCatalog
-
 import icesize
 from icesize import failpoints
 from icesize.spark import runtime
 from tests.spark.child import POLICY, session
-from tests.spark.tools import events
+from tests.spark.tools import events, lake_catalog
 
 WAIT_S = 60
 
 
 def main(folder: Path, end: str) -> None:
     """Four batches into one partition, the fourth of which makes a merge due."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+    catalog = lake_catalog(folder)
     spark = session("local[1]")
     sink = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY).sink("s", merge="async")
     background = runtime.state_of(sink.source, "s").background

@@ -9,12 +9,11 @@ import os
 import sys
 from pathlib import Path
 
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import icesize
 from icesize.errors import IcesizeError
-from tests.spark.tools import events
+from tests.spark.tools import events, lake_catalog
 
 POLICY = {"target-file-size-bytes": 1_000_000, "max-small-files": 3}
 
@@ -40,7 +39,7 @@ def batches(table: icesize.SizedTable, spark: SparkSession) -> None:
 
 def main(folder: Path, master: str) -> int:
     """Runs the batches; 1 when icesize refused."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+    catalog = lake_catalog(folder)
     settings = {"spark.executorEnv.PYTHONPATH": os.environ.get("EXECUTORS_PYTHONPATH", "")}
     spark = session(master, **settings)
     table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY)

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icesize.spark import small
-from tests.spark.tools import Lake, Make, counted, uncounted
+from tests.spark.tools import Lake, Make, counted, lake_catalog, uncounted
 
 _JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
 
@@ -85,7 +84,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
     """An empty SQLite catalog with the namespace `db`, and a warehouse, both of this test alone."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}/lake")
+    catalog = lake_catalog(tmp_path)
     catalog.create_namespace("db")
     yield Lake(catalog, tmp_path)
     catalog.close()

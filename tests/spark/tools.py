@@ -39,6 +39,11 @@ Rows = list[tuple[Any, ...]]
 Make = Callable[[SparkSession, pa.Table], DataFrame]
 
 
+def lake_catalog(folder: Path) -> SqlCatalog:
+    """The catalog `lake` of a folder, in the file `lake.db`; other processes open the same."""
+    return SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+
+
 @dataclass
 class Lake:
     """A catalog, the folder it lives in, and short ways to make and read tables."""
