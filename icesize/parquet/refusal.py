@@ -1,0 +1,71 @@
+"""Why bytes of a file are not copied but decoded, one code per reason."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Refusal(str, Enum):
+    """Codes that reports count. Whatever is refused is decoded; only a file that cannot be decoded either is an error.
+
+    The first ones are about the table, then come a file's footer, files that do not belong together, pages, and
+    copying that would not pay.
+    """
+
+    COPYING_OFF = "copying-off"
+    """The policy says so: `merge-by-copying` is false."""
+    SORTED = "sorted"
+    """The table has a sort order, which only decoded rows can be brought into."""
+    BLOOM_FILTER = "bloom-filter"
+    """The table asks for bloom filters that the copy would not have."""
+    CODEC = "codec"
+    """The table asks for another compression than the file has."""
+    SCHEMA_EVOLVED = "schema-evolved"
+    """Columns or types of the file are not those of the table's current schema."""
+
+    NOT_PARQUET = "not-parquet"
+    CORRUPT_FOOTER = "corrupt-footer"
+    ENCRYPTED = "encrypted"
+    UNKNOWN_FIELD = "unknown-field"
+    """A field this version does not know stands where offsets are kept: it may be one."""
+    EXTERNAL_FILE = "external-file"
+    """Column chunks lie in another file."""
+    INDEX_PAGE = "index-page"
+    INT96 = "int96"
+    ROW_LINEAGE = "row-lineage"
+    """Columns of format v3 that number rows."""
+    CREATED_BY = "created-by"
+    """A writer, or a version of one, whose statistics readers may not trust."""
+    LEGACY_VALUES = "legacy-values"
+    """Metadata say that dates or timestamps follow an old calendar, or that the file holds deletes."""
+
+    SCHEMA_DIFFERS = "schema-differs"
+    """Parquet schemas differ, often in whether a column is required."""
+    COLUMN_ORDERS = "column-orders"
+    ROW_GROUPS = "row-groups"
+    """One file would have too many of them."""
+    UNEVEN = "uneven"
+    """Row groups are too coarse for outputs of about equal size."""
+
+    PAGES = "pages"
+    """Page headers do not add up to their column chunk."""
+    CHECKSUM = "checksum"
+    """A page is not what its checksum says."""
+    DICTIONARY_ORDER = "dictionary-order"
+    """A page coded by a dictionary would follow one of another encoding; Spark would read wrong values."""
+    ENCODING = "encoding"
+    """Pages that some readers refuse."""
+    SHORT_READ = "short-read"
+
+    TINY = "tiny"
+    """Chunks or pages so small that copying costs more than decoding."""
+    DICTIONARIES = "dictionaries"
+    """Too many columns have a dictionary of their own in each file."""
+
+
+class CopyRefused(Exception):
+    """These bytes are not copied; `code` says why. Nothing of what was begun may be used."""
+
+    def __init__(self, code: Refusal, detail: str = "") -> None:
+        super().__init__(f"{code.value}: {detail}" if detail else code.value)
+        self.code = code

@@ -1,0 +1,114 @@
+"""Where bytes of older files are read from: a file on this machine, or bytes in memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+from icesize.parquet.refusal import CopyRefused, Refusal
+
+JOIN_GAP_BYTES = 64 * 2**10
+"""Ranges that lie nearer to each other than this are read at once."""
+MOST_JOINED_BYTES = 64 * 2**20
+
+
+class Source(Protocol):
+    """A whole file of `size_bytes`, read at any place; raises `CopyRefused` where it ends too early."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, at: int, size_bytes: int) -> bytes: ...
+
+    def read_into(self, at: int, target: memoryview) -> None: ...
+
+    def stream(self) -> Any:
+        """What pyarrow reads it through; the caller closes it."""
+
+
+class BytesSource:
+    """A file in memory."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = memoryview(data)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        found = bytes(self._data[at : at + size_bytes])
+        _check(len(found), size_bytes, "memory")
+        return found
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        found = self._data[at : at + len(target)]
+        _check(len(found), len(target), "memory")
+        target[:] = found
+
+    def stream(self) -> Any:
+        import pyarrow as pa
+
+        return pa.BufferReader(self._data)
+
+
+class LocalSource:
+    """A file on a local disk. It is opened for each read: a merge may have thousands, a process may not."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._size_bytes = os.path.getsize(path)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        target = bytearray(size_bytes)
+        self.read_into(at, memoryview(target))
+        return bytes(target)
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        file, got = os.open(self._path, os.O_RDONLY), 0
+        try:
+            while got < len(target):
+                count = os.preadv(file, [target[got:]], at + got)
+                _check(count, 1, self._path)
+                got += count
+        finally:
+            os.close(file)
+
+    def stream(self) -> Any:
+        import pyarrow as pa
+
+        return pa.OSFile(self._path, "rb")
+
+
+def _check(got: int, wanted: int, what: str) -> None:
+    if got < wanted:
+        raise CopyRefused(Refusal.SHORT_READ, f"{what} ended early")
+
+
+def read_ranges(source: Source, ranges: set[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+    """The bytes of each (offset, length), near ones read together."""
+    found: dict[tuple[int, int], bytes] = {}
+    waiting: list[tuple[int, int]] = []
+    low = high = 0
+    for at, size_bytes in sorted(ranges):
+        if waiting and (at > high + JOIN_GAP_BYTES or at + size_bytes - low > MOST_JOINED_BYTES):
+            _read_joined(source, low, high, waiting, found)
+            waiting = []
+        low = at if not waiting else low
+        high = max(high if waiting else 0, at + size_bytes)
+        waiting.append((at, size_bytes))
+    if waiting:
+        _read_joined(source, low, high, waiting, found)
+    return found
+
+
+def _read_joined(
+    source: Source, low: int, high: int, ranges: list[tuple[int, int]], found: dict[tuple[int, int], bytes]
+) -> None:
+    data = source.read(low, high - low)
+    for at, size_bytes in ranges:
+        found[at, size_bytes] = data[at - low : at - low + size_bytes]
