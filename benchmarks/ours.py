@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from benchmarks.generate import batch_files
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
+from icesize.spark.merges import runs_in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _MOST_FURTHER = 10
 """Batches after the load that wait for k at most."""
+_COPY_WAYS = 2
+"""Whole row groups, and single pages."""
 
 
 def stream(
@@ -46,7 +49,7 @@ def stream(
     partition: str,
     streaming: bool,
     *,
-    policy: Mapping[str, int],
+    policy: Mapping[str, int | bool],
     sink: Mapping[str, Any],
     every_seconds: float = 0.0,
 ) -> dict[str, Any]:
@@ -62,7 +65,11 @@ def stream(
 
 
 def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
-    """Compact the table in `warehouse` in a warm session."""
+    """Compact the table in `warehouse` with a warm session and warm workers; `c.db.warm` has been compacted before.
+
+    Returns `seconds`, `phases`, `bytes` by how they were moved and the same of the `warm_up`, `before` and `after`,
+    groups in a `second_plan` and the `rows`.
+    """
     return run_child("benchmarks.ours", "compact", str(warehouse), "--target-bytes", str(target_bytes))
 
 
@@ -108,7 +115,7 @@ def _until_k(batch: DataFrame, table: SizedTable, sink: Sink, seconds: list[floa
 def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float], most: list[int]) -> dict[str, Any]:
     inspection = table.inspect()
     batches = [r for r in reports if r.batch_id is not None][: len(seconds)]
-    ingested = sum(r.bytes_ingested for r in reports)
+    sizes = moved(reports)
     phases: Counter[str] = Counter()
     for report in batches:
         phases.update(report.seconds)
@@ -117,8 +124,10 @@ def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float
         "seconds": [round(s, 3) for s in seconds],
         "files": inspection.files,
         "live_bytes": inspection.size_bytes,
-        "written_bytes": sum(r.bytes_written for r in reports),
-        "write_amplification": round(sum(r.bytes_written for r in reports) / ingested, 3),
+        "bytes": sizes,
+        "decoded_because": _reasons(reports),
+        "written_bytes": sizes["bytes_written"],
+        "write_amplification": round(sizes["bytes_written"] / sizes["bytes_ingested"], 3),
         "small_files_max": most,
         "dropped_merges": sum(bool(r.conflicts) or "deadline" in " ".join(r.notes) for r in reports),
         "operations": sorted({o for r in reports for o in r.operations}),
@@ -129,28 +138,28 @@ def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float
     }
 
 
-def _layout(table: SizedTable) -> Any:
+def layout(table: SizedTable) -> Any:
+    """The table as it is now, and its files as the planner sees them."""
     current = table._handle.load()
     return current, table._handle.reader(current.policy).read(current.table.metadata, current.table.io)
 
 
 def _partition_files(table: SizedTable) -> dict[PartitionKey, int]:
-    return {key: facts.files for key, facts in _layout(table)[1].partitions.items()}
+    return {key: facts.files for key, facts in layout(table)[1].partitions.items()}
 
 
 def _cold_above_minimum(table: SizedTable) -> int:
     """Cold partitions that could still become fewer files."""
-    current, layout = _layout(table)
+    current, files = layout(table)
     due = {group.partition for group in table.plan().groups}
-    cold = {k for k, p in layout.partitions.items() if p.commits_since_append >= current.policy.cold_after_commits}
+    cold = {k for k, p in files.partitions.items() if p.commits_since_append >= current.policy.cold_after_commits}
     return len(due & cold)
 
 
 def _compact(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(args.warehouse)
     policy = {"target-file-size-bytes": args.target_bytes}
-    peers.make_warm_table(spark)
-    icesize.open(spark, peers.WARM_TABLE, policy=policy).compact()
+    warm_up = _warm_up(icesize.open(spark, peers.WARM_TABLE, policy=policy))
     table = icesize.open(spark, peers.TABLE, policy=policy)
     before = table.inspect()
     began = time.perf_counter()
@@ -160,11 +169,38 @@ def _compact(args: argparse.Namespace) -> dict[str, Any]:
         "engine": "icesize compact",
         "seconds": round(seconds, 3),
         "phases": report.seconds,
+        "bytes": moved([report]),
+        "decoded_because": report.decoded_because,
+        "warm_up": moved([warm_up]),
         "before": {"files": before.files, "bytes": before.size_bytes},
         "after": {"files": table.inspect().files},
         "second_plan_groups": len(table.plan().groups),
         "rows": spark.table(peers.TABLE).count(),
     }
+
+
+def _warm_up(table: SizedTable) -> Report:
+    """Every way to merge once, in every worker: the table has groups for Spark tasks and for the driver."""
+    in_spark = [runs_in_spark(group.size_bytes) for group in table.plan().groups]
+    if sum(in_spark) < 2 * _COPY_WAYS or all(in_spark):
+        raise RuntimeError(f"Cannot warm up: {sum(in_spark)} of {len(in_spark)} groups are merged in Spark tasks")
+    return table.compact()
+
+
+def moved(reports: Sequence[Report]) -> dict[str, int]:
+    """Bytes that were ingested, and that merges decoded, copied and wrote, and the number of pages copied."""
+    sizes: Counter[str] = Counter()
+    for report in reports:
+        sizes.update({k: v or 0 for k, v in report.to_dict().items() if k.startswith(("bytes_", "pages_"))})
+    return dict(sizes)
+
+
+def _reasons(reports: Sequence[Report]) -> dict[str, int]:
+    """Files that were decoded, by the reason why they were not copied."""
+    reasons: Counter[str] = Counter()
+    for report in reports:
+        reasons.update(report.decoded_because)
+    return dict(reasons)
 
 
 def _plan(args: argparse.Namespace) -> dict[str, Any]:

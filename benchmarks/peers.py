@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,7 +44,9 @@ _PARTITIONING = {
     "id": f"PARTITIONED BY (bucket({ID_BUCKETS}, id))",
     "hour_status": "PARTITIONED BY (hour, status)",
 }
-_WARM_UP_ROWS = 500_000
+_WARM_FILES = ((0, 2, 8, 40_000), (2, 2, 3, 120_000), (4, 4, 5, 500))
+"""First partition, partitions, files in each, rows per file. Files whose pages can be copied and files whose row groups
+can, in groups so large that Spark tasks merge them, two of each as there are two workers; and tiny ones."""
 _STATUSES = ("new", "paid", "sent", "done", "void")
 _SMALL_FILE_COLUMNS = (
     "id bigint, p int, user_id bigint, event_time timestamp, amount double, status string, payload string"
@@ -75,7 +77,8 @@ def iceberg_small_files(
 ) -> dict[str, Any]:
     """Make a table of `partitions` x `files_per_partition` small files; return its `files` and `live_bytes`.
 
-    The warehouse is emptied first. The same arguments give the same rows. Raises `RuntimeError` when the child fails.
+    The warehouse is emptied first. The same arguments give the same rows. Beside it stands `c.db.warm`, to be compacted
+    before the clock starts. Raises `RuntimeError` when the child fails.
     """
     arguments = ["--partitions", str(partitions), "--files", str(files_per_partition), "--rows", str(rows_per_file)]
     return _in_child("small-files", str(warehouse), *arguments, "--target-bytes", str(target_bytes))
@@ -84,7 +87,7 @@ def iceberg_small_files(
 def rewrite_data_files(warehouse: Path, target_bytes: int) -> dict[str, Any]:
     """Compact the table in `warehouse` with Iceberg's procedure, two groups at a time, in a warm session.
 
-    Warm: the session has copied and compacted 500,000 of the rows before the clock starts. Returns `seconds`, `before`
+    Warm: the session has compacted `c.db.warm`, 1.4 million rows, before the clock starts. Returns `seconds`, `before`
     and `after` (files, bytes, rows) and the procedure's `result`. Raises `RuntimeError` when the child fails.
     """
     return _in_child("rewrite", str(warehouse), "--target-bytes", str(target_bytes))
@@ -98,8 +101,8 @@ def catalog(warehouse: Path) -> SqlCatalog:
     return SqlCatalog("c", uri=f"sqlite:///{root}/cat.db", warehouse=f"file://{root}/wh")
 
 
-def session(warehouse: Path) -> SparkSession:
-    """Spark `local[2]` with Iceberg's runtime and the catalog `c` in `warehouse`; for a process without Spark yet."""
+def session(warehouse: Path, cores: int = 2) -> SparkSession:
+    """Spark `local[cores]` with Iceberg's runtime and catalog `c` in `warehouse`; for a process without Spark yet."""
     from pyspark.sql import SparkSession
 
     root = warehouse.resolve()
@@ -120,7 +123,7 @@ def session(warehouse: Path) -> SparkSession:
         "spark.sql.catalog.c.warehouse": f"file://{root}/wh",
         "spark.sql.catalog.c.jdbc.schema-version": "V1",
     }
-    builder = SparkSession.builder.master("local[2]").appName("icesize benchmark peer")
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("icesize benchmark peer")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -134,7 +137,7 @@ def create_stream_table(
     """Create `c.db.t` with the columns of the batches in `data`."""
     fields = spark.read.parquet(str(batch_files(data)[0])).schema
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
-    _create(spark, columns, _PARTITIONING[partition], distribution, target_bytes)
+    _create(spark, TABLE, columns, _PARTITIONING[partition], distribution, target_bytes)
 
 
 def _stream(args: argparse.Namespace) -> dict[str, Any]:
@@ -147,12 +150,12 @@ def _stream(args: argparse.Namespace) -> dict[str, Any]:
     written = sum(int(summary.get("added-files-size", 0)) for summary in summaries)
     grouping = "GROUP BY partition" if args.partition != "none" else ""
     counts = [row.n for row in spark.sql(f"SELECT count(*) n FROM {TABLE}.files {grouping}").collect()]
-    state = _state(spark)
-    return state | {
+    now = state(spark)
+    return now | {
         "engine": f"iceberg append, distribution {args.distribution}",
         "seconds": [round(value, 3) for value in seconds],
         "written_bytes": written,
-        "write_amplification": round(written / state["live_bytes"], 3),
+        "write_amplification": round(written / now["live_bytes"], 3),
         "files_per_partition_max": max(counts),
         "files_per_partition_mean": round(sum(counts) / len(counts), 2),
     }
@@ -166,10 +169,20 @@ def _append(batch: DataFrame, number: int, distribution: Distribution) -> None:
 
 def _small_files(args: argparse.Namespace) -> dict[str, Any]:
     spark = session(emptied(args.warehouse))
-    _create(spark, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", args.target_bytes)
-    # Each task writes one file into every partition.
-    _random_rows(spark, args.partitions, args.files, args.rows).writeTo(TABLE).append()
-    return {"engine": "iceberg append, distribution none"} | _state(spark)
+    create_small_files(spark, TABLE, [(0, args.partitions, args.files, args.rows)], args.target_bytes)
+    create_small_files(spark, WARM_TABLE, _WARM_FILES, args.target_bytes)
+    return {"engine": "iceberg append, distribution none"} | state(spark)
+
+
+def create_small_files(
+    spark: SparkSession, table: str, parts: Sequence[tuple[int, int, int, int]], target_bytes: int
+) -> None:
+    """Create a table partitioned by `p`; a part is its first `p`, its partitions, files in each and rows per file."""
+    _create(spark, table, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", target_bytes)
+    for first, partitions, files, rows in parts:
+        some = _random_rows(spark, partitions, files, rows)
+        # each task writes one file into every partition
+        some.withColumn("p", some["p"] + first).writeTo(table).append()
 
 
 def _random_rows(spark: SparkSession, partitions: int, files: int, rows: int) -> DataFrame:
@@ -191,32 +204,22 @@ def _random_rows(spark: SparkSession, partitions: int, files: int, rows: int) ->
 
 def _rewrite(args: argparse.Namespace) -> dict[str, Any]:
     spark = session(args.warehouse)
-    before = _state(spark)
-    _warm_up(spark, args.target_bytes)
+    before = state(spark)
+    # the JVM compiles what it will run, as in a maintenance session that has been up for a while
+    call_rewrite(spark, "db.warm", args.target_bytes)
     results: list[dict[str, Any]] = []
-    seconds = _timed(lambda: results.append(_call_rewrite(spark, "db.t", args.target_bytes)))
+    seconds = timed(lambda: results.append(call_rewrite(spark, "db.t", args.target_bytes)))
     return {
         "engine": "iceberg rewrite_data_files",
         "seconds": round(seconds, 3),
         "before": before,
-        "after": _state(spark),
+        "after": state(spark),
         "result": results[0],
     }
 
 
-def _warm_up(spark: SparkSession, target_bytes: int) -> None:
-    """Let the JVM compile what it will run, as in a maintenance session that has been up for a while."""
-    make_warm_table(spark)
-    _call_rewrite(spark, "db.warm", target_bytes)
-
-
-def make_warm_table(spark: SparkSession) -> None:
-    """Copy some rows into another table of small files, to be compacted before the clock starts."""
-    some = spark.table(TABLE).limit(_WARM_UP_ROWS).repartition(8)
-    some.writeTo(WARM_TABLE).using("iceberg").create()
-
-
-def _call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str, Any]:
+def call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str, Any]:
+    """Run the procedure on a table of the catalog `c`; what it answers."""
     options = f"'target-file-size-bytes', '{target_bytes}', 'min-input-files', '2'"
     options += ", 'max-concurrent-file-group-rewrites', '2'"
     call = f"CALL c.system.rewrite_data_files(table => '{table}', options => map({options}))"
@@ -224,7 +227,9 @@ def _call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[st
     return result
 
 
-def _create(spark: SparkSession, columns: str, partitioning: str, distribution: str, target_bytes: int) -> None:
+def _create(
+    spark: SparkSession, table: str, columns: str, partitioning: str, distribution: str, target_bytes: int
+) -> None:
     properties = {
         "write.distribution-mode": distribution,
         "write.target-file-size-bytes": str(target_bytes),
@@ -232,16 +237,18 @@ def _create(spark: SparkSession, columns: str, partitioning: str, distribution: 
     }
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     spark.sql("CREATE NAMESPACE IF NOT EXISTS c.db")
-    spark.sql(f"CREATE TABLE {TABLE} ({columns}) USING iceberg {partitioning} TBLPROPERTIES ({listed})")
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING iceberg {partitioning} TBLPROPERTIES ({listed})")
 
 
-def _state(spark: SparkSession) -> dict[str, int]:
+def state(spark: SparkSession, table: str = TABLE) -> dict[str, int]:
+    """`files`, `live_bytes` and `rows` of a table."""
     sums = "count(*) files, sum(file_size_in_bytes) live_bytes, sum(record_count) rows"
-    state: dict[str, int] = spark.sql(f"SELECT {sums} FROM {TABLE}.files").collect()[0].asDict()
-    return state
+    found: dict[str, int] = spark.sql(f"SELECT {sums} FROM {table}.files").collect()[0].asDict()
+    return found
 
 
-def _timed(action: Callable[[], object]) -> float:
+def timed(action: Callable[[], object]) -> float:
+    """Seconds that it takes."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start

@@ -3,9 +3,11 @@
     python -m benchmarks stream [--pairs N] [--batches N] [--rows N] [--partition hour|day|none] [--streaming] [--json]
     python -m benchmarks stream --placement absorb --k 1 [--no-stream-safe]
     python -m benchmarks stream --merge async [--every SECONDS]
+    python -m benchmarks stream --against decoding
 
 Pairs alternate, each program in a process of its own; the ratio is the median over pairs of icesize / Iceberg. With
-merges beside the batches (`--merge async`) a pair has a third run, of icesize without merges.
+merges beside the batches (`--merge async`) a pair has a third run, of icesize without merges. `--against decoding`
+compares with icesize itself that decodes and encodes all it merges instead of copying what can be copied.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from benchmarks.show import finish
 
 SEED = 7
 TARGET_BYTES = 4_000_000
+_PEERS = {"append": "Iceberg append", "decoding": "icesize decode-only"}
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     title = f"{'streaming query' if args.streaming else 'stream'}, partitioned by {args.partition}"
     if args.placement != "append" or args.merge != "inline":
         title += f", {'overwrite' if args.no_stream_safe else args.placement}, merge {args.merge}"
-    finish(result, title, ("", "icesize", "Iceberg append"), _lines(result, args), args.json)
+    finish(result, title, ("", "icesize", _PEERS[args.against]), _lines(result, args), args.json)
     return result
 
 
@@ -50,13 +53,14 @@ def _compared(runs: list[dict[str, Any]], args: argparse.Namespace) -> dict[str,
         "placement": args.placement,
         "stream_safe": not args.no_stream_safe,
         "merge": args.merge,
+        "against": args.against,
         "batches": args.batches,
         "rows_per_batch": args.rows,
         "ratios": [round(r, 3) for r in ratios],
         "ratio": round(statistics.median(ratios), 3),
         "rows_exact": all(r["icesize"]["rows"] == given + r["icesize"].get("further_batches", 0) for r in runs),
         "icesize": runs[-1]["icesize"],
-        "iceberg": runs[-1]["peer"],
+        "peer": runs[-1]["peer"],
     }
     if args.merge == "async":
         beside = [_percentile(run["icesize"], 95) / _percentile(run["off"], 95) for run in runs]
@@ -68,12 +72,14 @@ def _compared(runs: list[dict[str, Any]], args: argparse.Namespace) -> dict[str,
 
 
 def _lines(result: dict[str, Any], args: argparse.Namespace) -> list[tuple[object, ...]]:
-    newest, peer = result["icesize"], result["iceberg"]
+    newest, peer = result["icesize"], result["peer"]
     lines: list[tuple[object, ...]] = [
         ("total seconds", f"{sum(newest['seconds']):.1f}", f"{sum(peer['seconds']):.1f}"),
         ("median batch, seconds", _median(newest), _median(peer)),
         ("95th percentile, seconds", f"{_percentile(newest, 95):.2f}", f"{_percentile(peer, 95):.2f}"),
         ("files at the end", newest["files"], peer["files"]),
+        ("MB decoded per MB ingested", *(_per_ingested(run, "bytes_decoded") for run in (newest, peer))),
+        ("MB copied per MB ingested", *(_per_ingested(run, "bytes_copied") for run in (newest, peer))),
         ("most small files after any batch", max(newest["small_files_max"]), "-"),
         ("most small files after each batch", " ".join(map(str, newest["small_files_max"])), "-"),
         ("most files in a partition", newest["files_per_partition_max"], peer["files_per_partition_max"]),
@@ -83,7 +89,7 @@ def _lines(result: dict[str, Any], args: argparse.Namespace) -> list[tuple[objec
         ("batches that dropped merges", newest["dropped_merges"], "-"),
         ("rows", newest["rows"], peer["rows"]),
         ("rows exact", result["rows_exact"], "-"),
-        ("time, icesize / Iceberg", f"{result['ratio']:.2f}", f"pairs {result['ratios']}"),
+        (f"time, icesize / {_PEERS[args.against]}", f"{result['ratio']:.2f}", f"pairs {result['ratios']}"),
     ]
     if args.merge == "async":
         off = result["without_merges"]
@@ -103,16 +109,19 @@ def _lines(result: dict[str, Any], args: argparse.Namespace) -> list[tuple[objec
 def _runs(root: Path, args: argparse.Namespace, first_ours: bool) -> dict[str, Any]:
     data, stream = root / "data", (TARGET_BYTES, args.batches, args.partition, args.streaming)
     keys = {"cold-after-commits": args.cold_after, "max-small-files": args.k}
-    policy = {key: value for key, value in keys.items() if value is not None}
+    policy: dict[str, int | bool] = {key: value for key, value in keys.items() if value is not None}
     sink = {"placement": args.placement, "stream_safe": not args.no_stream_safe, "merge": args.merge}
 
-    def run_ours(options: dict[str, Any]) -> dict[str, Any]:
-        return ours.stream(data, root / "ours", *stream, policy=policy, sink=options, every_seconds=args.every)
+    def run_ours(options: dict[str, Any], **other: bool) -> dict[str, Any]:
+        chosen = policy | {key.replace("_", "-"): value for key, value in other.items()}
+        return ours.stream(data, root / "ours", *stream, policy=chosen, sink=options, every_seconds=args.every)
 
     programs: dict[str, Callable[[], dict[str, Any]]] = {"icesize": lambda: run_ours(sink)}
     if args.merge == "async":
         programs["off"] = lambda: run_ours(sink | {"merge": "off"})
-    if not args.only_ours:
+    if args.against == "decoding":
+        programs["peer"] = lambda: run_ours(sink, merge_by_copying=False)
+    elif not args.only_ours:
         programs["peer"] = lambda: peers.iceberg_stream(data, root / "peer", "hash", *stream)
     done = {name: programs[name]() for name in (programs if first_ours else reversed(programs))}
     return {"peer": done["icesize"]} | done
@@ -131,6 +140,11 @@ def _per_live(result: dict[str, Any]) -> str:
     return f"{result['written_bytes'] / result['live_bytes']:.2f}"
 
 
+def _per_ingested(result: dict[str, Any], way: str) -> str:
+    """Of what was ingested, as it was first written; Iceberg's append merges nothing."""
+    return f"{result['bytes'][way] / result['bytes']['bytes_ingested']:.3f}" if "bytes" in result else "-"
+
+
 def _percentile(result: dict[str, Any], percent: int) -> float:
     """Of the batches after the first two, in which a process warms up."""
     seconds: list[float] = result["seconds"][2:] or result["seconds"]
@@ -145,6 +159,7 @@ def _commit_growth(seconds: list[float]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks stream", description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--against", choices=sorted(_PEERS), default="append", help="the peer: Iceberg's, or our own")
     parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--partition", choices=["hour", "day", "none"], default="hour")

@@ -79,6 +79,8 @@ def show_plan(console: Console, plan: Plan, *, groups: bool = False) -> None:
             after = count_words(group.outputs, "file")
             _line(console, f"  {name}  {len(group.victims):,} -> {after}, {size_words(group.size_bytes)}")
         _more(console, len(plan.groups), "merge")
+    if plan.forecast is not None:
+        _show_decoded(console, plan.forecast.decoded_because)
     if plan.held_back:
         held = [(o.label, {r.value: n for r, n in o.held_back.items()}) for o in plan.held_back]
         files = sum(sum(reasons.values()) for _, reasons in held)
@@ -95,12 +97,27 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
         done = " ".join(f"snapshot {i} {o}" for i, o in zip(report.snapshot_ids, report.operations, strict=True))
         changed = f"  -{report.files_removed:,} +{count_words(report.files_added, 'file')}, rows unchanged"
         _line(console, (done, "bold green"), changed)
-        copied = f" ({size_words(report.bytes_copied)} copied)" if report.bytes_copied else ""
+        copied = _ways(report)
         seconds = report.seconds.get("total", 0.0)
         _line(console, f"{size_words(report.bytes_written)} written{copied} in {seconds:.1f} s")
+        _show_decoded(console, report.decoded_because)
     else:
         _line(console, "nothing was committed")
     show_notes(console, [*report.conflicts, *(n for n in report.notes if n not in known)])
+
+
+def _ways(report: Report) -> str:
+    if not report.bytes_copied:
+        return ""
+    pages = f" in {count_words(report.pages_copied, 'page')}" if report.pages_copied else ""
+    decoded = f", {size_words(report.bytes_decoded)} decoded" if report.bytes_decoded else ""
+    return f" ({size_words(report.bytes_copied)} copied{pages}{decoded})"
+
+
+def _show_decoded(console: Console, because: Mapping[str, int]) -> None:
+    """Why bytes are not copied, in one line."""
+    if because:
+        _line(console, f"decoded: {_reasons(because)}")
 
 
 def show_streams(console: Console, table: str, entries: Sequence[LedgerEntry]) -> None:

@@ -12,8 +12,10 @@ class Report:
 
     `operations` and `snapshot_ids` go together (empty: nothing was committed). `rows` were added. Bytes are those of
     data files: `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and
-    `bytes_copied` moved as they were; `bytes_ingested` hold the new rows, which were expected to take `bytes_predicted`
-    (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer had over their
+    `bytes_copied` moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
+    `decoded_because` counts merged files that were decoded, by the reason why their bytes were not copied
+    (`icesize.parquet.refusal.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
+    `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer had over their
     mean, idle writers counted; None where no rows were written, or names of files do not tell their writers.
     `small_files_max` is the largest number of mergeable small files that a touched partition holds now. `seconds` per
     phase and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be
@@ -36,10 +38,12 @@ class Report:
     bytes_written: int = 0
     bytes_copied: int = 0
     bytes_decoded: int = 0
+    pages_copied: int = 0
     small_files_max: int = 0
     partitions_touched: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    decoded_because: dict[str, int] = field(default_factory=dict)
     held_back: dict[str, int] = field(default_factory=dict)
     conflicts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from icesize.environment import Environment
 from icesize.errors import EngineUnavailable, TableError
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.forecast import forecast
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.inspection import Inspection
@@ -105,15 +106,15 @@ class SizedTable(VersionedTable):
         )
 
     def plan(self, where: Where = None) -> Plan:
-        """What `compact` would do now; changes nothing."""
+        """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
         current, layout, notes = self._read(where)
-        return _noted(plan_merges(layout, current.policy), current, notes)
+        return _foreseen(_noted(plan_merges(layout, current.policy), current, notes), current)
 
     def compact(
         self,
         where: Where = None,
         *,
-        on_plan: Callable[[Plan], object] = lambda plan: None,
+        on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
     ) -> Report:
         """Merge the small files of every partition to as few as possible, in one REPLACE commit.
@@ -124,7 +125,8 @@ class SizedTable(VersionedTable):
         with self._lock:
             current, layout, notes = self._read(where)
             plan = _noted(plan_merges(layout, current.policy), current, notes)
-            on_plan(plan)
+            if on_plan is not None:
+                on_plan(_foreseen(plan, current))
             return self._maintain(current, layout, plan, notes, progress)
 
     def after_batch(self) -> Report:
@@ -251,6 +253,10 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
 def _noted(plan: Plan, current: Current, notes: Sequence[str]) -> Plan:
     """The plan with what the table's settings and the filter make worth knowing, each sentence once."""
     return replace(plan, notes=tuple(dict.fromkeys((*current.warnings, *notes, *plan.notes))))
+
+
+def _foreseen(plan: Plan, current: Current) -> Plan:
+    return replace(plan, forecast=forecast(plan.groups, current.settings())) if plan.groups else plan
 
 
 def _in_debt(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.parquet.absorb import Absorption, write_with
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile

@@ -21,7 +21,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
-from icesize.parquet.merge import MergeTask, merge
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import write_rows

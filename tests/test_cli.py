@@ -19,7 +19,8 @@ from pyiceberg.table import Table
 from icesize import failpoints
 from icesize.cli import main
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
-from icesize.parquet.merge import MergeOutcome, MergeTask, merge
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.sized_table import SizedTable
@@ -102,8 +103,10 @@ def test_compact_prints_the_plan_and_then_the_snapshot(table: Table, run: Run, t
     first = run("compact")
     assert first.exit_code == 0, first.output
     after = reloaded(tmp_path)
-    plan_line, snapshot_line, *_ = first.stdout.splitlines()
+    plan_line, foreseen, snapshot_line, *_, known = first.stdout.splitlines()
     assert plan_line.startswith("plan: 3 partitions, 24 -> 3 files, ")
+    assert plan_line.endswith(" decoded)")
+    assert foreseen == known == "decoded: 24 files (tiny 24)"
     head = after.metadata.current_snapshot_id
     assert snapshot_line == f"snapshot {head} replace  -24 +3 files, rows unchanged"
     assert len(tables.live_paths(after)) == 3

@@ -14,7 +14,7 @@ from pyiceberg.types import DoubleType, LongType, StringType
 from icesize.errors import RewriteFailed, SchemaMismatch
 from icesize.failpoints import armed
 from icesize.parquet.absorb import NOTHING, Absorption, Written, write_with
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.pool import write_in_threads
 from icesize.parquet.settings import WriteSettings

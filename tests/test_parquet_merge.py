@@ -17,8 +17,10 @@ from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringT
 
 from icesize.errors import RewriteFailed
 from icesize.parquet import decode
-from icesize.parquet import merge as merging
-from icesize.parquet.merge import MergeTask, merge, output_rows
+from icesize.parquet import decode_merge as merging
+from icesize.parquet.decode_merge import output_rows
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.storage import Storage

@@ -137,11 +137,13 @@ def test_metrics_modes_of_the_table_are_honoured(tmp_path: Path) -> None:
 
 
 def test_an_upper_bound_that_cannot_be_raised_is_left_out(tmp_path: Path) -> None:
-    """The highest character has no successor; truncation counts characters, not bytes."""
+    """The highest character has no successor, nor has the one before surrogates; truncation counts characters."""
     options = settings_of(tmp_path, schema_of(("a", StringType()), ("b", BinaryType())))
     file = write_one(options, pa.table({"a": ["\U0010ffff" * 20], "b": [b"\xff" * 20]}))
     assert file.upper_bounds == {}
     assert file.lower_bounds == {1: ("\U0010ffff" * 16).encode(), 2: b"\xff" * 16}
+    before_surrogates = "a" * 15 + "\ud7ff" + "b"
+    assert write_one(options, pa.table({"a": [before_surrogates], "b": [b"c"]})).upper_bounds == {2: b"c"}
 
 
 def test_wide_tables_have_metrics_for_their_first_columns(tmp_path: Path) -> None:

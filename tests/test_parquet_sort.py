@@ -32,8 +32,9 @@ from pyiceberg.types import (
     StructType,
 )
 
-from icesize.parquet import merge as merging
-from icesize.parquet.merge import MergeTask, merge
+from icesize.parquet import decode_merge as merging
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.sorting import sorter_of
 from icesize.parquet.write import RowWriter, write_rows

@@ -26,7 +26,7 @@ from icesize import redaction
 from icesize.cli import main
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, TableError
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.settings import storage_properties
 from icesize.parquet.storage import Storage
 from icesize.redaction import is_secret, redacted, remember_secrets, scrub

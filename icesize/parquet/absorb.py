@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.merge import MergeTask, read_victims
+from icesize.parquet.decode_merge import read_victims
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import RowWriter, write_rows

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from icesize.parquet.eligibility import MOST_ROW_GROUPS, check_file, check_together
 from icesize.parquet.footer import MAGIC, Footer, parse_footer
+from icesize.parquet.footer_schema import Column
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.thrift import LIST, STRUCT, Bytes, Fields, list_head, write_struct
 from icesize.parquet.thrift_fields import bytes_field, i16, i32, i64, structs_field
@@ -19,7 +20,11 @@ that they do not know."""
 
 
 class Output(Protocol):
-    """A binary stream, written from its beginning to its end."""
+    """A binary stream, written from its beginning to its end.
+
+    The memory of `data` is used again after `write` returns; streams of files, and of pyarrow from 17 on, have copied
+    or written it by then.
+    """
 
     def write(self, data: Bytes, /) -> object: ...
 
@@ -75,22 +80,43 @@ class Assembly:
         self._footers = list(footers)
         self._groups: list[GroupPart] = []
         self._reencoded = False
+        self._room = bytearray()
         self.write(MAGIC)
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The leaf columns of the file."""
+        return self._footers[0].columns
+
+    def room(self, size_bytes: int) -> memoryview:
+        """Memory for bytes on their way, valid until the next call: touching fresh memory costs more than copying."""
+        if len(self._room) < size_bytes:
+            self._room = bytearray()  # so that the old one is not kept while there is a new one
+            self._room = bytearray(size_bytes + size_bytes // 8)
+        return memoryview(self._room)[:size_bytes]
 
     def write(self, data: Bytes) -> None:
         """Append bytes."""
-        self._out.write(data)
+        count = self._out.write(data)
+        if isinstance(count, int) and count != len(data):
+            raise OSError(f"{count} of {len(data)} bytes were written")
         self.position += len(data)
 
     def add(self, group: GroupPart, *, reencoded: bool = False) -> None:
-        """Describe the row group whose bytes were just written."""
+        """Describe the row group whose bytes were just written; its bloom filters follow it.
+
+        They may be a MiB each, so they are not kept until all row groups are there. Raises `CopyRefused` when there are
+        too many row groups.
+        """
+        if len(self._groups) == MOST_ROW_GROUPS:
+            raise CopyRefused(Refusal.ROW_GROUPS, f"more than {MOST_ROW_GROUPS}")
+        for column in group.columns:
+            self._write_bloom_filter(column)
         self._groups.append(group)
         self._reencoded = self._reencoded or reencoded
 
     def finish(self) -> Assembled:
         """Complete the file. Raises `CopyRefused` when its footer contradicts itself, which is a bug."""
-        if len(self._groups) > MOST_ROW_GROUPS:
-            raise CopyRefused(Refusal.ROW_GROUPS, str(len(self._groups)))
         self._write_indexes()
         raw = write_struct(self._file_metadata())
         # the footer is read once more: ranges, counts, no overlap
@@ -106,13 +132,14 @@ class Assembly:
     def _columns(self) -> Iterable[ColumnPart]:
         return (column for group in self._groups for column in group.columns)
 
+    def _write_bloom_filter(self, column: ColumnPart) -> None:
+        if column.bloom_filter is not None:
+            column.metadata |= {14: i64(self.position), 15: i32(len(column.bloom_filter))}
+            self.write(column.bloom_filter)
+            column.bloom_filter = None
+
     def _write_indexes(self) -> None:
-        """Bloom filters, then column indexes, then offset indexes, as parquet-mr lays them out."""
-        for column in self._columns():
-            if column.bloom_filter is not None:
-                column.metadata[14] = i64(self.position)
-                column.metadata[15] = i32(len(column.bloom_filter))
-                self.write(column.bloom_filter)
+        """Column indexes, then offset indexes, as parquet-mr lays them out."""
         for column in self._columns():
             if column.column_index is not None:
                 column.fields |= {6: i64(self.position), 7: i32(len(column.column_index))}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from icesize.parquet.footer import Footer
 from icesize.parquet.footer_schema import INT96
 from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.thrift import STRUCT, list_head, write_struct
 
 MOST_ROW_GROUPS = 4_096
 """Row groups of one file; their ordinals have 16 bits."""
@@ -21,13 +22,16 @@ _TRUSTED = {
 }
 """Writers and the versions from which on readers trust their statistics: a copied file may carry another name, under
 which statistics of an older version would be believed (PARQUET-251, PARQUET-246, PARQUET-816)."""
-_VERSION = re.compile(r"^(.*?)\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"(\S{1,99}) version v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
+"""Bounded: the name comes from a file, and numbers of thousands of digits are an error."""
 
 _LINEAGE_IDS = frozenset({2147483540, 2147483539})
 """Field ids of `_row_id` and `_last_updated_sequence_number` (Iceberg specification, reserved field ids)."""
 _LEGACY_PREFIX = b"org.apache.spark.legacy"
 _DELETE_KEYS = (b"delete-type", b"delete-field-ids")
 _SPARK_VERSION = b"org.apache.spark.version"
+_SPARK_3 = re.compile(rb"([3-9]|[1-9]\d+)\.")
+"""This version and all later ones."""
 
 
 def check_file(footer: Footer) -> None:
@@ -36,6 +40,8 @@ def check_file(footer: Footer) -> None:
         raise CopyRefused(Refusal.INT96)
     if any(element.field_id in _LINEAGE_IDS for element in footer.schema):
         raise CopyRefused(Refusal.ROW_LINEAGE)
+    if column_orders(footer) not in (b"", _by_type(len(footer.columns))):
+        raise CopyRefused(Refusal.COLUMN_ORDERS)
     if not is_trusted(footer.created_by):
         raise CopyRefused(Refusal.CREATED_BY, footer.created_by)
     for key, value in footer.keys.items():
@@ -58,6 +64,11 @@ def column_orders(footer: Footer) -> bytes:
     return bytes(footer.fields.get(7, (0, b""))[1])
 
 
+def _by_type(columns: int) -> bytes:
+    """All columns ordered as their types say: the only order of which statistics can be merged."""
+    return list_head(columns) + write_struct({1: (STRUCT, write_struct({}))}) * columns
+
+
 def is_trusted(created_by: str) -> bool:
     """Whether readers believe the statistics of this writer's files."""
     found = _VERSION.match(created_by)
@@ -68,8 +79,7 @@ def is_trusted(created_by: str) -> bool:
 
 def _is_old(value: bytes | None) -> bool:
     """Spark before 3.0, which wrote dates of the Julian calendar without saying so."""
-    major = (value or b"").split(b".")[0]
-    return not major.isdigit() or int(major) < 3
+    return _SPARK_3.match(value or b"") is None
 
 
 def _difference(footer: Footer, first: Footer) -> str:

@@ -48,7 +48,7 @@ class FileEncoder:
         self._nulls: dict[int, int] = {}
         self._sink = settings.storage.create(self.path)
         try:
-            self._writer = _writer(settings, self._sink, encoding, expected_rows)
+            self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, settings.arrow_schema)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._sink.close()
@@ -110,7 +110,10 @@ def remove_files(storage: Storage, files: list[WrittenFile]) -> None:
         storage.delete(file.path)
 
 
-def _writer(settings: WriteSettings, sink: Any, encoding: Encoding, expected_rows: int) -> pq.ParquetWriter:
+def parquet_writer(
+    settings: WriteSettings, sink: Any, encoding: Encoding, expected_rows: int, schema: pa.Schema
+) -> pq.ParquetWriter:
+    """pyarrow's writer as the table wants it; `schema` is the table's, but for which values may be null."""
     options = settings.parquet
     columns = leaves(settings)
     statistics: bool | list[str] = True
@@ -119,7 +122,7 @@ def _writer(settings: WriteSettings, sink: Any, encoding: Encoding, expected_row
     paths = {leaf.name: leaf.path for leaf in columns} if options.bloom_fpp else {}
     return pq.ParquetWriter(
         sink,
-        settings.arrow_schema,
+        schema,
         use_dictionary=list(encoding.dictionary) or False,
         write_statistics=statistics,
         **settings.derived(_arguments),

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from icesize.parquet.footer_schema import Column, Element, columns_of, element_of
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.source import Source
-from icesize.parquet.thrift import LIST, STRUCT, Bytes, Fields, MalformedError, read_struct, read_structs
-from icesize.parquet.thrift_fields import binary, integer, raw_of, required_integer, structs_of
+from icesize.parquet.thrift import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Bytes,
+    Fields,
+    MalformedError,
+    list_head,
+    read_list,
+    read_struct,
+)
+from icesize.parquet.thrift_fields import (
+    binary,
+    bytes_field,
+    check_widths,
+    i32,
+    i64,
+    integer,
+    raw_of,
+    required_integer,
+    structs_of,
+)
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
@@ -19,9 +43,17 @@ _TAIL_BYTES = 64 * 2**10
 _END_BYTES = 8
 """The footer's length and the magic word, after it."""
 
-_KNOWN_FIELDS = {"FileMetaData": 9, "RowGroup": 7, "ColumnChunk": 9, "ColumnMetaData": 17}
-"""Highest field of the structs that hold absolute offsets (parquet.thrift of format 2.12): a higher one may be an
-offset, too."""
+MOST_FOOTER_BYTES = 16 * 2**20
+"""A parsed footer takes about 20 times its size in memory. 200 columns in 100 row groups have 2.3 MB."""
+
+_FILE_METADATA = dict(enumerate((I32, LIST, I64, LIST, LIST, BINARY, LIST, STRUCT, BINARY), 1))
+_ROW_GROUP = dict(enumerate((LIST, I64, I64, LIST, I64, I64, I16), 1))
+_COLUMN_CHUNK = dict(enumerate((BINARY, I64, STRUCT, I64, I32, I64, I32, STRUCT, BINARY), 1))
+_COLUMN_METADATA = dict(
+    enumerate((I32, LIST, LIST, I32, I64, I64, I64, LIST, I64, I64, I64, STRUCT, LIST, I64, I32, STRUCT, STRUCT), 1)
+)
+"""Fields and their types of the structs that hold absolute offsets (parquet.thrift of format 2.12): another field may
+be an offset, too."""
 
 
 @dataclass(slots=True)
@@ -121,6 +153,8 @@ def read_footer(source: Source) -> Footer:
     (length,) = struct.unpack("<I", tail[-_END_BYTES:-4])
     if length + 12 > size:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, f"{length} bytes in a file of {size}")
+    if length > MOST_FOOTER_BYTES:
+        raise CopyRefused(Refusal.LARGE_FOOTER, f"{length} bytes")
     if length + _END_BYTES > len(tail):
         tail = source.read(size - _END_BYTES - length, length + _END_BYTES)
     return parse_footer(tail[len(tail) - _END_BYTES - length : len(tail) - _END_BYTES], size)
@@ -143,85 +177,123 @@ def _parse(raw: bytes, size_bytes: int) -> Footer:
         raise CopyRefused(Refusal.ENCRYPTED)
     if end != len(raw):
         raise MalformedError("bytes follow the footer")
-    _check_known(fields, "FileMetaData")
+    _check_known(fields, _FILE_METADATA, "FileMetaData")
     required_integer(fields, 1)
-    schema = tuple(element_of(element) for element in structs_of(fields, 2))
+    schema = tuple(read_list(raw_of(fields, 2, LIST), 0, _read_element)[0])
     columns = columns_of(schema)
-    groups = [_group(group, len(columns)) for group in raw_of(fields, 4, LIST)]
-    start = size_bytes - _END_BYTES - len(raw)
+    groups: list[RowGroup] = raw_of(fields, 4, LIST)
+    del fields[4]
     if sum(group.rows for group in groups) != required_integer(fields, 3):
         raise MalformedError("row groups do not have the rows of the file")
     groups = [group for group in groups if group.rows]
+    _check_columns(groups, columns)
+    start = size_bytes - _END_BYTES - len(raw)
     _check_ranges(groups, start)
-    rest = {k: v for k, v in fields.items() if k != 4}
     keys = {binary(pair, 1) or b"": binary(pair, 2) for pair in structs_of(fields, 5)}
     created_by = (binary(fields, 6) or b"").decode("utf-8", "replace")
-    return Footer(rest, groups, start, size_bytes, schema, columns, keys, created_by)
+    return Footer(fields, groups, start, size_bytes, schema, columns, keys, created_by)
 
 
-def _read_groups(data: Bytes, at: int) -> tuple[list[Fields], int]:
-    return read_structs(data, at, {1: (LIST, _read_chunks)})
+def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
+    fields, end = read_struct(data, at)
+    check_widths(fields)
+    return element_of(fields), end
 
 
-def _read_chunks(data: Bytes, at: int) -> tuple[list[Fields], int]:
-    return read_structs(data, at, {3: (STRUCT, read_struct)})
+def _read_groups(data: Bytes, at: int) -> tuple[list[RowGroup], int]:
+    return read_list(data, at, _read_group)
 
 
-def _group(fields: Fields, columns: int) -> RowGroup:
-    _check_known(fields, "RowGroup")
+def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
+    fields, end = read_struct(data, at, {1: (LIST, _read_chunks)})
+    _check_known(fields, _ROW_GROUP, "RowGroup")
     rows = required_integer(fields, 3)
-    if rows < 0:
-        raise MalformedError("a row group has a negative number of rows")
-    chunks = [_chunk(chunk, rows) for chunk in raw_of(fields, 1, LIST)]
-    if len(chunks) != columns:
-        raise MalformedError(f"a row group has {len(chunks)} columns of {columns}")
-    return RowGroup({k: v for k, v in fields.items() if k != 1}, chunks, rows)
+    if min(rows, required_integer(fields, 2)) < 0:
+        raise MalformedError("a row group has a negative number of rows or bytes")
+    chunks: list[Chunk] = raw_of(fields, 1, LIST)
+    del fields[1]
+    return RowGroup(fields, chunks, rows), end
 
 
-def _chunk(fields: Fields, rows: int) -> Chunk:
-    _check_known(fields, "ColumnChunk")
+def _read_chunks(data: Bytes, at: int) -> tuple[list[Chunk], int]:
+    return read_list(data, at, _read_chunk)
+
+
+_IN_CHUNK = {3: (STRUCT, read_struct)}
+
+
+def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
+    fields, end = read_struct(data, at, _IN_CHUNK)
+    _check_known(fields, _COLUMN_CHUNK, "ColumnChunk")
     if 8 in fields or 9 in fields:
         raise CopyRefused(Refusal.ENCRYPTED)
-    if binary(fields, 1):
+    if 1 in fields and binary(fields, 1):
         raise CopyRefused(Refusal.EXTERNAL_FILE)
     metadata: Fields = raw_of(fields, 3, STRUCT)
-    _check_known(metadata, "ColumnMetaData")
+    del fields[3]
+    _check_known(metadata, _COLUMN_METADATA, "ColumnMetaData")
     if 10 in metadata:
         raise CopyRefused(Refusal.INDEX_PAGE)
-    data, dictionary = required_integer(metadata, 9), integer(metadata, 11) or 0
-    if dictionary > data and rows:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, "a dictionary lies behind its data")
-    start = dictionary if 0 < dictionary < data else data
-    end = start + required_integer(metadata, 7)
-    for number in (1, 4, 5, 6):
-        if required_integer(metadata, number) < 0:
-            raise MalformedError(f"a column chunk has a negative field {number}")
-    integer(fields, 2)
-    return Chunk({k: v for k, v in fields.items() if k != 3}, metadata, start, end)
+    size_bytes = required_integer(metadata, 7)
+    if min(size_bytes, *(required_integer(metadata, field_id) for field_id in (4, 5, 6))) < 0:
+        raise MalformedError("a column chunk has a negative size")
+    data_at, dictionary_at = required_integer(metadata, 9), integer(metadata, 11) or 0
+    start = dictionary_at if 0 < dictionary_at < data_at else data_at
+    return Chunk(fields, metadata, start, start + size_bytes), end
 
 
-def _check_known(fields: Fields, name: str) -> None:
-    unknown = [field_id for field_id in fields if field_id > _KNOWN_FIELDS[name]]
-    if unknown:
-        raise CopyRefused(Refusal.UNKNOWN_FIELD, f"{name} has fields {unknown}")
+def _check_known(fields: Fields, types: Mapping[int, int], name: str) -> None:
+    for field_id, (kind, _) in fields.items():
+        if types.get(field_id) != kind:
+            if field_id in types:
+                raise MalformedError(f"field {field_id} of {name} is of type {kind}")
+            raise CopyRefused(Refusal.UNKNOWN_FIELD, f"field {field_id} of {name}")
+    check_widths(fields)
 
 
-def _check_ranges(groups: list[RowGroup], footer_start: int) -> None:
-    """Chunks lie between the first magic word and the footer, none over another, and their indexes lie there too."""
+def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> None:
+    """The chunks of each row group are those of the schema, in its order, and flat ones have a value for each row."""
+    expected = [(*_identity(column), column.flat) for column in columns]
+    for group in groups:
+        if len(group.chunks) != len(columns):
+            raise MalformedError(f"a row group has {len(group.chunks)} columns of {len(columns)}")
+        values = i64(group.rows)
+        for chunk, (path, kind, flat) in zip(group.chunks, expected, strict=True):
+            metadata = chunk.metadata
+            if metadata.get(3) != path or metadata.get(1) != kind or (flat and metadata[5] != values):
+                raise MalformedError("a column chunk is not of its column in the schema")
+
+
+def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
+    """Fields `path_in_schema` and `type` of its chunks."""
+    names = [bytes_field(name.encode())[1] for name in column.path]
+    return (LIST, list_head(len(names), BINARY) + b"".join(names)), i32(column.element.type or 0)
+
+
+def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
+    """Chunks, their indexes and bloom filters lie between the first magic word and the footer, none over another."""
     last = len(MAGIC)
-    for chunk in sorted((c for group in groups for c in group.chunks), key=lambda c: (c.start, c.end)):
-        if chunk.start < last or chunk.end < chunk.start or chunk.end > footer_start:
-            raise CopyRefused(
-                Refusal.CORRUPT_FOOTER, f"a chunk at {chunk.start}-{chunk.end}, after {last}, before {footer_start}"
-            )
-        last = chunk.end
-        for part in (chunk.offset_index, chunk.column_index, chunk.bloom_filter):
-            if part is not None and sum(part) > footer_start:
-                raise CopyRefused(Refusal.CORRUPT_FOOTER, f"an index or bloom filter at {part}, outside the file")
+    for start, end in sorted(part for group in groups for chunk in group.chunks for part in _parts(chunk)):
+        if start < last or end > footer_start:
+            raise CopyRefused(Refusal.CORRUPT_FOOTER, f"bytes {start}-{end}, after {last}, before {footer_start}")
+        last = end
+
+
+def _parts(chunk: Chunk) -> Iterator[tuple[int, int]]:
+    """(start, end) of all that it has in the file."""
+    data_at = required_integer(chunk.metadata, 9)
+    if (integer(chunk.metadata, 11) or 0) > data_at or data_at >= chunk.end:
+        raise MalformedError("a dictionary lies behind its data, or data behind their chunk")
+    yield chunk.start, chunk.end
+    for part in (chunk.offset_index, chunk.column_index, chunk.bloom_filter):
+        if part is not None:
+            yield part[0], sum(part)
 
 
 def _range(fields: Fields, offset_id: int, length_id: int) -> tuple[int, int] | None:
-    offset, length = integer(fields, offset_id) or 0, integer(fields, length_id) or 0
+    if offset_id not in fields or length_id not in fields:
+        return None
+    offset, length = required_integer(fields, offset_id), required_integer(fields, length_id)
     if offset < 0 or length < 0:
         raise MalformedError("a negative offset or length")
     return (offset, length) if offset and length else None

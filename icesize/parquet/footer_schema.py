@@ -11,7 +11,9 @@ from icesize.parquet.thrift_fields import binary, boolean, integer
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = range(8)
 """Physical types (parquet.thrift, Type)."""
-REPEATED = 2
+REQUIRED, OPTIONAL, REPEATED = range(3)
+"""Repetition (parquet.thrift, FieldRepetitionType)."""
+_MOST_NESTING = 64
 DECIMAL_LOGICAL, TIME_LOGICAL, TIMESTAMP_LOGICAL, INTEGER_LOGICAL = 5, 7, 8, 10
 """Fields of the union LogicalType."""
 CONVERTED = -1
@@ -68,10 +70,11 @@ def element_of(fields: Fields) -> Element:
     """Parse a SchemaElement; raises `MalformedError`."""
     kind = integer(fields, 1)
     children = integer(fields, 5) or 0
-    if children < 0:
-        raise MalformedError("a negative number of children")
+    name = binary(fields, 4)
+    if name is None or children < 0:
+        raise MalformedError("a schema element without name, or with a negative number of children")
     return Element(
-        name=binary(fields, 4) or b"",
+        name=name,
         type=kind,
         length=integer(fields, 2) if kind == FIXED_LEN_BYTE_ARRAY else None,
         repetition=integer(fields, 3),
@@ -86,10 +89,7 @@ def element_of(fields: Fields) -> Element:
 def columns_of(elements: Sequence[Element]) -> list[Column]:
     """The leaf columns in file order; raises `MalformedError` when the tree is not one."""
     columns: list[Column] = []
-    at = 1
-    while at < len(elements):
-        at = _walk(elements, at, (), True, columns)
-    if elements and elements[0].children != _top_level(elements):
+    if not elements or _walk_children(elements, 0, (), True, columns) != len(elements):
         raise MalformedError("the schema is no tree")
     return columns
 
@@ -109,28 +109,30 @@ def _without_id(element: Element) -> tuple[object, ...]:
     return element._replace(field_id=None).meaning
 
 
-def _top_level(elements: Sequence[Element]) -> int:
-    count, at = 0, 1
-    while at < len(elements):
-        at = _walk(elements, at, (), True, [])
-        count += 1
-    return count
-
-
 def _walk(elements: Sequence[Element], at: int, path: tuple[str, ...], flat: bool, found: list[Column]) -> int:
-    if at >= len(elements) or len(path) > 64:
-        raise MalformedError("the schema is no tree")
+    """Position after an element and all below it, whose leaf columns are added to `found`."""
     element = elements[at]
+    if element.repetition not in (REQUIRED, OPTIONAL, REPEATED) or len(path) > _MOST_NESTING:
+        raise MalformedError("a schema element without repetition, or nested too deeply")
     try:
         path = (*path, element.name.decode())
     except UnicodeDecodeError as error:
         raise MalformedError("a name is no UTF-8") from error
     flat = flat and element.repetition != REPEATED
-    at += 1
+    if (element.type is None) == (element.children == 0):
+        raise MalformedError("a schema element is neither a value nor a group")
     if element.type is not None:
         found.append(Column(path, element, flat))
-        return at
-    for _ in range(element.children):
+    return _walk_children(elements, at, path, flat, found)
+
+
+def _walk_children(elements: Sequence[Element], at: int, path: tuple[str, ...], flat: bool, found: list[Column]) -> int:
+    names: set[bytes] = set()
+    children, at = elements[at].children, at + 1
+    for _ in range(children):
+        if at >= len(elements) or elements[at].name in names:
+            raise MalformedError("the schema is no tree, or has two columns of one name")
+        names.add(elements[at].name)
         at = _walk(elements, at, path, flat, found)
     return at
 
@@ -168,11 +170,15 @@ def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:
     parameters, _ = read_struct(raw)
     if logical == INTEGER_LOGICAL and _is_plain_integer(parameters):
         return None
-    if logical == DECIMAL_LOGICAL:
+    if logical == DECIMAL_LOGICAL and parameters.keys() <= {1, 2}:
         return DECIMAL_LOGICAL, integer(parameters, 1) or 0, integer(parameters, 2)
     return logical, bytes(raw)
 
 
 def _is_plain_integer(parameters: Fields) -> bool:
     """A signed integer of 32 or 64 bits, which is what no annotation means."""
-    return bytes(parameters.get(1, (0, b""))[1]) in (b"\x20", b"\x40") and boolean(parameters, 2) is True
+    return (
+        parameters.keys() == {1, 2}
+        and bytes(parameters.get(1, (0, b""))[1]) in (b"\x20", b"\x40")
+        and boolean(parameters, 2) is True
+    )

@@ -1,66 +1,28 @@
-"""Small files of one partition -> few large ones."""
+"""Small files of one partition -> few large ones, by the fastest way that is right."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.decode import read_file
-from icesize.parquet.encoder import FileEncoder, LateNanError, remove_files
-from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.copy_merge import copy_merge
+from icesize.parquet.decode_merge import decode_merge
+from icesize.parquet.encoder import remove_files
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
-from icesize.parquet.projection import Projection
+from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.sorting import sorter_of
-from icesize.parquet.stream import Stream
-from icesize.parquet.written import WrittenFile
-from icesize.planning.layout import FileFact, PartitionKey
-
-MAX_DECODED_BYTES = 256 * 2**20
-"""Arrow memory of the rows that become one row group, or are sorted together."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeTask:
-    """Merge `victims`, all of `partition`, into `outputs` files."""
-
-    victims: tuple[FileFact, ...]
-    partition: PartitionKey
-    outputs: int = 1
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the victims."""
-        return sum(victim.size_bytes for victim in self.victims)
-
-    @property
-    def rows(self) -> int:
-        """Rows of the victims, as their manifest entries say."""
-        return sum(victim.rows for victim in self.victims)
-
-
-@dataclass(frozen=True, slots=True)
-class MergeOutcome:
-    """What a merge did; `rows_in` are the victims' rows, `bytes_read` their bytes, decoded or copied."""
-
-    files: tuple[WrittenFile, ...]
-    bytes_read: int
-    rows_in: int
-    rows_out: int
-    bytes_decoded: int
-    bytes_copied: int
 
 
 def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
-    """Write the rows of all victims, in their order, into `task.outputs` files of about equal size.
+    """Write the rows of all victims into `task.outputs` files of about equal size.
 
-    Each output carries the largest data sequence number of the victims. At most about one row group is held decoded;
-    where the table has a sort order `MAX_DECODED_BYTES` of rows, which are sorted: an output of no more than that is
-    in the table's order and says so.
+    Compressed bytes are copied where that is possible and pays, everything is decoded otherwise (`decode_merge`,
+    `copy_merge`). Each output carries the largest data sequence number of the victims. Outputs with copied bytes lack
+    metrics that only manifests have (`WrittenFile.copied_from`).
     Raises `RewriteFailed`, everything written removed: with the attribute `path` of a victim that is missing, damaged
     or does not have the rows its manifest entry says; of the output when storage fails.
     """
@@ -70,120 +32,44 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
             "plan again",
             path=None,
         )
-    nan: frozenset[int] = frozenset()
-    while True:
-        run = _Decoding(task, settings, names, nan)
-        try:
-            files = run.files()
-            break
-        except LateNanError as late:
-            nan |= late.nan  # once more: the statistics of these columns must be left out from the start
-            run.remove()
-        except (pa.ArrowException, OSError) as error:
-            run.remove()
-            raise RewriteFailed(
-                f"Cannot merge {len(task.victims)} files: {error}, what was written is removed", path=None
-            ) from error
-        except BaseException:
-            run.remove()
-            raise
+    outcome = _copied(task, settings, names)
+    if isinstance(outcome, CopyRefused):
+        outcome = _decoded(task, settings, names, outcome)
+    if outcome.rows_in != outcome.rows_out:
+        remove_files(settings.storage, list(outcome.files))
+        raise RewriteFailed(
+            f"Cannot merge: {outcome.rows_in} rows went in and {outcome.rows_out} came out, report this", path=None
+        )
     sequence = max(victim.sequence_number for victim in task.victims)
-    rows_in, rows_out = task.rows, sum(file.rows for file in files)
-    if rows_in != rows_out:
-        remove_files(settings.storage, files)
-        raise RewriteFailed(f"Cannot merge: {rows_in} rows went in and {rows_out} came out, report this", path=None)
-    size = task.size_bytes
-    done = tuple(replace(file, sequence_number=sequence) for file in files)
-    return MergeOutcome(done, size, rows_in, rows_out, bytes_decoded=size, bytes_copied=0)
+    return replace(outcome, files=tuple(replace(file, sequence_number=sequence) for file in outcome.files))
 
 
-class _Decoding:
-    """One attempt to merge by decoding and encoding everything."""
-
-    def __init__(self, task: MergeTask, settings: WriteSettings, names: FileNames, nan: frozenset[int]) -> None:
-        self._task = task
-        self._settings = settings
-        self._names = names
-        self._nan = nan
-        self._sorter = sorter_of(settings)
-        self._current: FileEncoder | None = None
-        self._done: list[WrittenFile] = []
-
-    def files(self) -> list[WrittenFile]:
-        """Do it."""
-        tables = Stream(read_victims(self._task, self._settings), MAX_DECODED_BYTES)
-        for rows in output_rows(self._task.victims, self._task.outputs):
-            written = runs = 0
-            group_rows = self._group_rows(rows)
-            step = group_rows if self._sorter is None else rows
-            while written < rows:
-                run = tables.take(min(step, rows - written))
-                self._append(run if self._sorter is None else self._sorter(run), group_rows, rows)
-                written, runs = written + run.num_rows, runs + 1
-            if self._current is not None:
-                if self._sorter is not None and runs == 1:
-                    self._current.sort_order_id = self._sorter.order_id
-                self._done.append(self._current.finish())
-                self._current = None
-        for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
-            continue
-        return self._done
-
-    def remove(self) -> None:
-        """Delete what was written, best effort."""
-        if self._current is not None:
-            self._current.discard()
-        remove_files(self._settings.storage, self._done)
-
-    def _append(self, rows: pa.Table, group_rows: int, expected_rows: int) -> None:
-        nan = nan_columns(self._settings, rows)
-        if self._current is None:
-            encoding = Encoding(dictionary_columns(self._settings, rows), nan | self._nan)
-            self._current = FileEncoder(self._settings, self._names, self._task.partition, encoding, expected_rows)
-        groups = math.ceil(rows.num_rows / group_rows)
-        step = math.ceil(rows.num_rows / groups)
-        for start in range(0, rows.num_rows, step):
-            self._current.append(rows.slice(start, step), nan)
-
-    def _group_rows(self, rows: int) -> int:
-        """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
-        size = self._task.size_bytes / max(1, self._task.rows) * rows
-        limits = self._settings.parquet
-        groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
-        return max(1, math.ceil(rows / groups))
+def _copied(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome | CopyRefused:
+    if not settings.merge_by_copying:
+        return CopyRefused(Refusal.COPYING_OFF)
+    if sorter_of(settings) is not None:
+        return CopyRefused(Refusal.SORTED)
+    try:
+        done = copy_merge(task, settings, names)
+    except CopyRefused as refused:
+        return refused
+    except (pa.ArrowException, OSError) as error:
+        # of a victim or of storage: decoding meets it again, if it lasts, and says what it is
+        return CopyRefused(Refusal.SHORT_READ, str(error))
+    rows = sum(file.rows for file in done.files)
+    return MergeOutcome(
+        done.files, task.size_bytes, task.rows, rows, done.bytes_decoded, done.bytes_copied, done.pages_copied,
+        done.decoded_because,
+    )  # fmt: skip
 
 
-def read_victims(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]:
-    """The rows of all victims, in their order, as tables of `settings.arrow_schema`.
-
-    Raises `RewriteFailed` with the attribute `path` of one that is missing, damaged or does not have the rows that its
-    manifest entry says, after some of its rows.
-    """
-    projection = Projection(settings, task.partition)
-    for victim in task.victims:
-        rows = 0
-        for table in read_file(settings, victim.path, victim.size_bytes, projection):
-            rows += table.num_rows
-            yield table
-        if rows != victim.rows:
-            raise RewriteFailed(
-                f"Cannot merge {victim.path}: it has {rows} rows, its manifest says {victim.rows}, "
-                "check the table's metadata",
-                path=victim.path,
-            )
-
-
-def output_rows(victims: tuple[FileFact, ...], outputs: int) -> list[int]:
-    """Rows of each output so that outputs are of about equal size: cut where the victims' bytes, in order, reach each
-    n-th part of their sum.
-    """
-    total = sum(victim.size_bytes for victim in victims)
-    rows, done_bytes, done_rows = [0], 0, 0
-    for victim in victims:
-        while len(rows) < outputs and total * len(rows) < (done_bytes + victim.size_bytes) * outputs:
-            share = (total * len(rows) / outputs - done_bytes) / victim.size_bytes
-            rows.append(done_rows + round(victim.rows * share))
-        done_bytes += victim.size_bytes
-        done_rows += victim.rows
-    ends = [*rows[1:], done_rows]
-    return [end - start for start, end in zip(rows, ends, strict=True)]
+def _decoded(task: MergeTask, settings: WriteSettings, names: FileNames, refused: CopyRefused) -> MergeOutcome:
+    try:
+        files = decode_merge(task, settings, names)
+    except (pa.ArrowException, OSError) as error:
+        raise RewriteFailed(
+            f"Cannot merge {len(task.victims)} files: {error}, what was written is removed", path=None
+        ) from error
+    size, rows = task.size_bytes, sum(file.rows for file in files)
+    codes = {refused.code.value: len(task.victims)}
+    return MergeOutcome(tuple(files), size, task.rows, rows, size, decoded_because=codes)

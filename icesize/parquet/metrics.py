@@ -206,7 +206,10 @@ def _text(length: int | None) -> tuple[Serialise, Serialise]:
 
     def upper(value: bytes) -> bytes | None:
         bound = truncate_upper_bound_text_string(value.decode(), length)
-        return None if bound is None else bound.encode()
+        try:
+            return None if bound is None else bound.encode()
+        except UnicodeEncodeError:
+            return None  # what follows U+D7FF is no character by itself
 
     return lower, upper
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.absorb import NOTHING, Absorption, Written, write_with
-from icesize.parquet.merge import MergeOutcome, MergeTask, merge
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 

@@ -25,6 +25,9 @@ class Refusal(str, Enum):
 
     NOT_PARQUET = "not-parquet"
     CORRUPT_FOOTER = "corrupt-footer"
+    """It cannot be read, or it contradicts itself."""
+    LARGE_FOOTER = "large-footer"
+    """Copying would take more memory for it than decoding."""
     ENCRYPTED = "encrypted"
     UNKNOWN_FIELD = "unknown-field"
     """A field this version does not know stands where offsets are kept: it may be one."""
@@ -42,6 +45,7 @@ class Refusal(str, Enum):
     SCHEMA_DIFFERS = "schema-differs"
     """Parquet schemas differ, often in whether a column is required."""
     COLUMN_ORDERS = "column-orders"
+    """Bounds are ordered in different ways, or in one that this version does not know."""
     ROW_GROUPS = "row-groups"
     """One file would have too many of them."""
     UNEVEN = "uneven"
@@ -63,9 +67,18 @@ class Refusal(str, Enum):
     """Too many columns have a dictionary of their own in each file."""
 
 
+_MOST_DETAIL = 500
+"""Characters of a detail: files may hold names and versions of any length."""
+
+
 class CopyRefused(Exception):
     """These bytes are not copied; `code` says why. Nothing of what was begun may be used."""
 
     def __init__(self, code: Refusal, detail: str = "") -> None:
-        super().__init__(f"{code.value}: {detail}" if detail else code.value)
+        super().__init__(f"{code.value}: {detail[:_MOST_DETAIL]}" if detail else code.value)
         self.code = code
+        self._detail = detail[:_MOST_DETAIL]
+
+    def __reduce__(self) -> tuple[type[CopyRefused], tuple[Refusal, str]]:
+        # it crosses processes, and an exception is otherwise made again from its message alone
+        return type(self), (self.code, self._detail)

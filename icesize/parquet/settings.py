@@ -44,6 +44,7 @@ class WriteSettings:
     the table's credentials, which are not printed, and never those of the catalog.
     `bytes_per_row` is what a row has needed in this table's files so far, None when unknown. No partition is cut into
     files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty when it has none.
+    `merge_by_copying` is the policy's.
     """
 
     schema_json: str
@@ -57,6 +58,7 @@ class WriteSettings:
     bytes_per_row: float | None = None
     small_file_limit_bytes: int = 0
     sort_order_json: str = ""
+    merge_by_copying: bool = True
 
     @staticmethod
     def of(
@@ -66,6 +68,7 @@ class WriteSettings:
         bytes_per_row: float | None = None,
         *,
         small_file_limit_bytes: int = 0,
+        merge_by_copying: bool = True,
         vended: Mapping[str, str] = MappingProxyType({}),
     ) -> WriteSettings:
         """Settings for the table's current schema, spec and sort order.
@@ -93,6 +96,7 @@ class WriteSettings:
             bytes_per_row=bytes_per_row,
             small_file_limit_bytes=small_file_limit_bytes,
             sort_order_json="" if order.is_unsorted else order.model_dump_json(),
+            merge_by_copying=merge_by_copying,
         )
 
     def with_bytes_per_row(self, bytes_per_row: float | None) -> WriteSettings:

@@ -30,21 +30,19 @@ class BytesSource:
     """A file in memory."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self._data = memoryview(data)
+        self._data = memoryview(data).cast("B")  # a buffer of pyarrow holds signed bytes
 
     @property
     def size_bytes(self) -> int:
         return len(self._data)
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        found = bytes(self._data[at : at + size_bytes])
-        _check(len(found), size_bytes, "memory")
-        return found
+        _check_range(at, size_bytes, self)
+        return bytes(self._data[at : at + size_bytes])
 
     def read_into(self, at: int, target: memoryview) -> None:
-        found = self._data[at : at + len(target)]
-        _check(len(found), len(target), "memory")
-        target[:] = found
+        _check_range(at, len(target), self)
+        target[:] = self._data[at : at + len(target)]
 
     def stream(self) -> Any:
         import pyarrow as pa
@@ -64,19 +62,26 @@ class LocalSource:
         return self._size_bytes
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        target = bytearray(size_bytes)
+        _check_range(at, size_bytes, self)
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(at)
+            data = file.read(size_bytes)
+        if len(data) == size_bytes:
+            return data
+        target = bytearray(size_bytes)  # the system may return less than there is
         self.read_into(at, memoryview(target))
         return bytes(target)
 
     def read_into(self, at: int, target: memoryview) -> None:
-        file, got = os.open(self._path, os.O_RDONLY), 0
-        try:
+        _check_range(at, len(target), self)
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(at)
+            got = 0
             while got < len(target):
-                count = os.preadv(file, [target[got:]], at + got)
-                _check(count, 1, self._path)
+                count = file.readinto(target[got:])
+                if not count:
+                    raise CopyRefused(Refusal.SHORT_READ, f"{self._path} became shorter")
                 got += count
-        finally:
-            os.close(file)
 
     def stream(self) -> Any:
         import pyarrow as pa
@@ -84,9 +89,10 @@ class LocalSource:
         return pa.OSFile(self._path, "rb")
 
 
-def _check(got: int, wanted: int, what: str) -> None:
-    if got < wanted:
-        raise CopyRefused(Refusal.SHORT_READ, f"{what} ended early")
+def _check_range(at: int, size_bytes: int, source: Source) -> None:
+    """Before memory is taken for what a damaged file says it has."""
+    if min(at, size_bytes) < 0 or at + size_bytes > source.size_bytes:
+        raise CopyRefused(Refusal.SHORT_READ, f"bytes {at}-{at + size_bytes} of a file of {source.size_bytes}")
 
 
 def read_ranges(source: Source, ranges: set[tuple[int, int]]) -> dict[tuple[int, int], bytes]:

@@ -108,7 +108,7 @@ class Spill:
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
-            self._folder = _folder()
+            self._folder = local_folder()
             self._file = tempfile.TemporaryFile(prefix="icesize-", dir=self._folder)  # noqa: SIM115  (see `close`)
         return self._file
 
@@ -123,7 +123,7 @@ class Spill:
             ) from error
 
 
-def _folder() -> str:
-    """Another folder for each process, as tasks on one machine share its disks."""
+def local_folder() -> str:
+    """Where temporary files go; another folder for each process, as tasks on one machine share its disks."""
     folders = [folder for folder in os.environ.get(FOLDERS, "").split(",") if os.path.isdir(folder)]
     return folders[os.getpid() % len(folders)] if folders else tempfile.gettempdir()

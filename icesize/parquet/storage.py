@@ -62,6 +62,18 @@ class Storage:
         with stream:
             return pa.BufferReader(stream.read())
 
+    def fetch(self, location: str) -> bytes:
+        """All bytes of a file, by one request."""
+        with self._io.new_input(location).open() as stream:
+            return bytes(stream.read())
+
+    def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
+        """The last bytes of a file of `size_bytes`."""
+        path = self.local_path(location)
+        with pa.OSFile(path, "rb") if path is not None else self._io.new_input(location).open() as stream:
+            stream.seek(size_bytes - wanted_bytes)
+            return bytes(stream.read(wanted_bytes))
+
     def size(self, location: str) -> int:
         """Bytes of the file as storage reports them."""
         path = self.local_path(location)

@@ -12,8 +12,14 @@ from typing import Any, TypeAlias
 
 BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
 _FIXED_BYTES = {BYTE: 1, DOUBLE: 8, UUID: 16}
-_MOST_FIELDS = (I32, I64)
+_VARINTS = frozenset((I16, I32, I64))
+_LONGEST_VARINT = 10
+_LARGEST = 2**64 - 1
+_LARGEST_FIELD_ID = 2**15 - 1
 _MOST_NESTING = 32
+"""Structs and lists in each other, far more than Parquet has."""
+_MOST_STRUCTS = 2**20
+"""In one list. An empty struct takes one byte in a file and 70 in memory."""
 _STOP = b"\0"
 
 Bytes: TypeAlias = "bytes | memoryview"
@@ -29,18 +35,18 @@ class MalformedError(ValueError):
 
 def read_varint(data: Bytes, at: int) -> tuple[int, int]:
     """An unsigned number of at most 64 bits and the position after it."""
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     result = shift = 0
-    while True:
-        if at >= len(data):
-            raise MalformedError("a number is cut off")
-        byte = data[at]
+    for byte in data[at : at + _LONGEST_VARINT]:
         at += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if result > _LARGEST:
+                break
             return result, at
         shift += 7
-        if shift > 63:
-            raise MalformedError("a number is too long")
+    raise MalformedError("a number is cut off or longer than 64 bits")
 
 
 def varint(value: int) -> bytes:
@@ -81,16 +87,16 @@ def list_head(count: int, kind: int = STRUCT) -> bytes:
 
 
 def skip(data: Bytes, at: int, kind: int, depth: int = 0) -> int:
-    """Position after a value of this type."""
-    if kind in (I16, I32, I64):
-        end = _after_varint(data, at)
+    """Position after a value of this type, which is not that of a boolean field: those have no bytes."""
+    if kind == STRUCT:
+        end = _skip_struct(data, at, depth)
     elif kind == BINARY:
         length, at = read_varint(data, at)
         end = at + length
-    elif kind == STRUCT:
-        end = _skip_struct(data, at, depth)
     elif kind in (LIST, SET):
         end = _skip_list(data, at, depth)
+    elif kind in _VARINTS:
+        end = _after_varint(data, at)
     elif kind in _FIXED_BYTES:
         end = at + _FIXED_BYTES[kind]
     else:  # maps do not occur in Parquet
@@ -101,6 +107,7 @@ def skip(data: Bytes, at: int, kind: int, depth: int = 0) -> int:
 
 
 def _after_varint(data: Bytes, at: int) -> int:
+    """Position after a number of any length, which may be behind the end of the data."""
     size = len(data)
     while at < size and data[at] > 0x7F:
         at += 1
@@ -110,9 +117,8 @@ def _after_varint(data: Bytes, at: int) -> int:
 def _skip_struct(data: Bytes, at: int, depth: int) -> int:
     if depth > _MOST_NESTING:
         raise MalformedError("nested too deeply")
-    while True:
-        if at >= len(data):
-            raise MalformedError("a struct is cut off")
+    size = len(data)
+    while at < size:
         head = data[at]
         at += 1
         if head == 0:
@@ -120,13 +126,20 @@ def _skip_struct(data: Bytes, at: int, depth: int) -> int:
         if head < 16:
             _, at = read_varint(data, at)
         kind = head & 15
-        if kind == 0:
+        if kind in _VARINTS:
+            while at < size and data[at] > 0x7F:
+                at += 1
+            at += 1
+        elif kind == 0:
             raise MalformedError("a field without type")
-        if kind > BOOLEAN_FALSE:
+        elif kind > BOOLEAN_FALSE:
             at = skip(data, at, kind, depth + 1)
+    raise MalformedError("a struct is cut off")
 
 
 def _skip_list(data: Bytes, at: int, depth: int) -> int:
+    if depth > _MOST_NESTING:
+        raise MalformedError("nested too deeply")
     count, kind, at = read_list_head(data, at)
     if kind in (BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE):
         return at + count
@@ -134,6 +147,10 @@ def _skip_list(data: Bytes, at: int, depth: int) -> int:
         return at + count * _FIXED_BYTES[kind]
     if count > len(data) - at:
         raise MalformedError("a list is longer than the data")
+    if kind in _VARINTS:
+        for _ in range(count):
+            at = _after_varint(data, at)
+        return at
     for _ in range(count):
         at = skip(data, at, kind, depth + 1)
     return at
@@ -148,9 +165,7 @@ def read_struct(
     """
     fields: Fields = {}
     field_id, size = 0, len(data)
-    while True:
-        if at >= size:
-            raise MalformedError("a struct is cut off")
+    while at < size:
         head = data[at]
         at += 1
         if head == 0:
@@ -161,26 +176,22 @@ def read_struct(
             field_id = signed(number)
         else:
             field_id += head >> 4
-        if kind == 0 or field_id in fields or field_id <= 0:
+        if kind == 0 or field_id in fields or not 0 < field_id <= _LARGEST_FIELD_ID:
             raise MalformedError(f"field {field_id} of type {kind}")
         if parsers is not None and field_id in parsers and parsers[field_id][0] == kind:
-            value, end = parsers[field_id][1](data, at)
+            value, at = parsers[field_id][1](data, at)
             fields[field_id] = (kind, value)
-        else:
-            end = _end_of_field(data, at, kind)
-            fields[field_id] = (kind, data[at:end])
+            continue
+        end = at
+        if kind in _VARINTS:
+            while end < size and data[end] > 0x7F:
+                end += 1
+            end += 1
+        elif kind > BOOLEAN_FALSE:
+            end = skip(data, at, kind)
+        fields[field_id] = (kind, data[at:end])
         at = end
-
-
-def _end_of_field(data: Bytes, at: int, kind: int) -> int:
-    if kind <= BOOLEAN_FALSE:
-        return at
-    if kind in _MOST_FIELDS:
-        at = _after_varint(data, at)
-        if at > len(data):
-            raise MalformedError("a value is cut off")
-        return at
-    return skip(data, at, kind)
+    raise MalformedError("a struct is cut off")
 
 
 def write_struct(fields: Fields) -> bytes:
@@ -203,13 +214,18 @@ def read_structs(
     data: Bytes, at: int = 0, parsers: Mapping[int, tuple[int, Parser]] | None = None
 ) -> tuple[list[Fields], int]:
     """The structs of a list and the position after it."""
+    return read_list(data, at, lambda data, at: read_struct(data, at, parsers))
+
+
+def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
+    """What the parser makes of the structs of a list, and the position after it."""
     count, kind, at = read_list_head(data, at)
     if count and kind != STRUCT:
         raise MalformedError("not a list of structs")
-    if count > len(data) - at:
-        raise MalformedError("a list is longer than the data")
-    structs = []
+    if count > min(len(data) - at, _MOST_STRUCTS):
+        raise MalformedError("a list is longer than the data, or than any of Parquet")
+    values = []
     for _ in range(count):
-        fields, at = read_struct(data, at, parsers)
-        structs.append(fields)
-    return structs, at
+        value, at = parser(data, at)
+        values.append(value)
+    return values, at

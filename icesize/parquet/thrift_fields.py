@@ -27,6 +27,10 @@ from icesize.parquet.thrift import (
     zigzag,
 )
 
+_INTEGERS = frozenset((I16, I32, I64))
+_ENCODED_BELOW = {I16: 2**16, I32: 2**32}
+"""What `zigzag` encodes has as many bits as the type; no number that is read has more than 64."""
+
 
 def structs_of(fields: Fields, field_id: int) -> list[Fields]:
     """The structs of a field that is a list of them; none when it is absent."""
@@ -53,9 +57,17 @@ def integer(fields: Fields, field_id: int) -> int | None:
     found = fields.get(field_id)
     if found is None:
         return None
-    if found[0] not in (I16, I32, I64):
+    if found[0] not in _INTEGERS:
         raise MalformedError(f"field {field_id} is not an integer")
-    return signed(read_varint(found[1], 0)[0])
+    encoded, _ = read_varint(found[1], 0)
+    return (encoded >> 1) ^ -(encoded & 1)
+
+
+def check_widths(fields: Fields) -> None:
+    """Raise `MalformedError` where an integer has more bits than its type: other readers would cut them off."""
+    for field_id, (kind, raw) in fields.items():
+        if kind in _ENCODED_BELOW and len(raw) > 2 and read_varint(raw, 0)[0] >= _ENCODED_BELOW[kind]:
+            raise MalformedError(f"field {field_id} is too large for its type")
 
 
 def required_integer(fields: Fields, field_id: int) -> int:

@@ -8,12 +8,25 @@ from icesize.planning.layout import PartitionKey
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedFrom:
+    """An older data file whose bytes are in a new one; not `whole` when only some of its row groups are."""
+
+    path: str
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenFile:
     """One finished Parquet file.
 
     Maps are keyed by Iceberg field id; bounds are Iceberg's single-value serialisation. `sequence_number` is the data
     sequence number to record: None for new rows (inherited from their snapshot), the largest of its inputs for a
     merged file, so that a merge never makes old rows look new. `bytes_copied` of its bytes were moved without decoding.
+
+    `copied_from` names the files that they came from, each once, by the paths that manifests have. As long as it does,
+    bounds and NaN counts are those of the other `rows_decoded` rows alone, with `nulls_decoded` nulls by field id; what
+    manifests say of the copied files is merged in (`icesize.parquet.inherited`) before any commit. Value and null
+    counts are the whole file's from the start.
     """
 
     path: str
@@ -30,3 +43,6 @@ class WrittenFile:
     sort_order_id: int | None = None
     sequence_number: int | None = None
     bytes_copied: int = 0
+    copied_from: tuple[CopiedFrom, ...] = ()
+    rows_decoded: int = 0
+    nulls_decoded: dict[int, int] = field(default_factory=dict)

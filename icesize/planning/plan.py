@@ -72,13 +72,41 @@ class PartitionOutcome:
     held_back: Mapping[SkipReason, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How the bytes of a plan's victims are expected to move: `bytes_copied` as they are, `bytes_decoded` not.
+
+    `decoded_because` counts files by the reason for which they are decoded, among the `files_looked_at` and those that
+    are too small to be looked at.
+    """
+
+    bytes_copied: int
+    bytes_decoded: int
+    decoded_because: Mapping[str, int] = field(default_factory=dict)
+    files_looked_at: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "bytes_copied": self.bytes_copied,
+            "bytes_decoded": self.bytes_decoded,
+            "decoded_because": dict(self.decoded_because),
+            "files_looked_at": self.files_looked_at,
+        }
+
+    def __str__(self) -> str:
+        parts = [(self.bytes_copied, "copied"), (self.bytes_decoded, "decoded")]
+        return ", ".join(f"{size_words(size)} {word}" for size, word in parts if size)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What will be merged; every file of the layout is a victim of one group or counted in one `Skipped`.
 
     `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
     applies to. `groups` come in the order in which they are worth their bytes. `incoming` are the small files that a
-    batch was expected to add to each partition. `notes` are sentences for people.
+    batch was expected to add to each partition. `notes` are sentences for people. `forecast` is there where somebody
+    asked how bytes would move.
     """
 
     snapshot_id: int | None
@@ -91,6 +119,7 @@ class Plan:
     files_before: int
     notes: tuple[str, ...] = ()
     incoming: Mapping[PartitionKey, int] = field(default_factory=dict)
+    forecast: Forecast | None = None
 
     @cached_property
     def bytes_to_write(self) -> int:
@@ -152,15 +181,17 @@ class Plan:
             "held_back": {o.label: {r.value: n for r, n in o.held_back.items()} for o in self.held_back},
             "debt": {o.label: o.small_files for o in self.debt},
             "notes": list(self.notes),
+            "forecast": self.forecast.to_dict() if self.forecast else None,
         }
 
     def __str__(self) -> str:
         if not self.groups:
             return f"plan: nothing to merge, {count_words(self.files_before, 'file')} stay"
         partitions = count_words(len({g.partition for g in self.groups}), "partition")
+        ways = f" ({self.forecast})" if self.forecast else ""
         return (
             f"plan: {partitions}, {self.files_removed:,} -> {count_words(self.files_added, 'file')}, "
-            f"{size_words(self.bytes_to_write)} to write"
+            f"{size_words(self.bytes_to_write)} to write{ways}"
         )
 
 

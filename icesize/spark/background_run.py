@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.backoff import BackOff

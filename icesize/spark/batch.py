@@ -15,7 +15,7 @@ from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
 from icesize.errors import TableError, TableNotFound
 from icesize.parquet.absorb import NOTHING, Absorption, Written
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import write_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import Layout, PartitionKey

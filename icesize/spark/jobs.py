@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
 from icesize.parquet.absorb import NOTHING, Absorption, Written
-from icesize.parquet.merge import MergeOutcome, MergeTask
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.row_sizes import RowSize
 from icesize.redaction import scrub

@@ -13,7 +13,7 @@ from pyspark.util import inheritable_thread_target
 
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
-from icesize.parquet.merge import MergeOutcome, MergeTask
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.plan import MergeGroup

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icesize.parquet.absorb import NOTHING, Absorption
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.written import WrittenFile
 from icesize.planning.absorbing import divided, plan_absorbing
 from icesize.planning.completing import complete_plan

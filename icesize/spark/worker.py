@@ -19,7 +19,8 @@ from pyiceberg.schema import Schema
 from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.conform import Conformer
-from icesize.parquet.merge import MergeTask, merge
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import use_system_memory

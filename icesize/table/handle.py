@@ -25,6 +25,7 @@ from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
 from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup
 from icesize.table.rivals import Rivals, other_compactors
+from icesize.table.victim_metrics import with_inherited_metrics
 
 T = TypeVar("T")
 PolicyArgument = SizePolicy | Mapping[str, object] | None
@@ -52,6 +53,7 @@ class Current:
             self.policy.target_file_size_bytes,
             bytes_per_row,
             small_file_limit_bytes=self.policy.small_file_limit_bytes,
+            merge_by_copying=self.policy.merge_by_copying,
             vended=self.table.config,
         )
 
@@ -127,7 +129,7 @@ class TableHandle:
             spec_id=metadata.default_spec_id,
             run_id=run_id,
             appended=tuple(appended),
-            merged=merged,
+            merged=with_inherited_metrics(merged, appended, current.table.io, current.settings),
             absorbed=tuple(absorbed),
             ledger=ledger,
             accept_new_checkpoint=accept_new_checkpoint,

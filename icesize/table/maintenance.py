@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
-from icesize.parquet.merge import MergeTask
+from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import Layout

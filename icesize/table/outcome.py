@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from icesize.environment import rounded
 from icesize.errors import RewriteFailed
-from icesize.parquet.merge import MergeOutcome
+from icesize.parquet.merge_task import MergeOutcome
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
@@ -24,6 +24,8 @@ class MergeResults:
     notes: tuple[str, ...] = ()
     bytes_copied: int = 0
     bytes_decoded: int = 0
+    pages_copied: int = 0
+    decoded_because: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -38,7 +40,7 @@ class MergeResults:
         new rows will have is not known before, and one that is too small would let deletes of others apply to them.
         """
         new = {file.path for file in appended}
-        merged, notes, copied, decoded, cancelled = [], [], 0, 0, 0
+        merged, notes, cancelled = [], [], 0
         for group, result in zip(groups, results, strict=True):
             if isinstance(result, RewriteFailed):
                 notes.append(f"merge of {len(group.victims)} files in '{group.label}' dropped: {result}")
@@ -48,11 +50,20 @@ class MergeResults:
                 inherits = any(victim.path in new for victim in group.victims)
                 outputs = (replace(f, sequence_number=None) if inherits else f for f in result.files)
                 merged.append(MergedGroup(group.victims, tuple(outputs)))
-                copied += result.bytes_copied
-                decoded += result.bytes_decoded
         if cancelled:
             notes.append(f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')")
-        return cls(tuple(merged), tuple(notes), copied, decoded)
+        done = [result for result in results if isinstance(result, MergeOutcome)]
+        codes = Counter[str]()
+        for result in done:
+            codes.update(result.decoded_because)
+        return cls(
+            tuple(merged),
+            tuple(notes),
+            sum(result.bytes_copied for result in done),
+            sum(result.bytes_decoded for result in done),
+            sum(result.pages_copied for result in done),
+            dict(codes),
+        )
 
     def paths(self) -> list[str]:
         """Every file that the merges wrote."""
@@ -91,6 +102,8 @@ def report_of(
         bytes_written=written + sum(f.size_bytes for f in outputs),
         bytes_copied=merges.bytes_copied,
         bytes_decoded=merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
+        pages_copied=merges.pages_copied,
+        decoded_because=dict(merges.decoded_because),
         small_files_max=most_small_files(layout, touched, appended, landed, absorbed),
         partitions_touched=len(touched),
         seconds=rounded(seconds),

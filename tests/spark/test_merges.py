@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
-from icesize.parquet.merge import MergeOutcome, MergeTask
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.planning.layout import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.spark import merges

@@ -1,0 +1,180 @@
+"""One way to merge files, again and again in one process on one core: a row of `benchmarks.merge`.
+
+    python -m benchmarks.merge_child WAY JOB.json
+
+Prints one JSON line. What a way needs is imported by it alone: the peak of memory is measured, and modules count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TARGET_BYTES = 512 * 2**20
+"""Of merged files: larger than what is merged, so that all ways write one file."""
+
+
+class Job(NamedTuple):
+    """Merge `files`, which are those of the table `c.db.t` in `warehouse`, into `out`, once and then `rounds` times."""
+
+    warehouse: str
+    files: list[str]
+    out: str
+    rounds: int
+
+
+Once = Callable[[], list[str]]
+"""Merges once; the paths of what it wrote."""
+
+
+def pin() -> None:
+    """Keep this process, and all that it starts, to one core."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def peak_bytes(pid: int | str = "self") -> int:
+    """The most memory that a living process ever held.
+
+    Not `ru_maxrss`: Linux carries that over from the parent, which is larger than what is measured here.
+    """
+    (line,) = (x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def _splice(job: Job) -> Once:
+    from icesize.parquet.footer import read_footer
+    from icesize.parquet.source import LocalSource
+    from icesize.parquet.splice import splice_files
+
+    def once() -> list[str]:
+        sources = [LocalSource(file) for file in job.files]
+        with open(job.out, "wb") as out:
+            splice_files(sources, [read_footer(source) for source in sources], out)
+        return [job.out]
+
+    return once
+
+
+def _pages(job: Job) -> Once:
+    from icesize.parquet.footer import read_footer
+    from icesize.parquet.page_merge import merge_files
+    from icesize.parquet.source import LocalSource
+
+    def once() -> list[str]:
+        sources = [LocalSource(file) for file in job.files]
+        with open(job.out, "wb") as out:
+            merge_files(sources, [read_footer(source) for source in sources], out)
+        return [job.out]
+
+    return once
+
+
+def _chosen(job: Job) -> Once:
+    return _ours(job, {})
+
+
+def _decode(job: Job) -> Once:
+    return _ours(job, {"merge-by-copying": False})
+
+
+def _ours(job: Job, policy: dict[str, object]) -> Once:
+    """The whole way of a merge inside a Spark task, from manifest entries to metrics of the new files."""
+    import icesize
+    from benchmarks import ours, peers
+    from icesize.parquet.merge import merge
+    from icesize.parquet.merge_task import MergeTask
+    from icesize.parquet.names import FileNames
+    from icesize.parquet.write import use_system_memory
+
+    use_system_memory()
+    policy = {"target-file-size-bytes": TARGET_BYTES} | policy
+    current, files = ours.layout(icesize.open(None, "db.t", catalog=peers.catalog(Path(job.warehouse)), policy=policy))
+    (partition,) = files.partitions.values()
+    victims = sorted(partition.small, key=lambda victim: victim.path)
+    task, settings = MergeTask(tuple(victims), victims[0].partition), current.settings()
+
+    def once() -> list[str]:
+        return [file.path.removeprefix("file://") for file in merge(task, settings, FileNames("merge", 0, 0)).files]
+
+    return once
+
+
+def _pyarrow(job: Job) -> Once:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def once() -> list[str]:
+        tables = [pq.ParquetFile(file).read(use_threads=False) for file in job.files]
+        pq.write_table(pa.concat_tables(tables), job.out, compression="zstd")
+        return [job.out]
+
+    return once
+
+
+def _duckdb(job: Job) -> Once:
+    import duckdb
+
+    database = duckdb.connect(config={"threads": 1})
+    files = ", ".join(f"'{file}'" for file in job.files)
+
+    def once() -> list[str]:
+        query = f"SELECT * FROM read_parquet([{files}])"
+        database.execute(f"COPY ({query}) TO '{job.out}' (FORMAT parquet, COMPRESSION zstd)")
+        return [job.out]
+
+    return once
+
+
+WAYS: dict[str, Callable[[Job], Once]] = {
+    "splice": _splice,
+    "pages": _pages,
+    "chosen": _chosen,
+    "decode": _decode,
+    "pyarrow": _pyarrow,
+    "duckdb": _duckdb,
+}
+
+
+def _run(way: str, job: Job) -> dict[str, Any]:
+    """`seconds` of each round but the first, which is for warming up, `peak_bytes`, and what the last one wrote."""
+    pin()
+    once = WAYS[way](job)
+    seconds: list[float] = []
+    outputs: list[str] = []
+    for _ in range(1 + job.rounds):
+        _remove(outputs)
+        began = time.perf_counter()
+        outputs = once()
+        seconds.append(time.perf_counter() - began)
+    # before pyarrow is imported to look at the files
+    result: dict[str, Any] = {"seconds": seconds[1:], "peak_bytes": peak_bytes()}
+    result |= written(outputs)
+    _remove(outputs)
+    return result
+
+
+def written(outputs: list[str]) -> dict[str, int]:
+    """`files`, `rows`, `row_groups` and `bytes` of Parquet files."""
+    import pyarrow.parquet as pq
+
+    footers = [pq.read_metadata(output) for output in outputs]
+    return {
+        "files": len(outputs),
+        "rows": sum(footer.num_rows for footer in footers),
+        "row_groups": sum(footer.num_row_groups for footer in footers),
+        "bytes": sum(os.path.getsize(output) for output in outputs),
+    }
+
+
+def _remove(outputs: list[str]) -> None:
+    for output in outputs:
+        os.remove(output)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(sys.argv[1], Job(**json.loads(Path(sys.argv[2]).read_text())))))

@@ -1,0 +1,153 @@
+"""One output of a merge that copies: row groups of older files, whole or of their pages, and rows that were decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import pyarrow.parquet as pq
+
+from icesize import failpoints
+from icesize.errors import RewriteFailed
+from icesize.parquet.assembly import Assembled, Assembly
+from icesize.parquet.encoded_rows import EncodedRows
+from icesize.parquet.footer import MAGIC, Footer
+from icesize.parquet.metrics import describe
+from icesize.parquet.names import FileNames, data_location
+from icesize.parquet.page_merge import merge_row_groups
+from icesize.parquet.page_plan import ColumnPlan, Part
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.splice import copy_row_group
+from icesize.parquet.written import CopiedFrom, WrittenFile
+from icesize.planning.layout import PartitionKey
+
+
+@dataclass(slots=True)
+class PageRun:
+    """Row groups whose pages become one row group; `pages_copied` is set when that is done."""
+
+    parts: list[Part]
+    plan: ColumnPlan
+    pages_copied: int = 0
+
+
+@dataclass(slots=True)
+class Contents:
+    """What goes into one output. `model` is empty or has the schema that the decoded rows will have."""
+
+    whole: list[Part] = field(default_factory=list)
+    runs: list[PageRun] = field(default_factory=list)
+    model: EncodedRows | None = None
+    copied_from: tuple[CopiedFrom, ...] = ()
+
+    @property
+    def footers(self) -> list[Footer]:
+        """Of all files that parts are taken from, and of decoded rows."""
+        parts = [*self.whole, *(part for run in self.runs for part in run.parts)]
+        found = list({id(part.footer): part.footer for part in parts}.values())
+        return found if self.model is None else [*found, self.model.footer]
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """What is known of the decoded rows of a file."""
+
+    metadata: pq.FileMetaData | None = None
+    nulls: dict[int, int] = field(default_factory=dict)
+    nans: dict[int, int] = field(default_factory=dict)
+
+    def add(self, rows: EncodedRows) -> None:
+        if self.metadata is None:
+            self.metadata = rows.metadata
+        else:
+            self.metadata.append_row_groups(rows.metadata)
+        for counts, new in ((self.nulls, rows.nulls), (self.nans, rows.nans)):
+            for field_id, count in new.items():
+                counts[field_id] = counts.get(field_id, 0) + count
+
+
+def write_copied(
+    contents: Contents,
+    decoded: Iterable[EncodedRows],
+    settings: WriteSettings,
+    names: FileNames,
+    partition: PartitionKey,
+) -> WrittenFile:
+    """Write one file; its metrics are to be completed by what manifests say of `copied_from`.
+
+    Raises `CopyRefused`, `RewriteFailed` or `OSError`; then nothing is left of it, best effort.
+    """
+    path = data_location(settings, partition, names.next())
+    sink = settings.storage.create(path)
+    try:
+        of_decoded = _Decoded()
+        assembled = _assemble(sink, contents, decoded, settings, of_decoded)
+        sink.close()
+        _check_stored(path, assembled, settings)
+    except BaseException:
+        # a dropped stream of an object store would complete a truncated object later, after the deletion
+        with contextlib.suppress(Exception):
+            sink.close()
+        settings.storage.delete(path)
+        raise
+    file = _described(path, assembled, settings, partition, of_decoded)
+    copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
+    return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
+
+
+def _assemble(
+    sink: object, contents: Contents, decoded: Iterable[EncodedRows], settings: WriteSettings, known: _Decoded
+) -> Assembled:
+    assembly = Assembly(sink, contents.footers)  # type: ignore[arg-type]
+    for part in contents.whole:
+        copy_row_group(part.source, part.group, assembly, verify_pages=True)
+        failpoints.reach("writing")
+    for run in contents.runs:
+        run.pages_copied = merge_row_groups(run.parts, run.plan, assembly, level=settings.parquet.level)
+        failpoints.reach("writing")
+    for rows in decoded:
+        copy_row_group(rows.source, rows.footer.row_groups[0], assembly)
+        known.add(rows)
+        failpoints.reach("writing")
+    return assembly.finish()
+
+
+def _check_stored(path: str, assembled: Assembled, settings: WriteSettings) -> None:
+    """Storage has all of it, and its end is the footer that was written."""
+    stored = settings.storage.size(path)
+    if stored != assembled.size_bytes:
+        raise RewriteFailed(
+            f"Cannot finish {path}: storage holds {stored} bytes of {assembled.size_bytes}, try again", path=path
+        )
+    end = _end_of(assembled)
+    if settings.storage.tail(path, stored, len(end)) != end:
+        raise RewriteFailed(
+            f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
+        )
+
+
+def _end_of(assembled: Assembled) -> bytes:
+    return assembled.footer + struct.pack("<I", len(assembled.footer)) + MAGIC
+
+
+def _described(
+    path: str, assembled: Assembled, settings: WriteSettings, partition: PartitionKey, decoded: _Decoded
+) -> WrittenFile:
+    """Sizes and counts of the whole file; bounds and NaN counts of the decoded rows alone."""
+    metadata = pq.read_metadata(io.BytesIO(MAGIC + _end_of(assembled)))
+    file = describe(settings, path, assembled.size_bytes, partition, metadata, {}, {})
+    file = replace(file, nan_value_counts={}, lower_bounds={}, upper_bounds={}, split_offsets=assembled.split_offsets)
+    if decoded.metadata is None:
+        return file
+    rows = describe(settings, path, 0, partition, decoded.metadata, decoded.nulls, decoded.nans)
+    return replace(
+        file,
+        nan_value_counts=rows.nan_value_counts,
+        lower_bounds=rows.lower_bounds,
+        upper_bounds=rows.upper_bounds,
+        rows_decoded=rows.rows,
+        nulls_decoded=rows.null_value_counts,
+    )

@@ -1,0 +1,246 @@
+"""Merging by moving compressed bytes, wherever that is possible and pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icesize.parquet.copied_file import Contents, PageRun, write_copied
+from icesize.parquet.encoded_rows import EncodedRows, empty_like, encoded_rows
+from icesize.parquet.encoder import remove_files
+from icesize.parquet.fetched import fetched
+from icesize.parquet.footer import Footer, read_footer
+from icesize.parquet.footer_schema import Element
+from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, Lane, Wanted, is_tiny, judge
+from icesize.parquet.merge_task import MergeTask
+from icesize.parquet.metrics import leaves
+from icesize.parquet.names import FileNames
+from icesize.parquet.page_merge import runs_of
+from icesize.parquet.page_plan import Part, plan_columns
+from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.source import BytesSource, Source
+from icesize.parquet.written import CopiedFrom, WrittenFile
+from icesize.planning.layout import FileFact
+from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
+
+MOST_REENCODED = 0.3
+"""Share of the bytes of a row group that may have to be encoded again, column by column, when pages are merged: copying
+runs at 500 MB/s and this at 60, decoding everything at 70 (measured)."""
+
+_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6, "lz4": 7}
+"""Names of `ParquetOptions.codec` -> CompressionCodec of parquet.thrift."""
+_CODEC_PROPERTY = "write.parquet.compression-codec"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a merge by copying wrote; fields as in `MergeOutcome`."""
+
+    files: tuple[WrittenFile, ...]
+    bytes_copied: int
+    pages_copied: int
+    bytes_decoded: int
+    decoded_because: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Victim:
+    """One victim: where its bytes are and what was decided; `refused` when it is decoded."""
+
+    fact: FileFact
+    source: Source | None = None
+    footer: Footer | None = None
+    lanes: tuple[Lane, ...] = ()
+    refused: CopyRefused | None = None
+
+    def refuse(self, refused: CopyRefused) -> None:
+        self.refused, self.lanes = refused, ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What one output takes as a whole: a row group that is copied, or a victim that is decoded (`part` None)."""
+
+    victim: _Victim
+    part: Part | None
+    lane: Lane
+    size_bytes: int
+
+
+def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> Copied:
+    """Write the rows of all victims into `task.outputs` files of about equal size, copying what can be copied.
+
+    Rows keep their order within a victim; decoded ones come last in each output. Raises `CopyRefused` with the code of
+    what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed` for
+    a victim that cannot be decoded either.
+    """
+    victims = look_at(task.victims, settings, settings.derived(wanted_of))
+    outputs = _planned(victims, task.outputs, settings)
+    files: list[WrittenFile] = []
+    try:
+        for output in outputs:
+            rows = _decoded(output, task, settings)
+            files.append(write_copied(output.contents, rows, settings, names, task.partition))
+    except BaseException:
+        remove_files(settings.storage, files)
+        raise
+    refused = [(victim.fact.size_bytes, victim.refused.code.value) for victim in victims if victim.refused is not None]
+    reencoded = sum(run.plan.reencoded_bytes for output in outputs for run in output.contents.runs)
+    return Copied(
+        tuple(files),
+        bytes_copied=sum(file.bytes_copied for file in files),
+        pages_copied=sum(run.pages_copied for output in outputs for run in output.contents.runs),
+        bytes_decoded=sum(size for size, _ in refused) + reencoded,
+        decoded_because=dict(Counter(code for _, code in refused)),
+    )
+
+
+def look_at(facts: Sequence[FileFact], settings: WriteSettings, wanted: Wanted) -> list[_Victim]:
+    """Read the footers of the victims that may be worth it, and decide what is copied of each."""
+    columns = len(leaves(settings))
+    victims = [_Victim(fact) for fact in facts]
+    likely = []
+    for victim in victims:
+        if is_tiny(victim.fact.size_bytes, victim.fact.rows, columns):
+            victim.refuse(CopyRefused(Refusal.TINY))
+        else:
+            likely.append(victim)
+    check_worth(victims)
+    found = fetched(settings.storage, [victim.fact for victim in likely])
+    footers = [_footer(victim, source) for victim, source in zip(likely, found, strict=True)]
+    for victim, source, footer, judged in zip(likely, found, footers, judge(footers, wanted), strict=True):
+        _decide(victim, source, footer, judged)
+    return victims
+
+
+def _footer(victim: _Victim, source: Source | CopyRefused) -> Footer | CopyRefused:
+    if isinstance(source, CopyRefused):
+        return source
+    try:
+        footer = read_footer(source)
+    except CopyRefused as refused:
+        return refused
+    except OSError as error:
+        return CopyRefused(Refusal.SHORT_READ, str(error))
+    if footer.rows != victim.fact.rows:
+        return CopyRefused(Refusal.CORRUPT_FOOTER, f"{footer.rows} rows, its manifest says {victim.fact.rows}")
+    return footer
+
+
+def _decide(victim: _Victim, source: Source | CopyRefused, footer: Footer | CopyRefused, judged: Judged) -> None:
+    if judged.refused is not None or isinstance(source, CopyRefused) or isinstance(footer, CopyRefused):
+        victim.refuse(judged.refused or CopyRefused(Refusal.SHORT_READ))
+    else:
+        victim.source, victim.footer, victim.lanes = source, footer, judged.lanes
+
+
+def check_worth(victims: Sequence[_Victim]) -> None:
+    """Raise the most frequent refusal, by bytes, when too little is left to copy."""
+    bytes_left, codes = 0, Counter[Refusal]()
+    for victim in victims:
+        if victim.refused is None:
+            bytes_left += victim.fact.size_bytes
+        else:
+            codes[victim.refused.code] += victim.fact.size_bytes
+    if bytes_left < LEAST_COPIED_BYTES:
+        raise CopyRefused(codes.most_common(1)[0][0] if codes else Refusal.TINY)
+
+
+@dataclass(slots=True)
+class _Output:
+    """One output: what is copied into it, and the victims that are decoded."""
+
+    contents: Contents
+    decoded: tuple[FileFact, ...]
+
+
+def _planned(victims: Sequence[_Victim], outputs: int, settings: WriteSettings) -> list[_Output]:
+    """What each output takes. Victims whose pages do not fit those of others are decoded, and all is divided anew."""
+    while True:
+        check_worth(victims)
+        refused: list[_Victim] = []
+        planned = [_plan_output(units, settings, refused) for units in _divide(victims, outputs, settings)]
+        if not refused:
+            return planned
+        for victim in refused:
+            victim.refuse(CopyRefused(Refusal.DICTIONARIES))
+
+
+def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Victim]) -> _Output:
+    whole = [unit.part for unit in units if unit.lane is Lane.SPLICE and unit.part is not None]
+    paged = [unit.part for unit in units if unit.lane is Lane.PAGES and unit.part is not None]
+    contents = Contents(whole, copied_from=_origins(units))
+    for parts in runs_of(paged, settings.parquet.row_group_rows, settings.parquet.row_group_bytes):
+        if len(parts) == 1:
+            contents.whole += parts
+            continue
+        plan = plan_columns(parts)
+        if plan.reencoded_bytes > MOST_REENCODED * (plan.copied_bytes + plan.reencoded_bytes):
+            owners = {id(part) for part in parts}
+            refused += [unit.victim for unit in units if id(unit.part) in owners]
+        contents.runs.append(PageRun(parts, plan))
+    decoded = tuple(unit.victim.fact for unit in units if unit.part is None)
+    if decoded:
+        contents.model = empty_like(settings, _schema_of(contents))
+    return _Output(contents, decoded)
+
+
+def _decoded(output: _Output, task: MergeTask, settings: WriteSettings) -> Iterator[EncodedRows]:
+    if not output.decoded:
+        return iter(())
+    return encoded_rows(MergeTask(output.decoded, task.partition), settings, _schema_of(output.contents))
+
+
+def _schema_of(contents: Contents) -> tuple[Element, ...]:
+    """The schema of what is copied; empty when nothing is."""
+    return contents.footers[0].schema if contents.whole or contents.runs else ()
+
+
+def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
+    groups = Counter(unit.victim.fact.path for unit in units if unit.part is not None)
+    totals = {unit.victim.fact.path: len(unit.victim.lanes) for unit in units}
+    return tuple(CopiedFrom(path, count == totals[path]) for path, count in groups.items())
+
+
+def _divide(victims: Sequence[_Victim], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
+    """What each output takes, in the order of victims, cut where the bytes come nearest to equal parts.
+
+    Raises `CopyRefused` where the units are so coarse that an output would be a small file again, or far too large.
+    """
+    units = [unit for victim in victims for unit in _units(victim)]
+    total = sum(unit.size_bytes for unit in units)
+    parts: list[list[_Unit]] = [[] for _ in range(outputs)]
+    before = 0
+    for unit in units:
+        middle = before + unit.size_bytes / 2
+        parts[min(outputs - 1, int(middle * outputs / max(1, total)))].append(unit)
+        before += unit.size_bytes
+    if outputs > 1:
+        least, most = least_output_bytes(settings.small_file_limit_bytes), ROUND_DOWN_RATIO**2 * total / outputs
+        if not all(least <= sum(unit.size_bytes for unit in part) <= most for part in parts):
+            raise CopyRefused(Refusal.UNEVEN)
+    return parts
+
+
+def _units(victim: _Victim) -> list[_Unit]:
+    if victim.source is None or victim.footer is None or victim.refused is not None:
+        return [_Unit(victim, None, Lane.DECODE, victim.fact.size_bytes)]
+    groups = zip(victim.footer.row_groups, victim.lanes, strict=True)
+    parts = [(Part(victim.source, victim.footer, group), lane) for group, lane in groups]
+    return [_Unit(victim, part, lane, part.group.size_bytes) for part, lane in parts]
+
+
+def wanted_of(settings: WriteSettings) -> Wanted:
+    """What the table asks of files, read from the footer that our own writer gives to one without rows."""
+    sink = pa.BufferOutputStream()
+    options = settings.parquet
+    pq.write_table(settings.arrow_schema.empty_table(), sink, store_schema=False, store_decimal_as_integer=True)
+    schema = read_footer(BytesSource(memoryview(sink.getvalue()))).schema
+    codec = _CODECS[options.codec] if _CODEC_PROPERTY in settings.properties else None
+    filters = frozenset(leaf.field_id for leaf in leaves(settings) if leaf.name in options.bloom_fpp)
+    return Wanted(schema, codec, filters)

@@ -1,0 +1,96 @@
+"""Rows of victims that cannot be copied, encoded so that they can be copied into a file with the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icesize.parquet.decode_merge import MAX_DECODED_BYTES, read_victims
+from icesize.parquet.encoder import parquet_writer
+from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.footer import Footer, read_footer
+from icesize.parquet.footer_schema import REQUIRED, Element
+from icesize.parquet.merge_task import MergeTask
+from icesize.parquet.metrics import count_nans, leaves
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.source import BytesSource
+from icesize.parquet.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` are counted as for `metrics.describe`."""
+
+    source: BytesSource
+    footer: Footer
+    metadata: pq.FileMetaData
+    nulls: dict[int, int] = field(default_factory=dict)
+    nans: dict[int, int] = field(default_factory=dict)
+
+
+def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
+    """What `encoded_rows` would yield for no rows: shows whether its schema is that of the copied files."""
+    schema = aligned_schema(settings.arrow_schema, copied)
+    return _encode(settings.arrow_schema.empty_table(), schema, settings)
+
+
+def encoded_rows(task: MergeTask, settings: WriteSettings, copied: Sequence[Element]) -> Iterator[EncodedRows]:
+    """The rows of all victims in runs of one row group each, which are not held together.
+
+    `copied` is the schema of the files that they join. Raises `RewriteFailed` for a victim that cannot be read.
+    """
+    schema = aligned_schema(settings.arrow_schema, copied)
+    tables, left = Stream(read_victims(task, settings), MAX_DECODED_BYTES), task.rows
+    limits = settings.parquet
+    groups = max(1, math.ceil(task.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
+    while left:
+        rows = tables.take(min(left, math.ceil(task.rows / groups)))
+        left -= rows.num_rows
+        yield _encode(rows, schema, settings)
+    for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+        continue
+
+
+def aligned_schema(schema: pa.Schema, copied: Sequence[Element]) -> pa.Schema:
+    """The table's schema with columns required where the copied files have them so: Spark writes them like that when
+    its rows cannot be null."""
+    required, at = [], 1
+    while at < len(copied):
+        required.append(copied[at].repetition == REQUIRED)
+        at = _after(copied, at)
+    if len(required) != len(schema):
+        return schema
+    fields = [f.with_nullable(False) if strict else f for f, strict in zip(schema, required, strict=True)]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _after(elements: Sequence[Element], at: int) -> int:
+    """Position after an element and all below it."""
+    left = 1
+    while left and at < len(elements):
+        left += elements[at].children - 1
+        at += 1
+    return at
+
+
+def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:
+    nan = nan_columns(settings, rows)
+    floats = [leaf for leaf in leaves(settings) if leaf.field_id in nan and leaf.top_level and leaf.counts]
+    # a null where the others have none shows in the schema, and nothing is copied
+    schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
+    encoding = Encoding(dictionary_columns(settings, rows), nan)
+    sink = pa.BufferOutputStream()
+    with parquet_writer(settings, sink, encoding, rows.num_rows, schema) as writer:
+        writer.write_table(pa.Table.from_arrays(rows.columns, schema=schema), row_group_size=max(1, rows.num_rows))
+    source = BytesSource(memoryview(sink.getvalue()))
+    return EncodedRows(
+        source,
+        read_footer(source),
+        writer.writer.metadata,
+        {leaf.field_id: rows.column(leaf.column).null_count for leaf in floats},
+        {leaf.field_id: count_nans(rows.column(leaf.column)) for leaf in floats},
+    )

@@ -1,0 +1,91 @@
+"""How the bytes of planned merges are expected to move, from a bounded number of footers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from icesize.parquet.copy_merge import wanted_of
+from icesize.parquet.footer import Footer, read_footer
+from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, is_tiny, judge
+from icesize.parquet.metrics import leaves
+from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.sorting import sorter_of
+from icesize.parquet.storage import Storage
+from icesize.planning.layout import FileFact
+from icesize.planning.plan import Forecast, MergeGroup
+
+MOST_GROUPS = 16
+FILES_PER_GROUP = 4
+"""Of so many groups, spread over the plan, so many files each are looked at: 64 small reads."""
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A data file of which only the footer is read."""
+
+    storage: Storage
+    file: FileFact
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.size_bytes
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        return self.storage.tail(self.file.path, self.file.size_bytes, self.file.size_bytes - at)[:size_bytes]
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        target[:] = self.read(at, len(target))
+
+    def stream(self) -> Any:
+        return self.storage.open(self.file.path, self.file.size_bytes)
+
+
+def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
+    """What merging `groups` would copy and decode; files that were not looked at are taken to be like those that were.
+
+    Dictionaries are not compared, and a merge may still find a reason to decode. A file that cannot be read counts as
+    decoded.
+    """
+    size = sum(group.size_bytes for group in groups)
+    files = sum(len(group.victims) for group in groups)
+    if not settings.merge_by_copying or sorter_of(settings) is not None:
+        code = Refusal.SORTED if settings.merge_by_copying else Refusal.COPYING_OFF
+        return Forecast(0, size, {code.value: files})
+    columns = len(leaves(settings))
+    likely = {id(g): [v for v in g.victims if not is_tiny(v.size_bytes, v.rows, columns)] for g in groups}
+    worth = [g for g in groups if sum(v.size_bytes for v in likely[id(g)]) >= LEAST_COPIED_BYTES]
+    seen = list(_look(([*_spread(likely[id(g)], FILES_PER_GROUP)] for g in _spread(worth, MOST_GROUPS)), settings))
+    possible = sum(v.size_bytes for g in worth for v in likely[id(g)])
+    seen_bytes = sum(file.size_bytes for file, _ in seen)
+    copied_bytes = sum(file.size_bytes for file, judged in seen if judged.refused is None)
+    copied = round(possible * copied_bytes / seen_bytes) if seen_bytes else 0
+    codes = Counter(judged.refused.code.value for _, judged in seen if judged.refused is not None)
+    tiny = files - sum(len(likely[id(g)]) for g in worth)
+    return Forecast(copied, size - copied, dict(codes + Counter({Refusal.TINY.value: tiny})), len(seen))
+
+
+def _look(groups: Iterable[list[FileFact]], settings: WriteSettings) -> Iterable[tuple[FileFact, Judged]]:
+    wanted = settings.derived(wanted_of)
+
+    def footer_of(file: FileFact) -> Footer | CopyRefused:
+        try:
+            return read_footer(_Stored(settings.storage, file))
+        except CopyRefused as refused:
+            return refused
+        except OSError as error:
+            return CopyRefused(Refusal.SHORT_READ, str(error))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for files in groups:
+            yield from zip(files, judge(list(pool.map(footer_of, files)), wanted), strict=True)
+
+
+def _spread(items: Sequence[Any], most: int) -> Iterable[Any]:
+    """Up to `most` of them, at equal distances."""
+    return (items[i * len(items) // min(most, len(items))] for i in range(min(most, len(items))))

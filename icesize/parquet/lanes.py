@@ -1,0 +1,177 @@
+"""Which way the bytes of each victim go: whole row groups, single pages, or decoded.
+
+Pure: decides on footers that were read before. The thresholds were measured (docstrings of the constants); each costs
+speed when it is wrong, never rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from icesize.parquet.eligibility import check_file, column_orders
+from icesize.parquet.footer import Footer, RowGroup
+from icesize.parquet.footer_schema import REPEATED, Element
+from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.thrift import MalformedError
+from icesize.parquet.thrift_fields import required_integer, structs_of
+
+GOOD_GROUP_BYTES = 8 * 2**20
+"""Row groups from this size on are copied whole: smaller ones cost readers more than merging their pages does."""
+GOOD_GROUP_ROWS = 100_000
+"""Row groups with as many rows are copied whole, whatever their size."""
+LEAST_CHUNK_BYTES = 16 * 2**10
+"""Mean size of a column chunk from which on pages are copied: a chunk costs 0.1 ms in Python, and decoding it no more
+where it is smaller."""
+LEAST_PAGE_ROWS = 2_000
+LEAST_PAGE_BYTES = 32 * 2**10
+"""Pages must have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows per page cost
+Spark 12 %)."""
+LEAST_COPIED_BYTES = 2**20
+"""A merge that could copy less than this is decoded: it takes 15 ms."""
+
+
+class Lane(Enum):
+    """What is done with a row group."""
+
+    SPLICE = "splice"
+    PAGES = "pages"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a table asks of its files: `schema` as our own writer writes it, `codec` (parquet.thrift) if the table names
+    one, and the field ids of columns with bloom filters."""
+
+    schema: tuple[Element, ...]
+    codec: int | None = None
+    bloom_filters: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One victim: the lane of each of its row groups, or why all of it is decoded."""
+
+    lanes: tuple[Lane, ...] = ()
+    refused: CopyRefused | None = None
+
+
+def is_tiny(size_bytes: int, rows: int, columns: int) -> bool:
+    """Whether a file cannot be worth copying, by what its manifest entry says: no need to read its footer."""
+    if rows >= GOOD_GROUP_ROWS:
+        return False
+    chunk_bytes = size_bytes / max(1, columns)
+    return chunk_bytes < LEAST_CHUNK_BYTES or (rows < LEAST_PAGE_ROWS and chunk_bytes < LEAST_PAGE_BYTES)
+
+
+def judge(footers: Sequence[Footer | CopyRefused], wanted: Wanted) -> list[Judged]:
+    """The lanes of each file. Those that are copied may lie in one file: of differing schemas and codecs the ones of
+    most bytes are chosen.
+    """
+    judged = [f if isinstance(f, CopyRefused) else _refusal(f, wanted) for f in footers]
+    kinds: defaultdict[_Kind, int] = defaultdict(int)
+    for footer, refused in zip(footers, judged, strict=True):
+        if isinstance(footer, Footer) and refused is None:
+            kinds[_kind(footer)] += footer.start
+    common = max(kinds, key=lambda kind: kinds[kind], default=None)
+    found = []
+    for footer, refused in zip(footers, judged, strict=True):
+        if isinstance(footer, CopyRefused) or refused is not None:
+            found.append(Judged(refused=refused))
+        elif common is not None and _kind(footer) != common:
+            codec = _kind(footer).schema == common.schema
+            found.append(Judged(refused=CopyRefused(Refusal.CODEC if codec else Refusal.SCHEMA_DIFFERS)))
+        else:
+            found.append(_lanes(footer, wanted))
+    return found
+
+
+class _Kind(NamedTuple):
+    """What files that are copied together have in common; pages of two codecs do not fit into one chunk."""
+
+    schema: tuple[object, ...]
+    codecs: frozenset[int]
+
+
+def _kind(footer: Footer) -> _Kind:
+    codecs = frozenset(chunk.codec for group in footer.row_groups for chunk in group.chunks)
+    return _Kind((footer.meaning, column_orders(footer)), codecs)
+
+
+def _refusal(footer: Footer, wanted: Wanted) -> CopyRefused | None:
+    try:
+        check_file(footer)
+    except CopyRefused as refused:
+        return refused
+    if not same_columns(footer.schema, wanted.schema):
+        return CopyRefused(Refusal.SCHEMA_EVOLVED)
+    chunks = [chunk for group in footer.row_groups for chunk in group.chunks]
+    if wanted.codec is not None and any(chunk.codec != wanted.codec for chunk in chunks):
+        return CopyRefused(Refusal.CODEC)
+    return None
+
+
+def same_columns(schema: Sequence[Element], wanted: Sequence[Element]) -> bool:
+    """Whether a file has exactly these columns, by field id, with these types; names, and which values may be null, do
+    not matter to Iceberg's readers."""
+    return list(map(_column, schema[1:])) == list(map(_column, wanted[1:]))
+
+
+def _column(element: Element) -> tuple[object, ...]:
+    repeated = element.repetition == REPEATED
+    return element.field_id, element.type, element.length, element.logical, element.children, repeated
+
+
+def _lanes(footer: Footer, wanted: Wanted) -> Judged:
+    try:
+        return _judge_groups(footer, wanted)
+    except MalformedError as error:
+        return Judged(refused=CopyRefused(Refusal.CORRUPT_FOOTER, str(error)))
+
+
+def _judge_groups(footer: Footer, wanted: Wanted) -> Judged:
+    """A file whose bytes are mostly worth copying is copied as a whole, odd small row groups too."""
+    if not footer.row_groups:
+        return Judged(refused=CopyRefused(Refusal.TINY))
+    lanes = [_lane_of(group) for group in footer.row_groups]
+    worth = sum(g.size_bytes for g, lane in zip(footer.row_groups, lanes, strict=True) if lane is not Lane.DECODE)
+    if 2 * worth < sum(group.size_bytes for group in footer.row_groups):
+        return Judged(refused=CopyRefused(Refusal.TINY))
+    copied = tuple(Lane.PAGES if lane is Lane.DECODE else lane for lane in lanes)
+    if wanted.bloom_filters and not _keeps_filters(footer, copied, wanted.bloom_filters):
+        return Judged(refused=CopyRefused(Refusal.BLOOM_FILTER))
+    return Judged(copied)
+
+
+def _lane_of(group: RowGroup) -> Lane:
+    if group.size_bytes >= GOOD_GROUP_BYTES or group.rows >= GOOD_GROUP_ROWS:
+        return Lane.SPLICE
+    columns, pages = len(group.chunks), _data_pages(group)
+    if group.size_bytes < LEAST_CHUNK_BYTES * columns:
+        return Lane.DECODE
+    if group.rows * columns < LEAST_PAGE_ROWS * pages and group.size_bytes < LEAST_PAGE_BYTES * pages:
+        return Lane.DECODE
+    return Lane.PAGES
+
+
+def _data_pages(group: RowGroup) -> int:
+    """Data pages of all columns as the footer counts them; one for each column where it does not."""
+    pages = 0
+    for chunk in group.chunks:
+        counts = structs_of(chunk.metadata, 13)
+        pages += sum(required_integer(c, 3) for c in counts if required_integer(c, 1) in (0, 3)) or 1
+    return pages
+
+
+def _keeps_filters(footer: Footer, lanes: Sequence[Lane], bloom_filters: frozenset[int]) -> bool:
+    """Whether the copy has the bloom filters that the table asks for: pages that move get no new ones."""
+    asked = [i for i, column in enumerate(footer.columns) if column.element.field_id in bloom_filters]
+    if not asked:
+        return True
+    return all(lane is Lane.SPLICE for lane in lanes) and all(
+        group.chunks[i].bloom_filter is not None for group in footer.row_groups for i in asked
+    )

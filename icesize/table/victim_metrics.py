@@ -1,0 +1,101 @@
+"""What manifests say of the columns of files that a merge copied: read again at the commit, for those files alone.
+
+Layouts leave metrics out, as most merges decode their rows. Nothing here makes a commit fail: a bound that is not known
+is left out of the merged file, which then only is read more often than it has to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+
+from icesize.parquet.inherited import FileMetrics, inherit
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.written import WrittenFile
+from icesize.planning.layout import FileFact
+from icesize.table.avro_types import reader, skipper
+from icesize.table.entries import DataFileSchema, read_entries
+from icesize.table.request import MergedGroup, brief
+
+LOG = logging.getLogger("icesize")
+
+# Where a field of a data file goes among the arguments of FileMetrics, by Iceberg field id.
+_SLOTS = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4}
+_NOWHERE = 5
+
+
+def with_inherited_metrics(
+    merged: tuple[MergedGroup, ...],
+    appended: Sequence[WrittenFile],
+    io: FileIO,
+    settings: Callable[[], WriteSettings],
+) -> tuple[MergedGroup, ...]:
+    """The groups with complete metrics for outputs that were copied from their victims.
+
+    Victims are described by manifests, or by `appended` where the same commit brings them. `settings` are asked for,
+    and manifests read, only when there is such an output.
+    """
+    copied = {old.path for group in merged for file in group.outputs for old in file.copied_from}
+    if not copied:
+        return merged
+    known = metrics_of((v for group in merged for v in group.victims if v.path in copied), io)
+    known |= {file.path: FileMetrics.of(file) for file in appended}
+    how = settings()
+    return tuple(replace(g, outputs=tuple(inherit(file, how, known) for file in g.outputs)) for g in merged)
+
+
+def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
+    """Metrics by path of those files that are in the manifests that they were found in; each is read once.
+
+    Of a manifest that is gone or damaged no file is among them.
+    """
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        if file.manifest_path:
+            wanted[file.manifest_path].add(file.path)
+    found: dict[str, FileMetrics] = {}
+    for manifest, paths in wanted.items():
+        try:
+            found |= _read(io, manifest, paths)
+        except Exception as error:  # of whatever the storage is reached by
+            LOG.info("column metrics of %d merged files are not known: %s", len(paths), brief(error))
+    return found
+
+
+def _read(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
+    # what a manifest list says besides is inherited by sequence numbers alone, and they do not matter here
+    manifest = ManifestFile.from_args(manifest_path=location, content=ManifestContent.DATA, sequence_number=0)
+    found: dict[str, FileMetrics] = {}
+    for entry in read_entries(io, manifest):
+        if entry.path in paths:
+            found[entry.path] = _metrics_reader(entry.schema)(new_decoder(entry.data))
+            if len(found) == len(paths):
+                break
+    return found
+
+
+@lru_cache(maxsize=64)
+def _metrics_reader(schema: DataFileSchema) -> Callable[[BinaryDecoder], FileMetrics]:
+    """The function that reads metrics out of data files encoded like this, and nothing behind the last of them."""
+    steps = []
+    for each in schema.avro["fields"]:
+        slot = _SLOTS.get(each["field-id"], _NOWHERE)
+        steps.append((slot, skipper(each["type"]) if slot == _NOWHERE else reader(each["type"])))
+    while steps and steps[-1][0] == _NOWHERE:
+        steps.pop()
+
+    def read(decoder: BinaryDecoder) -> FileMetrics:
+        row: list[Any] = [None] * (_NOWHERE + 1)
+        for slot, step in steps:
+            row[slot] = step(decoder)
+        return FileMetrics(row[0], *(each or {} for each in row[1:_NOWHERE]))
+
+    return read

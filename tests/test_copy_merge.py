@@ -1,0 +1,398 @@
+"""merge by copying: which victims are copied, which are decoded and why, and what becomes of their rows."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.forecast import forecast
+from icesize.parquet.lanes import GOOD_GROUP_ROWS, LEAST_COPIED_BYTES, is_tiny
+from icesize.parquet.merge import merge
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
+from icesize.parquet.names import FileNames
+from icesize.parquet.settings import WriteSettings
+from icesize.parquet.source import LocalSource
+from icesize.parquet.verify import verify
+from icesize.parquet.write import write_rows
+from icesize.parquet.written import CopiedFrom
+from icesize.planning.layout import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
+from tests.parquet_tools import REMOTE, fact, files_below, foreign_file, local, schema_of, settings_of, write_one
+
+SCHEMA = schema_of(("id", LongType()), ("value", DoubleType()), ("word", StringType()))
+KEY = PartitionKey(0)
+MERGED = FileNames("s1-9", 0, 0)
+
+
+def rows(count: int, start: int = 0, seed: int = 0) -> pa.Table:
+    """Rows that hardly compress: about 24 bytes each."""
+    random_bytes = random.Random(f"{start}-{count}-{seed}").randbytes(16 * count)
+    halves = [random_bytes[16 * i : 16 * i + 16] for i in range(count)]
+    return pa.table(
+        {
+            "id": pa.array(range(start, start + count), pa.int64()),
+            "value": pa.array([int.from_bytes(half[:7], "big") / 3 for half in halves], pa.float64()),
+            "word": pa.array([half.hex() for half in halves]),
+        }
+    )
+
+
+def written(options: WriteSettings, counts: list[int]) -> list[FileFact]:
+    """One file of our own for each number of rows, ids running on."""
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    return [
+        fact(write_one(options, rows(count, start)), sequence_number=i + 1)
+        for i, (count, start) in enumerate(zip(counts, starts, strict=True))
+    ]
+
+
+def foreign(folder: Path, data: pa.Table, name: str, **options: object) -> FileFact:
+    """A file of another writer with the field ids of SCHEMA, as Iceberg's import would list it."""
+    fields = [f.with_metadata({"PARQUET:field_id": str(i)}) for i, f in enumerate(data.schema, 1)]
+    path = foreign_file(folder, data.cast(pa.schema(fields)), name, store_schema=False, **options)
+    return FileFact(str(path), path.stat().st_size, data.num_rows, KEY)
+
+
+def merged(options: WriteSettings, victims: list[FileFact], outputs: int = 1) -> MergeOutcome:
+    """The outcome, each of its files verified from the first byte to the last."""
+    done = merge(MergeTask(tuple(victims), KEY, outputs), options, MERGED)
+    for file in done.files:
+        found = verify(LocalSource(local(file.path)), "merged")
+        assert found.problems == ()
+        assert found.rows == file.rows
+        assert os.path.getsize(local(file.path)) == file.size_bytes
+    return done
+
+
+def content(done: MergeOutcome) -> Counter[tuple[object, ...]]:
+    """All rows of the outputs."""
+    return _content(file.path for file in done.files)
+
+
+def _content(paths: object) -> Counter[tuple[object, ...]]:
+    tables = [pq.read_table(local(str(path))) for path in paths]  # type: ignore[attr-defined]
+    return Counter(row for t in tables for row in zip(*(t.column(i).to_pylist() for i in range(3)), strict=True))
+
+
+def test_pages_of_small_files_become_one_row_group(tmp_path: Path) -> None:
+    """Files too small for row groups of their own are copied page by page into one, rows in their order."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [20_000, 15_000, 30_000])
+    done = merged(options, victims)
+    (file,) = done.files
+    assert pq.read_metadata(local(file.path)).num_row_groups == 1
+    assert pq.read_table(local(file.path)).column("id").to_pylist() == list(range(65_000))
+    assert (done.bytes_decoded, dict(done.decoded_because)) == (0, {})
+    assert done.bytes_copied == file.bytes_copied > 0.99 * done.bytes_read
+    # 20,000 rows or 1 MiB are a page at most
+    assert done.pages_copied == 3 * (1 + 1 + 2)
+    assert file.copied_from == tuple(CopiedFrom(victim.path) for victim in victims)
+    assert (file.rows, file.sequence_number, file.split_offsets) == (65_000, 3, (4,))
+    assert file.value_counts == {1: 65_000, 2: 65_000, 3: 65_000}
+    assert file.null_value_counts == {1: 0, 2: 0, 3: 0}
+    assert file.lower_bounds == file.upper_bounds == file.nan_value_counts == {}
+    assert done.rows_in == done.rows_out == 65_000
+
+
+def test_large_row_groups_are_copied_whole(tmp_path: Path) -> None:
+    """A row group of 100,000 rows stays one; small ones beside it are joined among themselves."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [15_000, GOOD_GROUP_ROWS, 25_000])
+    done = merged(options, victims)
+    (file,) = done.files
+    footer = pq.read_metadata(local(file.path))
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [GOOD_GROUP_ROWS, 40_000]
+    assert content(done) == _content(victim.path for victim in victims)
+    assert done.bytes_decoded == 0
+    assert done.pages_copied == 3 * (1 + 2)
+
+
+def test_tiny_files_are_decoded_beside_copied_ones(tmp_path: Path) -> None:
+    """Only what is too small to copy is decoded; its bounds and counts are known at once."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [60_000, 50, 70])
+    done = merged(options, victims)
+    (file,) = done.files
+    assert dict(done.decoded_because) == {"tiny": 2}
+    assert done.bytes_decoded == victims[1].size_bytes + victims[2].size_bytes
+    assert content(done) == _content(victim.path for victim in victims)
+    assert (file.rows, file.rows_decoded) == (60_120, 120)
+    assert file.copied_from == (CopiedFrom(victims[0].path),)
+    assert int.from_bytes(file.lower_bounds[1], "little") == 60_000
+    assert int.from_bytes(file.upper_bounds[1], "little") == 60_119
+
+
+def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
+    """Below 1 MiB nothing is copied; all files count with the reason."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [100] * 40)
+    assert sum(victim.size_bytes for victim in victims) < LEAST_COPIED_BYTES
+    done = merged(options, victims)
+    assert (done.bytes_copied, done.pages_copied, dict(done.decoded_because)) == (0, 0, {"tiny": 40})
+    assert done.files[0].copied_from == ()
+    assert content(done) == _content(victim.path for victim in victims)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_several_outputs_divide_row_groups(tmp_path: Path, remote: bool) -> None:
+    """Outputs are of about equal size, whole victims each; also through a FileIO that is not the local file system."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [20_000] * 9)
+    done = merged(replace(options, io_properties=REMOTE) if remote else options, victims, outputs=3)
+    sizes = [file.size_bytes for file in done.files]
+    assert max(sizes) < 1.05 * min(sizes)
+    assert [file.rows for file in done.files] == [60_000] * 3
+    assert content(done) == _content(victim.path for victim in victims)
+    assert all(copied.whole for file in done.files for copied in file.copied_from)
+
+
+def test_outputs_that_row_groups_are_too_coarse_for_are_decoded(tmp_path: Path) -> None:
+    """Where whole row groups would leave a small file, rows are divided instead."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [70_000, 30_000, 20_000])
+    half = sum(victim.size_bytes for victim in victims) // 2
+    done = merged(replace(options, small_file_limit_bytes=int(half / 1.07)), victims, outputs=2)
+    assert dict(done.decoded_because) == {"uneven": 3}
+    assert max(f.size_bytes for f in done.files) < 1.05 * min(f.size_bytes for f in done.files)
+    assert content(done) == _content(victim.path for victim in victims)
+
+
+def test_a_row_group_in_each_output_is_told(tmp_path: Path) -> None:
+    """A victim of several row groups may lie in several outputs; neither has it whole."""
+    options = settings_of(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "30000"})
+    victims = written(options, [60_000, 30_000, 30_000])
+    done = merged(options, victims, outputs=2)
+    assert [file.rows for file in done.files] == [60_000, 60_000]
+    parts = written(options, [30_000, 60_000, 30_000])
+    divided = merged(options, parts, outputs=2)
+    path = parts[1].path
+    assert [CopiedFrom(path, whole=False) in file.copied_from for file in divided.files] == [True, True]
+    assert content(divided) == _content(victim.path for victim in parts)
+
+
+def _sorted(options: WriteSettings) -> WriteSettings:
+    field = SortField(source_id=1, transform=IdentityTransform(), direction=SortDirection.ASC)
+    return replace(options, sort_order_json=SortOrder(field, order_id=1).model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        ("copying-off", lambda options: replace(options, merge_by_copying=False)),
+        ("sorted", _sorted),
+        ("codec", lambda options: replace(options, properties={"write.parquet.compression-codec": "snappy"})),
+        (
+            "bloom-filter",
+            lambda options: replace(options, properties={"write.parquet.bloom-filter-enabled.column.id": "true"}),
+        ),
+        (
+            "schema-evolved",
+            lambda options: replace(
+                options,
+                schema_json=schema_of(
+                    ("id", LongType()), ("value", DoubleType()), ("word", StringType()), ("more", IntegerType())
+                ).model_dump_json(),
+            ),
+        ),
+    ],
+)
+def test_what_the_table_asks_for_is_not_copied_away(tmp_path: Path, code: str, change: object) -> None:
+    """Sort order, codec, bloom filters and schema of the table are those of merged files, at the price of decoding."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [30_000, 30_000])
+    done = merged(change(options), victims)  # type: ignore[operator]
+    assert (dict(done.decoded_because), done.bytes_copied) == ({code: 2}, 0)
+    assert content(done) == _content(victim.path for victim in victims)
+
+
+def test_bloom_filters_are_kept_where_row_groups_are_copied_whole(tmp_path: Path) -> None:
+    """Files that have the filters which the table asks for are spliced with them."""
+    asked = {"write.parquet.bloom-filter-enabled.column.id": "true"}
+    options = settings_of(tmp_path, SCHEMA, properties=asked)
+    done = merged(options, written(options, [GOOD_GROUP_ROWS, GOOD_GROUP_ROWS]))
+    assert done.bytes_decoded == 0
+    # verified above: each value is found in its filter
+    footer = pq.read_metadata(local(done.files[0].path))
+    assert footer.num_row_groups == 2
+
+
+def test_foreign_files_are_decoded_or_copied_by_what_they_are(tmp_path: Path) -> None:
+    """A required column and another codec each have their code; everything is in one output."""
+    options = settings_of(tmp_path, SCHEMA)
+    mine = written(options, [60_000])
+    data = rows(20_000, 60_000)
+    required = pa.schema([data.schema.field(0).with_nullable(False), *list(data.schema)[1:]])
+    other = pa.Table.from_arrays(rows(20_000, 80_000).columns, schema=required)
+    snappy = foreign(tmp_path / "f", data, "snappy.parquet", compression="snappy")
+    strict = foreign(tmp_path / "f", other, "required.parquet", compression="zstd", use_dictionary=False)
+    done = merged(options, [*mine, snappy, strict])
+    assert dict(done.decoded_because) == {"schema-differs": 1, "codec": 1}
+    assert content(done) == _content([mine[0].path, snappy.path, strict.path])
+
+
+def test_dictionaries_of_their_own_are_decoded(tmp_path: Path) -> None:
+    """Files whose columns all have different dictionaries cost more to copy than to decode."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = [foreign(tmp_path / "f", rows(30_000, n * 30_000), f"{n}.parquet", compression="zstd") for n in range(3)]
+    done = merged(options, victims)
+    assert dict(done.decoded_because) == {"dictionaries": 3}
+    assert content(done) == _content(victim.path for victim in victims)
+
+
+def test_a_page_that_is_not_what_its_checksum_says_fails_the_merge(tmp_path: Path) -> None:
+    """Copying notices, decoding notices too: the victim is named, and nothing is left."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [40_000, 40_000])
+    path = local(victims[1].path)
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(RewriteFailed) as caught:
+        merge(MergeTask(tuple(victims), KEY), options, MERGED)
+    assert caught.value.path == victims[1].path
+    assert len(files_below(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_victim_that_is_gone_or_cut_off_is_named(tmp_path: Path, remote: bool) -> None:
+    """What cannot be copied because it is not there cannot be decoded either, and the error says which file."""
+    options = settings_of(tmp_path, SCHEMA)
+    options = replace(options, io_properties=REMOTE) if remote else options
+    victims = written(options, [40_000, 40_000, 40_000])
+    with open(local(victims[2].path), "r+b") as file:
+        file.truncate(victims[2].size_bytes - 1_000)
+    with pytest.raises(RewriteFailed) as caught:
+        merge(MergeTask(tuple(victims), KEY), options, MERGED)
+    assert caught.value.path == victims[2].path
+    os.remove(local(victims[0].path))
+    with pytest.raises(RewriteFailed) as caught:
+        merge(MergeTask(tuple(victims), KEY), options, MERGED)
+    assert caught.value.path == victims[0].path
+    assert len(files_below(tmp_path)) == 2
+
+
+def test_a_victim_with_other_rows_than_its_entry_is_refused(tmp_path: Path) -> None:
+    """A file that is whole but not the one of the manifest is not copied in its place."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = written(options, [40_000, 40_000])
+    victims[1] = replace(victims[1], rows=39_999)
+    with pytest.raises(RewriteFailed, match="it has 40000 rows, its manifest says 39999"):
+        merge(MergeTask(tuple(victims), KEY), options, MERGED)
+    assert len(files_below(tmp_path)) == 2
+
+
+def test_a_merge_of_merges_copies_again(tmp_path: Path) -> None:
+    """Outputs of copying are copied into larger outputs; rows stay."""
+    options = settings_of(tmp_path, SCHEMA)
+    first = [merged(options, written(options, [20_000, 20_000, 300])).files[0] for _ in range(2)]
+    done = merged(options, [fact(file) for file in first])
+    assert done.bytes_decoded == 0
+    assert content(done) == _content(file.path for file in first)
+    assert pq.read_metadata(local(done.files[0].path)).num_row_groups == 1
+
+
+def test_nan_and_nulls_in_decoded_rows_stay_countable(tmp_path: Path) -> None:
+    """NaN keeps bounds out of the decoded part's statistics; its counts and bounds are those of its rows."""
+    options = settings_of(tmp_path, SCHEMA)
+    (large,) = written(options, [60_000])
+    odd = pa.table(
+        {"id": [7, None, 9], "value": [float("nan"), 2.5, None], "word": pa.array([None, None, None], pa.string())}
+    )
+    small = fact(write_one(options, odd))
+    (file,) = merged(options, [large, small]).files
+    assert file.nan_value_counts == {2: 1}
+    assert file.nulls_decoded == {1: 1, 2: 1, 3: 3}
+    assert sorted(file.lower_bounds) == [1]
+    table = pq.read_table(local(file.path))
+    assert pc.sum(pc.is_nan(table.column("value"))).as_py() == 1
+    assert table.column("word").null_count == 3
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    counts=st.lists(st.sampled_from([0, 1, 90, 4_000, 25_000, 110_000]), min_size=1, max_size=5),
+    outputs=st.integers(1, 3),
+    remote=st.booleans(),
+)
+def test_every_row_comes_out_once(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], outputs: int, remote: bool
+) -> None:
+    """Whatever is copied and whatever is decoded, the outputs hold each row once and verify."""
+    options = settings_of(tmp_path_factory.mktemp("merge"), SCHEMA)
+    victims = written(options, [count for count in counts if count])
+    victims += [
+        foreign(Path(local(options.table_location)) / "f", rows(0), f"{n}.parquet") for n in range(counts.count(0))
+    ]
+    if remote:
+        options = replace(options, io_properties=REMOTE)
+    done = merged(options, victims, outputs)
+    assert content(done) == _content(victim.path for victim in victims)
+    assert done.bytes_copied + done.bytes_decoded <= done.bytes_read
+    assert sum(file.rows_decoded for file in done.files) <= done.rows_out
+
+
+def test_tiny_is_told_from_the_manifest_entry() -> None:
+    """Chunks below 16 KiB, or pages of few rows and few bytes, are not looked at; many rows always are."""
+    assert is_tiny(100_000, 5_000, columns=10)
+    assert not is_tiny(200_000, 5_000, columns=10)
+    assert is_tiny(200_000, 1_999, columns=10)
+    assert not is_tiny(400_000, 1_999, columns=10)
+    assert not is_tiny(1_000, GOOD_GROUP_ROWS, columns=10)
+
+
+def _group(victims: list[FileFact]) -> MergeGroup:
+    return MergeGroup(KEY, "all", tuple(victims), 1)
+
+
+def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
+    """Bytes to copy and to decode, and why, as the merge itself counts them."""
+    options = settings_of(tmp_path, SCHEMA)
+    copied = written(options, [60_000, 60_000, 40])
+    small = written(options, [10] * 5)
+    found = forecast([_group(copied), _group(small)], options)
+    assert dict(found.decoded_because) == {"tiny": 6}
+    assert found.files_looked_at == 2
+    assert found.bytes_copied == copied[0].size_bytes + copied[1].size_bytes
+    assert found.bytes_copied + found.bytes_decoded == sum(victim.size_bytes for victim in (*copied, *small))
+    done = merged(options, copied)
+    assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.01)
+    off = forecast([_group(copied)], replace(options, merge_by_copying=False))
+    assert (off.bytes_copied, dict(off.decoded_because)) == (0, {"copying-off": 3})
+
+
+def test_a_forecast_reads_few_footers_of_a_large_plan(tmp_path: Path) -> None:
+    """Of 40 groups some are looked at and the rest is taken to be alike; files that are gone count as decoded."""
+    options = settings_of(tmp_path, SCHEMA)
+    (file,) = written(options, [60_000])
+    groups = [_group([file, file, file]) for _ in range(40)]
+    found = forecast(groups, options)
+    assert (found.files_looked_at, found.bytes_decoded) == (48, 0)
+    os.remove(local(file.path))
+    lost = forecast(groups, options)
+    assert (lost.bytes_copied, dict(lost.decoded_because)) == (0, {"short-read": 48})
+
+
+def test_files_of_one_row_are_decoded_together(tmp_path: Path) -> None:
+    """Five hundred files of one row are one merge without a look at their footers."""
+    options = settings_of(tmp_path, SCHEMA)
+    names = FileNames("s1-1", 0, 0)
+    files = [write_rows([rows(1, n)], options, names)[0] for n in range(500)]
+    done = merged(options, [fact(file) for file in files])
+    assert dict(done.decoded_because) == {"tiny": 500}
+    assert pq.read_table(local(done.files[0].path)).column("id").to_pylist() == list(range(500))
