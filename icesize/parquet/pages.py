@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from icesize.parquet.checksum import crc32
 from icesize.parquet.footer import Chunk
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.source import Source
@@ -236,7 +236,7 @@ def _page(header: Header, at: int, end: int, flat: bool) -> Page:
 
 
 def _verify(checksum: int, body: Bytes) -> None:
-    if zlib.crc32(body) != checksum:
+    if crc32(body) != checksum:
         raise CopyRefused(Refusal.CHECKSUM)
 
 
