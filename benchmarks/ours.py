@@ -28,7 +28,7 @@ from benchmarks.generate import batch_files
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.spark.merges import runs_in_spark
+from icesize.spark import merges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -181,10 +181,16 @@ def _compact(args: argparse.Namespace) -> dict[str, Any]:
 
 def _warm_up(table: SizedTable) -> Report:
     """Every way to merge once, in every worker: the table has groups for Spark tasks and for the driver."""
-    in_spark = [runs_in_spark(group.size_bytes) for group in table.plan().groups]
-    if sum(in_spark) < 2 * _COPY_WAYS or all(in_spark):
-        raise RuntimeError(f"Cannot warm up: {sum(in_spark)} of {len(in_spark)} groups are merged in Spark tasks")
-    return table.compact()
+    groups, settings = table.plan().groups, table._handle.load().settings()
+    # what the driver would copy is for Spark's workers here
+    usual, merges.DRIVER_COPY_BYTES = merges.DRIVER_COPY_BYTES, 0
+    try:
+        in_spark = len(merges.work_for_spark(groups, settings))
+        if in_spark < 2 * _COPY_WAYS or in_spark == len(groups):
+            raise RuntimeError(f"Cannot warm up: {in_spark} of {len(groups)} groups are merged in Spark tasks")
+        return table.compact()
+    finally:
+        merges.DRIVER_COPY_BYTES = usual
 
 
 def moved(reports: Sequence[Report]) -> dict[str, int]:

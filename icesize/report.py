@@ -15,8 +15,9 @@ class Report:
     `bytes_copied` moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
     `decoded_because` counts merged files that were decoded, by the reason why their bytes were not copied
     (`icesize.parquet.refusal.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
-    `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer had over their
-    mean, idle writers counted; None where no rows were written, or names of files do not tell their writers.
+    `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer
+    had over their mean, idle writers counted; None where no rows were written, or names of files do not tell their
+    writers.
     `small_files_max` is the largest number of mergeable small files that a touched partition holds now. `seconds` per
     phase and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be
     merged, `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing.

@@ -19,7 +19,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.forecast import forecast
+from icesize.parquet.forecast import forecast, work_bytes
 from icesize.parquet.lanes import GOOD_GROUP_ROWS, LEAST_COPIED_BYTES, is_tiny
 from icesize.parquet.merge import merge
 from icesize.parquet.merge_task import MergeOutcome, MergeTask
@@ -31,6 +31,7 @@ from icesize.parquet.write import write_rows
 from icesize.parquet.written import CopiedFrom
 from icesize.planning.layout import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
+from icesize.spark.merges import work_for_spark
 from tests.parquet_tools import REMOTE, fact, files_below, foreign_file, local, schema_of, settings_of, write_one
 
 SCHEMA = schema_of(("id", LongType()), ("value", DoubleType()), ("word", StringType()))
@@ -137,7 +138,7 @@ def test_tiny_files_are_decoded_beside_copied_ones(tmp_path: Path) -> None:
 
 
 def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
-    """Below 1 MiB nothing is copied; all files count with the reason."""
+    """Below 256 KiB nothing is copied; all files count with the reason."""
     options = settings_of(tmp_path, SCHEMA)
     victims = written(options, [100] * 40)
     assert sum(victim.size_bytes for victim in victims) < LEAST_COPIED_BYTES
@@ -386,6 +387,31 @@ def test_a_forecast_reads_few_footers_of_a_large_plan(tmp_path: Path) -> None:
     os.remove(local(file.path))
     lost = forecast(groups, options)
     assert (lost.bytes_copied, dict(lost.decoded_because)) == (0, {"short-read": 48})
+
+
+def test_work_is_what_copying_leaves_of_it(tmp_path: Path) -> None:
+    """Files that can be copied count an eighth, tiny ones whole; without copying all count whole."""
+    options = settings_of(tmp_path, SCHEMA)
+    large, small = FileFact("a", 4 * 2**20, 50_000, KEY), FileFact("b", 30_000, 90, KEY)
+    assert work_bytes([large, small, small], options) == 2**19 + 60_000
+    assert work_bytes([small] * 9, options) == 270_000
+    assert work_bytes([large, small], replace(options, merge_by_copying=False)) == 4 * 2**20 + 30_000
+    assert work_bytes([large], _sorted(options)) == 4 * 2**20
+
+
+def test_the_driver_copies_a_little(tmp_path: Path) -> None:
+    """Little work stays in the driver; of what is copied, and of what is much work, the largest groups do not."""
+    options = settings_of(tmp_path, SCHEMA)
+
+    def group(size_bytes: int, rows: int) -> MergeTask:
+        return MergeTask((FileFact("a", size_bytes, rows, KEY),), KEY)
+
+    copied = [group(n * 2**20, 90_000) for n in (30, 20, 40, 1)]
+    tiny = [group(40_000, 90)] * 300
+    assert work_for_spark([*copied, *tiny], options) == {2: 5 * 2**20}
+    assert work_for_spark([group(70 * 2**20, 90_000)], options) == {0: round(70 * 2**20 / 8)}
+    off = replace(options, merge_by_copying=False)
+    assert work_for_spark(copied, off) == {0: 30 * 2**20, 1: 20 * 2**20, 2: 40 * 2**20}
 
 
 def test_files_of_one_row_are_decoded_together(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark import columns, jobs, session
 from icesize.spark.evolution import add_columns
-from icesize.spark.merges import MergeRun, discard_all, finish_all, in_order, runs_in_spark
+from icesize.spark.merges import MergeRun, discard_all, finish_all, in_order, work_for_spark
 from icesize.spark.placement import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
 from icesize.spark.shapes import BatchShape
@@ -190,7 +190,7 @@ class _Batch:
         if shape.parts and begun and begun.absorption.most_bytes > MOST_BYTES_ALONG:
             shape = self._shape(current, settings, layout)
             begun = placement.before(shape)
-        shape = self._beside_merges(shape, begun)
+        shape = self._beside_merges(shape, begun, settings)
         # looks at values of the batch for tables with a sort order: before the merges take the cores
         routed = None if shape.parts else shape.place(self.df)
         self.watch.lap("plan")
@@ -272,12 +272,12 @@ class _Batch:
             return write_in_threads(shape.parts or (), settings, self._prefix, absorption)
         return jobs.write_rows(routed, settings, self._prefix, absorption)
 
-    def _beside_merges(self, shape: BatchShape, decision: Decision | None) -> BatchShape:
+    def _beside_merges(self, shape: BatchShape, decision: Decision | None, settings: WriteSettings) -> BatchShape:
         """The cores divided between rows and merges; who takes files along was decided by task and stays."""
         if decision is None or decision.absorption.by_writer or self.options.write_tasks is not None:
             return shape
-        sizes = [group.size_bytes for group in decision.merges if runs_in_spark(group.size_bytes)]
-        return shape.beside(sizes, session.parallelism(self.spark))
+        work = list(work_for_spark(decision.merges, settings).values())
+        return shape.beside(work, session.parallelism(self.spark))
 
     def _start(
         self, groups: Sequence[MergeGroup], settings: WriteSettings, beside: BatchShape | None = None

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
 from icesize.parquet.absorb import NOTHING, Absorption, Written
+from icesize.parquet.forecast import work_bytes
 from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.row_sizes import RowSize
@@ -79,7 +80,7 @@ class SparkMerges:
         self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str
     ) -> list[MergeOutcome | RewriteFailed]:
         """One outcome per group, in their order; a group whose input is damaged is its error."""
-        bins = _balanced(groups, self.tasks)
+        bins = _balanced(groups, settings, self.tasks)
         numbers = self.spark.range(0, len(bins), 1, len(bins))
         results: dict[int, Any] = {}
         for answer in run_job(numbers, MergeGroups(bins, settings, prefix), "merge files"):
@@ -87,14 +88,17 @@ class SparkMerges:
         return [results[i] for i in range(len(groups))]
 
 
-def _balanced(groups: Sequence[MergeTask], tasks: int) -> tuple[tuple[tuple[int, MergeTask], ...], ...]:
+def _balanced(
+    groups: Sequence[MergeTask], settings: WriteSettings, tasks: int
+) -> tuple[tuple[tuple[int, MergeTask], ...], ...]:
     count = max(1, min(tasks, len(groups)))
     bins: list[list[tuple[int, MergeTask]]] = [[] for _ in range(count)]
     load = [0] * count
-    for i in sorted(range(len(groups)), key=lambda i: -groups[i].size_bytes):
+    work = [work_bytes(group.victims, settings) for group in groups]
+    for i in sorted(range(len(groups)), key=lambda i: -work[i]):
         least = load.index(min(load))
         bins[least].append((i, groups[i]))
-        load[least] += groups[i].size_bytes
+        load[least] += work[i]
     return tuple(tuple(b) for b in bins)
 
 

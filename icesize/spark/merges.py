@@ -13,6 +13,7 @@ from pyspark.util import inheritable_thread_target
 
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
+from icesize.parquet.forecast import work_bytes
 from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
 from icesize.parquet.settings import WriteSettings
@@ -21,8 +22,12 @@ from icesize.spark import session
 from icesize.spark.jobs import SparkMerges
 
 DRIVER_MERGE_BYTES = 8 * 2**20
-"""Groups up to this size are merged in the driver: a Spark job costs 0.15 s before it reads a byte, in which the
-driver decodes and encodes about 10 MB."""
+"""Groups of no more work than decoding so many bytes are merged in the driver: a Spark job costs 0.15 s before it reads
+a byte, in which the driver decodes and encodes about 10 MB, or copies 64."""
+
+DRIVER_COPY_BYTES = 64 * 2**20
+"""Bytes of all groups that are copied in the driver. Copying is Python, which two threads do not do any faster than one
+(427 MB/s against 357, measured); Spark's tasks are processes."""
 
 CANCEL_AGAIN_SECONDS = 1.0
 """Between two calls to cancel jobs, should one have been on its way to the scheduler."""
@@ -47,8 +52,8 @@ def run_merges(
     `most_tasks` bounds the tasks of the Spark job.
     """
     threads = max(1, (os.cpu_count() or 2) // 2) if half_the_cores else None
-    small = [i for i, t in enumerate(tasks) if spark is None or not runs_in_spark(t.size_bytes)]
-    large = [i for i in range(len(tasks)) if i not in set(small)]
+    large = sorted(work_for_spark(tasks, settings)) if spark is not None else []
+    small = [i for i in range(len(tasks)) if i not in set(large)]
     results = [None] * len(tasks) if results is None else results
     done = merge_in_threads(
         [tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress, threads=threads
@@ -65,9 +70,18 @@ def run_merges(
     return results
 
 
-def runs_in_spark(size_bytes: int) -> bool:
-    """Whether a group of this size is merged by Spark tasks, not in the driver."""
-    return size_bytes > DRIVER_MERGE_BYTES
+def work_for_spark(groups: Sequence[MergeTask | MergeGroup], settings: WriteSettings) -> dict[int, int]:
+    """The groups that Spark tasks merge, by position, and the work of each (`work_bytes`). Groups of little work are
+    the driver's, the smallest first, as long as what it copies is not more than `DRIVER_COPY_BYTES`.
+    """
+    work = [work_bytes(group.victims, settings) for group in groups]
+    large, copied = dict[int, int](), 0
+    for i in sorted(range(len(groups)), key=lambda i: groups[i].size_bytes):
+        is_copied = work[i] < groups[i].size_bytes
+        copied += groups[i].size_bytes if is_copied else 0
+        if work[i] > DRIVER_MERGE_BYTES or (is_copied and copied > DRIVER_COPY_BYTES):
+            large[i] = work[i]
+    return large
 
 
 def _on_executors(
