@@ -15,7 +15,7 @@ from rich.text import Text
 
 from icesize.planning.inspection import Inspection, PartitionSizes, SizeClass
 from icesize.planning.plan import Plan
-from icesize.planning.words import count_words, size_words
+from icesize.planning.words import count_words, size_words, ways_words
 from icesize.report import Report
 from icesize.table.ledger import LedgerEntry
 
@@ -97,21 +97,14 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
         done = " ".join(f"snapshot {i} {o}" for i, o in zip(report.snapshot_ids, report.operations, strict=True))
         changed = f"  -{report.files_removed:,} +{count_words(report.files_added, 'file')}, rows unchanged"
         _line(console, (done, "bold green"), changed)
-        copied = _ways(report)
+        ways = ways_words(report.bytes_copied, report.pages_copied, report.bytes_decoded)
+        copied = f" ({ways})" if report.bytes_copied else ""
         seconds = report.seconds.get("total", 0.0)
         _line(console, f"{size_words(report.bytes_written)} written{copied} in {seconds:.1f} s")
         _show_decoded(console, report.decoded_because)
     else:
         _line(console, "nothing was committed")
     show_notes(console, [*report.conflicts, *(n for n in report.notes if n not in known)])
-
-
-def _ways(report: Report) -> str:
-    if not report.bytes_copied:
-        return ""
-    pages = f" in {count_words(report.pages_copied, 'page')}" if report.pages_copied else ""
-    decoded = f", {size_words(report.bytes_decoded)} decoded" if report.bytes_decoded else ""
-    return f" ({size_words(report.bytes_copied)} copied{pages}{decoded})"
 
 
 def _show_decoded(console: Console, because: Mapping[str, int]) -> None:

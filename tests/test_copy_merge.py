@@ -373,6 +373,7 @@ def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
     assert found.bytes_copied + found.bytes_decoded == sum(victim.size_bytes for victim in (*copied, *small))
     done = merged(options, copied)
     assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.01)
+    assert done.pages_copied == found.pages_copied
     off = forecast([_group(copied)], replace(options, merge_by_copying=False))
     assert (off.bytes_copied, dict(off.decoded_because)) == (0, {"copying-off": 3})
 

@@ -58,7 +58,7 @@ def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     files = sum(len(group.victims) for group in groups)
     if not settings.merge_by_copying or sorter_of(settings) is not None:
         code = Refusal.SORTED if settings.merge_by_copying else Refusal.COPYING_OFF
-        return Forecast(0, size, {code.value: files})
+        return Forecast(0, size, 0, {code.value: files})
     columns = len(leaves(settings))
     likely = {id(g): [v for v in g.victims if not is_tiny(v.size_bytes, v.rows, columns)] for g in groups}
     worth = [g for g in groups if sum(v.size_bytes for v in likely[id(g)]) >= LEAST_COPIED_BYTES]
@@ -66,10 +66,11 @@ def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     possible = sum(v.size_bytes for g in worth for v in likely[id(g)])
     seen_bytes = sum(file.size_bytes for file, _ in seen)
     copied_bytes = sum(file.size_bytes for file, judged in seen if judged.refused is None)
-    copied = round(possible * copied_bytes / seen_bytes) if seen_bytes else 0
+    share = possible / seen_bytes if seen_bytes else 0.0
+    copied, pages = round(share * copied_bytes), round(share * sum(judged.pages for _, judged in seen))
     codes = Counter(judged.refused.code.value for _, judged in seen if judged.refused is not None)
     tiny = files - sum(len(likely[id(g)]) for g in worth)
-    return Forecast(copied, size - copied, dict(codes + Counter({Refusal.TINY.value: tiny})), len(seen))
+    return Forecast(copied, size - copied, pages, dict(codes + Counter({Refusal.TINY.value: tiny})), len(seen))
 
 
 def work_bytes(victims: Sequence[FileFact], settings: WriteSettings) -> int:

@@ -55,10 +55,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One victim: the lane of each of its row groups, or why all of it is decoded."""
+    """One victim: the lane of each of its row groups, or why all of it is decoded; `pages` would be copied singly."""
 
     lanes: tuple[Lane, ...] = ()
     refused: CopyRefused | None = None
+    pages: int = 0
 
 
 def is_tiny(size_bytes: int, rows: int, columns: int) -> bool:
@@ -145,7 +146,8 @@ def _judge_groups(footer: Footer, wanted: Wanted) -> Judged:
     copied = tuple(Lane.PAGES if lane is Lane.DECODE else lane for lane in lanes)
     if wanted.bloom_filters and not _keeps_filters(footer, copied, wanted.bloom_filters):
         return Judged(refused=CopyRefused(Refusal.BLOOM_FILTER))
-    return Judged(copied)
+    singly = (g for g, lane in zip(footer.row_groups, copied, strict=True) if lane is Lane.PAGES)
+    return Judged(copied, pages=sum(map(_data_pages, singly)))
 
 
 def _lane_of(group: RowGroup) -> Lane:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from icesize.planning.layout import FileFact, PartitionKey, SkipReason
-from icesize.planning.words import count_words, size_words
+from icesize.planning.words import count_words, size_words, ways_words
 
 HELD_BACK = frozenset(
     {SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC, SkipReason.CONTESTED}
@@ -74,7 +74,8 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How the bytes of a plan's victims are expected to move: `bytes_copied` as they are, `bytes_decoded` not.
+    """How the bytes of a plan's victims are expected to move: `bytes_copied` as they are, of them `pages_copied` pages
+    one by one where there is another file to join them with, `bytes_decoded` not.
 
     `decoded_because` counts files by the reason for which they are decoded, among the `files_looked_at` and those that
     are too small to be looked at.
@@ -82,6 +83,7 @@ class Forecast:
 
     bytes_copied: int
     bytes_decoded: int
+    pages_copied: int = 0
     decoded_because: Mapping[str, int] = field(default_factory=dict)
     files_looked_at: int = 0
 
@@ -90,13 +92,13 @@ class Forecast:
         return {
             "bytes_copied": self.bytes_copied,
             "bytes_decoded": self.bytes_decoded,
+            "pages_copied": self.pages_copied,
             "decoded_because": dict(self.decoded_because),
             "files_looked_at": self.files_looked_at,
         }
 
     def __str__(self) -> str:
-        parts = [(self.bytes_copied, "copied"), (self.bytes_decoded, "decoded")]
-        return ", ".join(f"{size_words(size)} {word}" for size, word in parts if size)
+        return ways_words(self.bytes_copied, self.pages_copied, self.bytes_decoded)
 
 
 @dataclass(frozen=True)
