@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icesize.environment import Environment
-from icesize.errors import EngineUnavailable, TableError
+from icesize.errors import EngineUnavailable, TableError, UnsupportedTable
 from icesize.parquet.forecast import forecast
 from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
@@ -256,7 +256,12 @@ def _noted(plan: Plan, current: Current, notes: Sequence[str]) -> Plan:
 
 
 def _foreseen(plan: Plan, current: Current) -> Plan:
-    return replace(plan, forecast=forecast(plan.groups, current.settings())) if plan.groups else plan
+    if not plan.groups:
+        return plan
+    try:
+        return replace(plan, forecast=forecast(plan.groups, current.settings()))
+    except UnsupportedTable as error:
+        return replace(plan, notes=(*plan.notes, str(error)))
 
 
 def _in_debt(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import io
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -32,15 +32,15 @@ _THRESHOLDS = {
     "lanes.LEAST_CHUNK_BYTES": 512,
     "lanes.LEAST_PAGE_ROWS": 50,
     "lanes.LEAST_PAGE_BYTES": 512,
-    "copy_merge.LEAST_COPIED_BYTES": 2_000,
+    "copy_merge.LEAST_COPIED_BYTES": 1_000,
 }
 
 
 @contextmanager
-def small_lanes() -> Iterator[None]:
-    """Within it small files are copied as large ones are."""
+def small_lanes(**changes: int) -> Iterator[None]:
+    """Within it small files are copied as large ones are; `changes` are constants of `icesize.parquet.lanes`."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _THRESHOLDS.items():
+        for name, value in {**_THRESHOLDS, **{f"lanes.{name}": value for name, value in changes.items()}}.items():
             patch.setattr(f"icesize.parquet.{name}", value)
         yield
 
@@ -65,6 +65,14 @@ def with_ids(data: pa.Table, first: int = 1) -> pa.Table:
     """The same rows with the field ids that a table of these columns has."""
     fields = [f.with_metadata({"PARQUET:field_id": str(i)}) for i, f in enumerate(data.schema, first)]
     return data.cast(pa.schema(fields))
+
+
+def foreign_bytes(data: pa.Table, **how: object) -> bytes:
+    """These rows as another writer's file, which can be copied unless `how`, arguments of pyarrow's, differs."""
+    out = io.BytesIO()
+    arguments = {"compression": "zstd", "use_dictionary": False, "store_schema": False, "write_page_index": True}
+    pq.write_table(data, out, **{**arguments, **how})
+    return out.getvalue()
 
 
 def written(options: WriteSettings, *counts: int, start: int = 0) -> list[FileFact]:
@@ -102,8 +110,3 @@ def indexes_swapped(tree: Tree) -> None:
     for first, second, *_ in tree.chunks:
         for field_id in (4, 5):
             first[field_id], second[field_id] = second[field_id], first[field_id]
-
-
-def is_nan(value: object) -> bool:
-    """Whether a value is the one that differs from itself."""
-    return isinstance(value, float) and math.isnan(value)

@@ -423,3 +423,105 @@ def test_files_of_one_row_are_decoded_together(tmp_path: Path) -> None:
     done = merged(options, [fact(file) for file in files])
     assert dict(done.decoded_because) == {"tiny": 500}
     assert pq.read_table(local(done.files[0].path)).column("id").to_pylist() == list(range(500))
+
+
+def _required(options: WriteSettings, folder: Path, count: int, start: int, name: str) -> FileFact:
+    """A file in which no id may be null, as Spark writes columns that cannot be."""
+    data = rows(count, start)
+    schema = pa.schema([data.schema.field(0).with_nullable(False), *list(data.schema)[1:]])
+    table = pa.Table.from_arrays(data.columns, schema=schema)
+    return foreign(folder, table, name, compression="zstd", use_dictionary=False)
+
+
+def test_a_few_rows_join_files_whose_columns_are_required(tmp_path: Path) -> None:
+    """Rows without a null become part of such a file; one null, and everything is decoded."""
+    options = settings_of(tmp_path, SCHEMA)
+    large = _required(options, tmp_path / "f", 60_000, 0, "required.parquet")
+    (small,) = written(options, [40])
+    assert dict(merged(options, [large, small]).decoded_because) == {"tiny": 1}
+    null = pa.table({"id": pa.array([None, 2], pa.int64()), "value": [1.0, 2.0], "word": ["a", None]})
+    odd = fact(write_one(options, null))
+    done = merged(options, [large, odd])
+    assert dict(done.decoded_because) == {"schema-differs": 2}
+    assert content(done) == _content([large.path, odd.path])
+
+
+def test_nulls_are_counted_over_all_decoded_row_groups(tmp_path: Path) -> None:
+    """NaN in one of several decoded row groups does not hide the nulls of the others."""
+    options = settings_of(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "1500"})
+    (large,) = written(settings_of(tmp_path, SCHEMA), [60_000])
+    first = pa.table({"id": range(1_500), "value": [float("nan")] * 1_500, "word": ["a"] * 1_500})
+    later = pa.table({"id": range(1_500), "value": pa.array([None] * 500 + [2.5] * 1_000), "word": ["b"] * 1_500})
+    done = merged(options, [large, fact(write_one(options, first)), fact(write_one(options, later))])
+    (file,) = done.files
+    assert dict(done.decoded_because) == {"tiny": 2}
+    assert (file.nulls_decoded[2], file.nan_value_counts[2]) == (500, 1_500)
+
+
+def test_a_location_that_no_file_io_knows_is_named(tmp_path: Path) -> None:
+    """Whatever storage raises is an error of the group, with the victim's path."""
+    options = settings_of(tmp_path, SCHEMA)
+    (large,) = written(options, [60_000])
+    lost = replace(large, path="xyz://bucket/x.parquet")
+    with pytest.raises(RewriteFailed, match="Unrecognized filesystem type") as caught:
+        merge(MergeTask((large, lost), KEY), options, MERGED)
+    assert caught.value.path == lost.path
+    assert forecast([_group([large, lost])], options).decoded_because == {"short-read": 1}
+
+
+def test_row_groups_of_two_codecs_lie_in_one_file(tmp_path: Path) -> None:
+    """Whole row groups need no common codec; a table that once had another is not decoded for it."""
+    options = settings_of(tmp_path, SCHEMA)
+    victims = [
+        foreign(
+            tmp_path / "f", rows(GOOD_GROUP_ROWS, 10**6 * n), f"{n}.parquet", compression=codec, use_dictionary=False
+        )
+        for n, codec in enumerate(("zstd", "snappy"))
+    ]
+    done = merged(options, victims)
+    assert (dict(done.decoded_because), done.bytes_decoded) == ({}, 0)
+    assert content(done) == _content(victim.path for victim in victims)
+
+
+def test_a_few_rows_join_files_of_older_names(tmp_path: Path) -> None:
+    """After a column was renamed its files are still copied, and the rows of tiny ones are written as theirs are."""
+    old = settings_of(tmp_path, SCHEMA)
+    victims = written(old, [60_000, 60_000])
+    new = settings_of(tmp_path, schema_of(("id", LongType()), ("value", DoubleType()), ("term", StringType())))
+    small = fact(write_one(new, rows(50, 120_000).rename_columns(["id", "value", "term"])))
+    done = merged(new, [*victims, small])
+    (file,) = done.files
+    assert dict(done.decoded_because) == {"tiny": 1}
+    assert content(done) == _content([*(victim.path for victim in victims), small.path])
+    assert sorted(file.lower_bounds) == [1, 2, 3]
+
+
+def test_many_rows_in_few_bytes_are_joined(tmp_path: Path) -> None:
+    """Row groups of 100,000 rows that hardly take a byte are not kept as they are, but merged page by page."""
+    options = settings_of(tmp_path, SCHEMA)
+
+    def equal(count: int, start: int) -> pa.Table:
+        return pa.table({"id": [start] * count, "value": [1.5] * count, "word": ["same"] * count})
+
+    (large,) = written(options, [60_000])
+    data = [equal(GOOD_GROUP_ROWS, n) for n in range(3)]
+    victims = [fact(write_one(options, table)) for table in data]
+    assert all(victim.size_bytes < 10_000 for victim in victims)
+    done = merged(options, [large, *victims])
+    assert pq.read_metadata(local(done.files[0].path)).num_row_groups < 4
+    assert sum(file.rows for file in done.files) == 360_000
+
+
+def test_text_that_is_no_text_has_no_bounds(tmp_path: Path) -> None:
+    """Spark stores any bytes as a string: they are merged as they are, copied or decoded."""
+    options = settings_of(tmp_path, SCHEMA)
+    data = rows(30_000)
+    wild = pa.array([b"\xff\xfe" + str(i).encode() for i in range(30_000)], pa.binary()).view(pa.string())
+    table = data.set_column(2, "word", wild)
+    victims = [
+        foreign(tmp_path / "f", table, f"{n}.parquet", compression="zstd", use_dictionary=False) for n in range(2)
+    ]
+    for how in (options, replace(options, merge_by_copying=False)):
+        done = merge(MergeTask(tuple(victims), KEY), how, MERGED)
+        assert done.rows_out == 60_000
+        assert 3 not in done.files[0].lower_bounds

@@ -103,7 +103,7 @@ def test_remote_files_are_merged(tmp_path: Path) -> None:
 
 def test_several_outputs_are_of_equal_size(tmp_path: Path) -> None:
     """Outputs are cut by bytes, also in the middle of a victim, and no row is lost or doubled."""
-    options = hourly(tmp_path)
+    options = replace(hourly(tmp_path), merge_by_copying=False)
     small = victims(options, [4_000, 100, 9_000, 2_000, 7_000])
     done = merge(MergeTask(small, small[0].partition, 3), options, MERGED)
     assert [i for file in done.files for i in ids(file.path)] == list(range(22_100))
@@ -192,7 +192,7 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_many_rows_go_through_in_bounded_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups obey the table's row limit in equal parts, and never hold more decoded bytes than allowed."""
-    options = hourly(tmp_path, properties={"write.parquet.row-group-limit": "4000"})
+    options = replace(hourly(tmp_path, properties={"write.parquet.row-group-limit": "4000"}), merge_by_copying=False)
     small = victims(options, [3_000] * 5)
     (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -387,6 +389,17 @@ def test_a_footer_that_contradicts_itself_is_not_written() -> None:
     with pytest.raises(CopyRefused) as refused:
         assembly.finish()
     assert (refused.value.code, out.getvalue()) == (Refusal.CORRUPT_FOOTER, b"PAR1")
+
+
+def test_copying_loads_neither_arrow_nor_iceberg() -> None:
+    """They take a hundred MB and a third of a second, and bytes can be moved without them."""
+    modules = "splice, page_merge, page_plan, eligibility, footer, source"
+    code = (
+        f"from icesize.parquet import {modules}; import sys; "
+        "print(sorted({'pyspark', 'pyarrow', 'pyiceberg', 'icesize.parquet.settings'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_memory_is_used_again() -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from icesize import failpoints
 from icesize.errors import RewriteFailed
 from icesize.parquet.assembly import Assembled, Assembly
+from icesize.parquet.eligibility import check_together
 from icesize.parquet.encoded_rows import EncodedRows
 from icesize.parquet.footer import MAGIC, Footer
 from icesize.parquet.metrics import describe
@@ -56,15 +57,20 @@ class _Decoded:
     """What is known of the decoded rows of a file."""
 
     metadata: pq.FileMetaData | None = None
-    nulls: dict[int, int] = field(default_factory=dict)
     nans: dict[int, int] = field(default_factory=dict)
+    _nulls_in_floats: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def nulls(self) -> dict[int, int]:
+        """Of columns that hold NaN anywhere: the statistics of all others tell."""
+        return {field_id: count for field_id, count in self._nulls_in_floats.items() if field_id in self.nans}
 
     def add(self, rows: EncodedRows) -> None:
         if self.metadata is None:
             self.metadata = rows.metadata
         else:
             self.metadata.append_row_groups(rows.metadata)
-        for counts, new in ((self.nulls, rows.nulls), (self.nans, rows.nans)):
+        for counts, new in ((self._nulls_in_floats, rows.nulls), (self.nans, rows.nans)):
             for field_id, count in new.items():
                 counts[field_id] = counts.get(field_id, 0) + count
 
@@ -109,6 +115,7 @@ def _assemble(
         run.pages_copied = merge_row_groups(run.parts, run.plan, assembly, level=settings.parquet.level)
         failpoints.reach("writing")
     for rows in decoded:
+        check_together([contents.footers[0], rows.footer])
         copy_row_group(rows.source, rows.footer.row_groups[0], assembly)
         known.add(rows)
         failpoints.reach("writing")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from icesize.parquet.copied_file import Contents, PageRun, write_copied
 from icesize.parquet.encoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.encoder import remove_files
-from icesize.parquet.fetched import fetched
+from icesize.parquet.fetched import Fetched
 from icesize.parquet.footer import Footer, read_footer
 from icesize.parquet.footer_schema import Element
 from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, Lane, Wanted, is_tiny, judge
@@ -21,7 +21,7 @@ from icesize.parquet.metrics import leaves
 from icesize.parquet.names import FileNames
 from icesize.parquet.page_merge import runs_of
 from icesize.parquet.page_plan import Part, plan_columns
-from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.source import BytesSource, Source
 from icesize.parquet.written import CopiedFrom, WrittenFile
@@ -59,7 +59,7 @@ class _Victim:
     refused: CopyRefused | None = None
 
     def refuse(self, refused: CopyRefused) -> None:
-        self.refused, self.lanes = refused, ()
+        self.refused, self.lanes, self.source, self.footer = refused.alone(), (), None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +72,19 @@ class _Unit:
     size_bytes: int
 
 
-def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> Copied:
+def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> Copied:
     """Write the rows of all victims into `task.outputs` files of about equal size, copying what can be copied.
 
-    Rows keep their order within a victim; decoded ones come last in each output. Raises `CopyRefused` with the code of
-    what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed` for
-    a victim that cannot be decoded either.
+    Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
+    of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
+    for a victim that cannot be decoded either.
     """
-    victims = look_at(task.victims, settings, settings.derived(wanted_of))
+    victims = look_at(task.victims, settings, fetched)
     outputs = _planned(victims, task.outputs, settings)
     files: list[WrittenFile] = []
     try:
         for output in outputs:
-            rows = _decoded(output, task, settings)
+            rows = _decoded(output, task, settings, fetched)
             files.append(write_copied(output.contents, rows, settings, names, task.partition))
     except BaseException:
         remove_files(settings.storage, files)
@@ -100,7 +100,7 @@ def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> Co
     )
 
 
-def look_at(facts: Sequence[FileFact], settings: WriteSettings, wanted: Wanted) -> list[_Victim]:
+def look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetched) -> list[_Victim]:
     """Read the footers of the victims that may be worth it, and decide what is copied of each."""
     columns = len(leaves(settings))
     victims = [_Victim(fact) for fact in facts]
@@ -111,9 +111,11 @@ def look_at(facts: Sequence[FileFact], settings: WriteSettings, wanted: Wanted) 
         else:
             likely.append(victim)
     check_worth(victims)
-    found = fetched(settings.storage, [victim.fact for victim in likely])
+    found = fetched.fetch([victim.fact for victim in likely])
     footers = [_footer(victim, source) for victim, source in zip(likely, found, strict=True)]
-    for victim, source, footer, judged in zip(likely, found, footers, judge(footers, wanted), strict=True):
+    for victim, source, footer, judged in zip(
+        likely, found, footers, judge(footers, settings.derived(wanted_of)), strict=True
+    ):
         _decide(victim, source, footer, judged)
     return victims
 
@@ -124,8 +126,8 @@ def _footer(victim: _Victim, source: Source | CopyRefused) -> Footer | CopyRefus
     try:
         footer = read_footer(source)
     except CopyRefused as refused:
-        return refused
-    except OSError as error:
+        return refused.alone()
+    except UNREADABLE as error:
         return CopyRefused(Refusal.SHORT_READ, str(error))
     if footer.rows != victim.fact.rows:
         return CopyRefused(Refusal.CORRUPT_FOOTER, f"{footer.rows} rows, its manifest says {victim.fact.rows}")
@@ -190,10 +192,10 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     return _Output(contents, decoded)
 
 
-def _decoded(output: _Output, task: MergeTask, settings: WriteSettings) -> Iterator[EncodedRows]:
+def _decoded(output: _Output, task: MergeTask, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    return encoded_rows(MergeTask(output.decoded, task.partition), settings, _schema_of(output.contents))
+    return encoded_rows(MergeTask(output.decoded, task.partition), settings, _schema_of(output.contents), fetched)
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:

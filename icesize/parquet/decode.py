@@ -12,19 +12,24 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.projection import Projection
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.shape import ShapeError
+from icesize.parquet.source import Source
 
 WHOLE_FILE_BYTES = 64 * 2**20
 BATCH_ROWS = 65_536
 
 
-def read_file(settings: WriteSettings, path: str, size_bytes: int, projection: Projection) -> Iterator[pa.Table]:
+def read_file(
+    settings: WriteSettings, path: str, size_bytes: int, projection: Projection, source: Source | None = None
+) -> Iterator[pa.Table]:
     """The rows of one Parquet file as tables of `settings.arrow_schema`, in file order, without extra threads.
 
-    A file that decodes to little is read at once, a larger one in batches of at most `BATCH_ROWS`. Raises
+    `source` has the bytes of the file where they were fetched already. A file that decodes to little is read at once,
+    a larger one in batches of at most `BATCH_ROWS`. Raises
     `RewriteFailed` with the attribute `path` when the file is missing, damaged or cannot be projected.
     """
     try:
-        with settings.storage.open(path, size_bytes) as stream, _open(stream) as file:
+        opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
+        with opened as stream, _open(stream) as file:
             names = projection.fit(file.schema_arrow)
             for rows in _tables(file, names):
                 yield projection(rows)

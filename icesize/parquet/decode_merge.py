@@ -11,6 +11,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.decode import read_file
 from icesize.parquet.encoder import FileEncoder, LateNanError, remove_files
 from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.fetched import Fetched
 from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.projection import Projection
@@ -24,7 +25,7 @@ MAX_DECODED_BYTES = 256 * 2**20
 """Arrow memory of the rows that become one row group, or are sorted together."""
 
 
-def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> list[WrittenFile]:
+def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
     """Write the rows of all victims, in their order, into `task.outputs` files of about equal size.
 
     At most about one row group is held decoded; where the table has a sort order `MAX_DECODED_BYTES` of rows, which
@@ -33,7 +34,7 @@ def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> 
     """
     nan: frozenset[int] = frozenset()
     while True:
-        run = _Decoding(task, settings, names, nan)
+        run = _Decoding(task, settings, names, fetched, nan)
         try:
             return run.files()
         except LateNanError as late:
@@ -47,7 +48,10 @@ def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> 
 class _Decoding:
     """One attempt to merge by decoding and encoding everything."""
 
-    def __init__(self, task: MergeTask, settings: WriteSettings, names: FileNames, nan: frozenset[int]) -> None:
+    def __init__(
+        self, task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, nan: frozenset[int]
+    ) -> None:
+        self._fetched = fetched
         self._task = task
         self._settings = settings
         self._names = names
@@ -58,7 +62,7 @@ class _Decoding:
 
     def files(self) -> list[WrittenFile]:
         """Do it."""
-        tables = Stream(read_victims(self._task, self._settings), MAX_DECODED_BYTES)
+        tables = Stream(read_victims(self._task, self._settings, self._fetched), MAX_DECODED_BYTES)
         for rows in output_rows(self._task.victims, self._task.outputs):
             written = runs = 0
             group_rows = self._group_rows(rows)
@@ -100,7 +104,7 @@ class _Decoding:
         return max(1, math.ceil(rows / groups))
 
 
-def read_victims(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]:
+def read_victims(task: MergeTask, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
     """The rows of all victims, in their order, as tables of `settings.arrow_schema`.
 
     Raises `RewriteFailed` with the attribute `path` of one that is missing, damaged or does not have the rows that its
@@ -109,7 +113,8 @@ def read_victims(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]
     projection = Projection(settings, task.partition)
     for victim in task.victims:
         rows = 0
-        for table in read_file(settings, victim.path, victim.size_bytes, projection):
+        source = fetched.get(victim.path) if fetched is not None else None
+        for table in read_file(settings, victim.path, victim.size_bytes, projection, source):
             rows += table.num_rows
             yield table
         if rows != victim.rows:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
 
 from icesize.parquet.decode_merge import MAX_DECODED_BYTES, read_victims
 from icesize.parquet.encoder import parquet_writer
 from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.fetched import Fetched
 from icesize.parquet.footer import Footer, read_footer
 from icesize.parquet.footer_schema import REQUIRED, Element
 from icesize.parquet.merge_task import MergeTask
@@ -23,7 +25,7 @@ from icesize.parquet.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` are counted as for `metrics.describe`."""
+    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` of its top-level float columns."""
 
     source: BytesSource
     footer: Footer
@@ -34,17 +36,21 @@ class EncodedRows:
 
 def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
     """What `encoded_rows` would yield for no rows: shows whether its schema is that of the copied files."""
+    settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
     return _encode(settings.arrow_schema.empty_table(), schema, settings)
 
 
-def encoded_rows(task: MergeTask, settings: WriteSettings, copied: Sequence[Element]) -> Iterator[EncodedRows]:
+def encoded_rows(
+    task: MergeTask, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
+) -> Iterator[EncodedRows]:
     """The rows of all victims in runs of one row group each, which are not held together.
 
     `copied` is the schema of the files that they join. Raises `RewriteFailed` for a victim that cannot be read.
     """
+    settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
-    tables, left = Stream(read_victims(task, settings), MAX_DECODED_BYTES), task.rows
+    tables, left = Stream(read_victims(task, settings, fetched), MAX_DECODED_BYTES), task.rows
     limits = settings.parquet
     groups = max(1, math.ceil(task.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
     while left:
@@ -55,17 +61,34 @@ def encoded_rows(task: MergeTask, settings: WriteSettings, copied: Sequence[Elem
         continue
 
 
+def _with_names_of(copied: Sequence[Element], settings: WriteSettings) -> WriteSettings:
+    """Columns were renamed since the copied files were written: the new rows get the old names. Readers go by field
+    ids; bloom filters are asked for by name, so tables that have them keep theirs and nothing is copied."""
+    names = [copied[at].name.decode() for at in _top_level(copied)]
+    fields = settings.schema.fields
+    if settings.parquet.bloom_fpp or len(names) != len(fields) or names == [field.name for field in fields]:
+        return settings
+    renamed = [field.model_copy(update={"name": name}) for field, name in zip(fields, names, strict=True)]
+    schema = Schema(*renamed, schema_id=settings.schema_id)
+    return replace(settings, schema_json=schema.model_dump_json())
+
+
 def aligned_schema(schema: pa.Schema, copied: Sequence[Element]) -> pa.Schema:
     """The table's schema with columns required where the copied files have them so: Spark writes them like that when
     its rows cannot be null."""
-    required, at = [], 1
-    while at < len(copied):
-        required.append(copied[at].repetition == REQUIRED)
-        at = _after(copied, at)
+    required = [copied[at].repetition == REQUIRED for at in _top_level(copied)]
     if len(required) != len(schema):
         return schema
     fields = [f.with_nullable(False) if strict else f for f, strict in zip(schema, required, strict=True)]
     return pa.schema(fields, metadata=schema.metadata)
+
+
+def _top_level(elements: Sequence[Element]) -> Iterator[int]:
+    """Positions of the top-level columns."""
+    at = 1
+    while at < len(elements):
+        yield at
+        at = _after(elements, at)
 
 
 def _after(elements: Sequence[Element], at: int) -> int:
@@ -79,8 +102,8 @@ def _after(elements: Sequence[Element], at: int) -> int:
 
 def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:
     nan = nan_columns(settings, rows)
-    floats = [leaf for leaf in leaves(settings) if leaf.field_id in nan and leaf.top_level and leaf.counts]
-    # a null where the others have none shows in the schema, and nothing is copied
+    floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.top_level and leaf.counts]
+    # a null where the others have none shows in the schema, which is compared before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
     encoding = Encoding(dictionary_columns(settings, rows), nan)
     sink = pa.BufferOutputStream()
@@ -92,5 +115,5 @@ def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> Encod
         read_footer(source),
         writer.writer.metadata,
         {leaf.field_id: rows.column(leaf.column).null_count for leaf in floats},
-        {leaf.field_id: count_nans(rows.column(leaf.column)) for leaf in floats},
+        {leaf.field_id: count_nans(rows.column(leaf.column)) for leaf in floats if leaf.field_id in nan},
     )

@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import IO
 
-from icesize.parquet.refusal import CopyRefused, Refusal
-from icesize.parquet.source import BytesSource, LocalSource, Source
+from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.source import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.spill import local_folder
 from icesize.parquet.storage import Storage
 from icesize.planning.layout import FileFact
 
 MEMORY_BYTES = 32 * 2**20
 """Remote files of one merge that are kept in memory; further ones wait on the local disk."""
+WHOLE_BYTES = 64 * 2**20
+"""Larger files are not held in memory, but go to the disk piece by piece."""
+PIECE_BYTES = 16 * 2**20
+"""What one request asks for then; object stores recommend 8-16 MiB."""
 
 
-def fetched(storage: Storage, victims: Sequence[FileFact]) -> list[Source | CopyRefused]:
-    """One source for each victim, or why there is none.
+class Fetched:
+    """What one merge reads its victims from; the sources can be read until its context ends.
 
-    Each remote file is fetched once, by one request, while the one before it is put away: at most two are in memory
-    besides those that stay there.
+    Each remote file is fetched once, whether it is copied or decoded then, by one request unless it is larger than
+    `WHOLE_BYTES`, while the one before it is put away: at most two are in memory besides those that stay there. What
+    does not stay there waits in one temporary file without a name.
     """
-    if all(storage.local_path(victim.path) is not None for victim in victims):
-        return [_local(storage, victim) for victim in victims]
-    room = _Room()
-    sources: list[Source | CopyRefused] = []
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(_fetch, storage, victims[0])
-        for following in (*victims[1:], None):
-            found = waiting.result()
-            if following is not None:
-                waiting = pool.submit(_fetch, storage, following)
-            sources.append(found if isinstance(found, CopyRefused) else room.keep(found))
-    return sources
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._stack = ExitStack()
+        self._room = _Room(self._stack)
+        self._sources: dict[str, Source] = {}
+
+    def __enter__(self) -> Fetched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sources.clear()
+        self._stack.close()
+
+    def get(self, path: str) -> Source | None:
+        """A victim that was fetched."""
+        return self._sources.get(path)
+
+    def fetch(self, victims: Sequence[FileFact]) -> list[Source | CopyRefused]:
+        """One source for each victim, or why there is none."""
+        if all(self._storage.local_path(victim.path) is not None for victim in victims):
+            return [_local(self._storage, victim) for victim in victims]
+        found: list[Source | CopyRefused] = []
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(self._fetch, victims[0])
+            for following in (*victims[1:], None):
+                data = waiting.result()
+                if following is not None:
+                    waiting = pool.submit(self._fetch, following)
+                found.append(self._room.keep(data) if isinstance(data, bytes) else data)
+        kept = zip(victims, found, strict=True)
+        self._sources |= {victim.path: source for victim, source in kept if not isinstance(source, CopyRefused)}
+        return found
+
+    def _fetch(self, victim: FileFact) -> bytes | Source | CopyRefused:
+        try:
+            if victim.size_bytes > WHOLE_BYTES:
+                return self._room.put(self._storage.pieces(victim.path, PIECE_BYTES), victim.size_bytes)
+            data = self._storage.fetch(victim.path)
+        except UNREADABLE as error:
+            return CopyRefused(Refusal.SHORT_READ, str(error))
+        return data if len(data) == victim.size_bytes else _other_length(len(data), victim.size_bytes)
 
 
 def _local(storage: Storage, victim: FileFact) -> Source | CopyRefused:
@@ -45,31 +83,40 @@ def _local(storage: Storage, victim: FileFact) -> Source | CopyRefused:
         return CopyRefused(Refusal.SHORT_READ, str(error))
 
 
-def _fetch(storage: Storage, victim: FileFact) -> bytes | CopyRefused:
-    try:
-        data = storage.fetch(victim.path)
-    except OSError as error:
-        return CopyRefused(Refusal.SHORT_READ, str(error))
-    if len(data) != victim.size_bytes:
-        return CopyRefused(Refusal.SHORT_READ, f"{len(data)} bytes of {victim.size_bytes}")
-    return data
+def _other_length(found_bytes: int, size_bytes: int) -> CopyRefused:
+    return CopyRefused(Refusal.SHORT_READ, f"{found_bytes} bytes of {size_bytes}")
 
 
 class _Room:
-    """Keeps files in memory while there is room, then in temporary files without names, which are mapped."""
+    """Keeps files in memory while there is room, then one behind the other on the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
         self._left_bytes = MEMORY_BYTES
+        self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
 
     def keep(self, data: bytes) -> Source | CopyRefused:
+        """In memory or on the disk."""
         if len(data) <= self._left_bytes:
             self._left_bytes -= len(data)
             return BytesSource(data)
         try:
-            with tempfile.TemporaryFile(prefix="icesize-", dir=local_folder()) as file:
-                file.write(data)
-                file.flush()
-                # the mapping keeps the file, and both go with the source
-                return BytesSource(memoryview(mmap.mmap(file.fileno(), len(data), prot=mmap.PROT_READ)))
+            return self.put([data], len(data))
         except OSError as error:
             return CopyRefused(Refusal.SHORT_READ, str(error))
+
+    def put(self, pieces: Iterable[bytes], size_bytes: int) -> Source | CopyRefused:
+        """On the disk; raises what `pieces` raises."""
+        with self._lock:
+            if self._file is None:
+                temporary = tempfile.TemporaryFile(prefix="icesize-", dir=local_folder())  # noqa: SIM115 (the stack)
+                self._file = self._stack.enter_context(temporary)
+            start = self._file.seek(0, os.SEEK_END)
+            for piece in pieces:
+                self._file.write(piece)
+            self._file.flush()
+            found_bytes = self._file.tell() - start
+            if found_bytes != size_bytes:
+                return _other_length(found_bytes, size_bytes)
+            return SectionSource(self._file.fileno(), start, size_bytes)

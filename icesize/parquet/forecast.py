@@ -12,7 +12,7 @@ from icesize.parquet.copy_merge import wanted_of
 from icesize.parquet.footer import Footer, read_footer
 from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, is_tiny, judge
 from icesize.parquet.metrics import leaves
-from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.sorting import sorter_of
 from icesize.parquet.storage import Storage
@@ -94,7 +94,7 @@ def _look(groups: Iterable[list[FileFact]], settings: WriteSettings) -> Iterable
             return read_footer(_Stored(settings.storage, file))
         except CopyRefused as refused:
             return refused
-        except OSError as error:
+        except UNREADABLE as error:
             return CopyRefused(Refusal.SHORT_READ, str(error))
 
     with ThreadPoolExecutor(_THREADS) as pool:

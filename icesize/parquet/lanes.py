@@ -7,10 +7,9 @@ speed when it is wrong, never rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from icesize.parquet.eligibility import check_file, column_orders
 from icesize.parquet.footer import Footer, RowGroup
@@ -22,7 +21,8 @@ from icesize.parquet.thrift_fields import required_integer, structs_of
 GOOD_GROUP_BYTES = 8 * 2**20
 """Row groups from this size on are copied whole: smaller ones cost readers more than merging their pages does."""
 GOOD_GROUP_ROWS = 100_000
-"""Row groups with as many rows are copied whole, whatever their size."""
+"""Row groups with as many rows are copied whole, too, unless their chunks are below `LEAST_CHUNK_BYTES`: hundreds of
+those in a file cost more in its footer than they hold, so their pages are joined."""
 LEAST_CHUNK_BYTES = 16 * 2**10
 """Mean size of a column chunk from which on pages are copied: a chunk costs 0.1 ms in Python, and decoding it no more
 where it is smaller."""
@@ -65,43 +65,44 @@ class Judged:
 def is_tiny(size_bytes: int, rows: int, columns: int) -> bool:
     """Whether a file cannot be worth copying, by what its manifest entry says: no need to read its footer."""
     if rows >= GOOD_GROUP_ROWS:
-        return False
+        return False  # however few bytes: decoding so many rows takes longer than looking
     chunk_bytes = size_bytes / max(1, columns)
     return chunk_bytes < LEAST_CHUNK_BYTES or (rows < LEAST_PAGE_ROWS and chunk_bytes < LEAST_PAGE_BYTES)
 
 
 def judge(footers: Sequence[Footer | CopyRefused], wanted: Wanted) -> list[Judged]:
-    """The lanes of each file. Those that are copied may lie in one file: of differing schemas and codecs the ones of
-    most bytes are chosen.
+    """The lanes of each file. Those that are copied may lie in one file: of differing schemas the one of most bytes is
+    chosen, and of differing codecs among files whose pages are copied one by one.
     """
-    judged = [f if isinstance(f, CopyRefused) else _refusal(f, wanted) for f in footers]
-    kinds: defaultdict[_Kind, int] = defaultdict(int)
-    for footer, refused in zip(footers, judged, strict=True):
-        if isinstance(footer, Footer) and refused is None:
-            kinds[_kind(footer)] += footer.start
-    common = max(kinds, key=lambda kind: kinds[kind], default=None)
-    found = []
-    for footer, refused in zip(footers, judged, strict=True):
-        if isinstance(footer, CopyRefused) or refused is not None:
-            found.append(Judged(refused=refused))
-        elif common is not None and _kind(footer) != common:
-            codec = _kind(footer).schema == common.schema
-            found.append(Judged(refused=CopyRefused(Refusal.CODEC if codec else Refusal.SCHEMA_DIFFERS)))
-        else:
-            found.append(_lanes(footer, wanted))
-    return found
+    judged = [Judged(refused=f.alone()) if isinstance(f, CopyRefused) else _alone(f, wanted) for f in footers]
+    files = [(n, f) for n, f in enumerate(footers) if isinstance(f, Footer) and judged[n].refused is None]
+    _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
+    paged = [(n, footer) for n, footer in files if Lane.PAGES in judged[n].lanes]
+    _keep_most(judged, paged, _codecs, Refusal.CODEC)
+    return judged
 
 
-class _Kind(NamedTuple):
-    """What files that are copied together have in common; pages of two codecs do not fit into one chunk."""
+def _keep_most(
+    judged: list[Judged], files: Sequence[tuple[int, Footer]], kind: Callable[[Footer], Hashable], code: Refusal
+) -> None:
+    """Refuse the files, by number, that are not of the kind that most bytes are of."""
+    kinds = [kind(footer) for _, footer in files]
+    sizes: defaultdict[Hashable, int] = defaultdict(int)
+    for found, (_, footer) in zip(kinds, files, strict=True):
+        sizes[found] += footer.start
+    common = max(sizes, key=lambda found: sizes[found], default=None)
+    for found, (number, _) in zip(kinds, files, strict=True):
+        if found != common:
+            judged[number] = Judged(refused=CopyRefused(code))
 
-    schema: tuple[object, ...]
-    codecs: frozenset[int]
+
+def _codecs(footer: Footer) -> frozenset[int]:
+    return frozenset(chunk.codec for group in footer.row_groups for chunk in group.chunks)
 
 
-def _kind(footer: Footer) -> _Kind:
-    codecs = frozenset(chunk.codec for group in footer.row_groups for chunk in group.chunks)
-    return _Kind((footer.meaning, column_orders(footer)), codecs)
+def _alone(footer: Footer, wanted: Wanted) -> Judged:
+    refused = _refusal(footer, wanted)
+    return _lanes(footer, wanted) if refused is None else Judged(refused=refused.alone())
 
 
 def _refusal(footer: Footer, wanted: Wanted) -> CopyRefused | None:
@@ -151,10 +152,11 @@ def _judge_groups(footer: Footer, wanted: Wanted) -> Judged:
 
 
 def _lane_of(group: RowGroup) -> Lane:
-    if group.size_bytes >= GOOD_GROUP_BYTES or group.rows >= GOOD_GROUP_ROWS:
-        return Lane.SPLICE
     columns, pages = len(group.chunks), _data_pages(group)
-    if group.size_bytes < LEAST_CHUNK_BYTES * columns:
+    is_small = group.size_bytes < LEAST_CHUNK_BYTES * columns
+    if group.size_bytes >= GOOD_GROUP_BYTES or (group.rows >= GOOD_GROUP_ROWS and not is_small):
+        return Lane.SPLICE
+    if is_small and group.rows < GOOD_GROUP_ROWS:
         return Lane.DECODE
     if group.rows * columns < LEAST_PAGE_ROWS * pages and group.size_bytes < LEAST_PAGE_BYTES * pages:
         return Lane.DECODE

@@ -10,9 +10,10 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.copy_merge import copy_merge
 from icesize.parquet.decode_merge import decode_merge
 from icesize.parquet.encoder import remove_files
+from icesize.parquet.fetched import Fetched
 from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
-from icesize.parquet.refusal import CopyRefused, Refusal
+from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.sorting import sorter_of
 
@@ -32,9 +33,10 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
             "plan again",
             path=None,
         )
-    outcome = _copied(task, settings, names)
-    if isinstance(outcome, CopyRefused):
-        outcome = _decoded(task, settings, names, outcome)
+    with Fetched(settings.storage) as fetched:
+        outcome = _copied(task, settings, names, fetched)
+        if isinstance(outcome, CopyRefused):
+            outcome = _decoded(task, settings, names, fetched, outcome)
     if outcome.rows_in != outcome.rows_out:
         remove_files(settings.storage, list(outcome.files))
         raise RewriteFailed(
@@ -44,16 +46,16 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
     return replace(outcome, files=tuple(replace(file, sequence_number=sequence) for file in outcome.files))
 
 
-def _copied(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome | CopyRefused:
+def _copied(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome | CopyRefused:
     if not settings.merge_by_copying:
         return CopyRefused(Refusal.COPYING_OFF)
     if sorter_of(settings) is not None:
         return CopyRefused(Refusal.SORTED)
     try:
-        done = copy_merge(task, settings, names)
+        done = copy_merge(task, settings, names, fetched)
     except CopyRefused as refused:
-        return refused
-    except (pa.ArrowException, OSError) as error:
+        return refused.alone()
+    except (pa.ArrowException, *UNREADABLE) as error:
         # of a victim or of storage: decoding meets it again, if it lasts, and says what it is
         return CopyRefused(Refusal.SHORT_READ, str(error))
     rows = sum(file.rows for file in done.files)
@@ -63,9 +65,11 @@ def _copied(task: MergeTask, settings: WriteSettings, names: FileNames) -> Merge
     )  # fmt: skip
 
 
-def _decoded(task: MergeTask, settings: WriteSettings, names: FileNames, refused: CopyRefused) -> MergeOutcome:
+def _decoded(
+    task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, refused: CopyRefused
+) -> MergeOutcome:
     try:
-        files = decode_merge(task, settings, names)
+        files = decode_merge(task, settings, names, fetched)
     except (pa.ArrowException, OSError) as error:
         raise RewriteFailed(
             f"Cannot merge {len(task.victims)} files: {error}, what was written is removed", path=None

@@ -201,15 +201,18 @@ def _bounds(kind: PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, S
 
 
 def _text(length: int | None) -> tuple[Serialise, Serialise]:
-    def lower(value: bytes) -> bytes:
-        return value.decode()[:length].encode()
+    def lower(value: bytes) -> bytes | None:
+        try:
+            return value.decode()[:length].encode()
+        except UnicodeDecodeError:
+            return None  # Spark stores any bytes as text
 
     def upper(value: bytes) -> bytes | None:
-        bound = truncate_upper_bound_text_string(value.decode(), length)
         try:
+            bound = truncate_upper_bound_text_string(value.decode(), length)
             return None if bound is None else bound.encode()
-        except UnicodeEncodeError:
-            return None  # what follows U+D7FF is no character by itself
+        except UnicodeError:
+            return None  # also where what follows, after U+D7FF, is no character by itself
 
     return lower, upper
 

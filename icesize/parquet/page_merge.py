@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
-from operator import itemgetter
+from itertools import groupby
 
 from icesize.parquet.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
 from icesize.parquet.footer import Chunk, Footer
@@ -45,9 +45,8 @@ def merge_files(
 ) -> Assembled:
     """Write all row groups of all files, in their order, as one file.
 
-    The new row groups have about equal sizes, near `rows_per_group` or `bytes_per_group`, whichever is smaller; the
-    defaults are those of Iceberg's `write.parquet.row-group-limit` and `row-group-size-bytes`. Raises `CopyRefused`;
-    `out` is worthless then.
+    The new row groups have about equal sizes, up to `rows_per_group` or `bytes_per_group`; the defaults are those of
+    Iceberg's `write.parquet.row-group-limit` and `row-group-size-bytes`. Raises `CopyRefused`; `out` is worthless then.
     """
     parts = [
         Part(source, footer, group)
@@ -61,15 +60,22 @@ def merge_files(
 
 
 def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Part]]:
-    """The parts of each new row group, in their order: about equal ones, near the number of rows or of bytes,
-    whichever gives smaller ones. Each part goes to the group in whose share of the whole its middle lies.
+    """The parts of each new row group, in their order: about equal ones, near the number of bytes and never above that
+    of rows unless a single part is.
     """
     weights = [max(part.group.rows / rows_per_group, part.group.size_bytes / bytes_per_group) for part in parts]
-    ends = list(accumulate(weights))
-    count = max(1, round(sum(weights)))
-    numbers = [int((end - weight / 2) / ends[-1] * count) for end, weight in zip(ends, weights, strict=True)]
-    for _, same in groupby(zip(numbers, parts, strict=True), key=itemgetter(0)):
-        yield [part for _, part in same]
+    # a tenth more bytes than wanted are no reason for another row group
+    share = sum(weights) / max(1, math.ceil(sum(weights) - 0.1))
+    group: list[Part] = []
+    filled, rows = 0.0, 0
+    for part, weight in zip(parts, weights, strict=True):
+        if group and (rows + part.group.rows > rows_per_group or filled + weight / 2 > share):
+            yield group
+            group, filled, rows = [], 0.0, 0
+        group.append(part)
+        filled, rows = filled + weight, rows + part.group.rows
+    if group:
+        yield group
 
 
 def _merge(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, level: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from enum import Enum
 
 
@@ -19,7 +20,7 @@ class Refusal(str, Enum):
     BLOOM_FILTER = "bloom-filter"
     """The table asks for bloom filters that the copy would not have."""
     CODEC = "codec"
-    """The table asks for another compression than the file has."""
+    """The table asks for another compression than the file has, or most of the others have another."""
     SCHEMA_EVOLVED = "schema-evolved"
     """Columns or types of the file are not those of the table's current schema."""
 
@@ -60,12 +61,16 @@ class Refusal(str, Enum):
     ENCODING = "encoding"
     """Pages that some readers refuse."""
     SHORT_READ = "short-read"
+    """It cannot be read, or its copy cannot be written."""
 
     TINY = "tiny"
     """Chunks or pages so small that copying costs more than decoding."""
     DICTIONARIES = "dictionaries"
     """Too many columns have a dictionary of their own in each file."""
 
+
+UNREADABLE = (OSError, ValueError, OverflowError, LookupError, struct.error)
+"""What reading a file may raise besides: of the storage it is on, and for bytes that nobody would write."""
 
 _MOST_DETAIL = 500
 """Characters of a detail: files may hold names and versions of any length."""
@@ -78,6 +83,10 @@ class CopyRefused(Exception):
         super().__init__(f"{code.value}: {detail[:_MOST_DETAIL]}" if detail else code.value)
         self.code = code
         self._detail = detail[:_MOST_DETAIL]
+
+    def alone(self) -> CopyRefused:
+        """The same without traceback, cause and context, which hold on to files and buffers; to be kept."""
+        return type(self)(self.code, self._detail)
 
     def __reduce__(self) -> tuple[type[CopyRefused], tuple[Refusal, str]]:
         # it crosses processes, and an exception is otherwise made again from its message alone

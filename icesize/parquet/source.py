@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any, Protocol
 
@@ -87,6 +88,69 @@ class LocalSource:
         import pyarrow as pa
 
         return pa.OSFile(self._path, "rb")
+
+
+class SectionSource:
+    """A file that lies in another one, from `start` on; whoever opened that keeps it open."""
+
+    def __init__(self, descriptor: int, start: int, size_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._start = start
+        self._size_bytes = size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        _check_range(at, size_bytes, self)
+        target = bytearray(size_bytes)
+        self.read_into(at, memoryview(target))
+        return bytes(target)
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        _check_range(at, len(target), self)
+        got = 0
+        while got < len(target):
+            piece = os.pread(self._descriptor, len(target) - got, self._start + at + got)
+            if not piece:
+                raise CopyRefused(Refusal.SHORT_READ, "a temporary file became shorter")
+            target[got : got + len(piece)] = piece
+            got += len(piece)
+
+    def stream(self) -> Any:
+        import pyarrow as pa
+
+        return pa.PythonFile(_Section(self), "r")
+
+
+class _Section(io.RawIOBase):
+    """A source as a stream."""
+
+    def __init__(self, source: SectionSource) -> None:
+        super().__init__()
+        self._source = source
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        from_where = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
+        self._position = max(0, from_where[whence] + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._source.size_bytes - self._position))
+        self._source.read_into(self._position, memoryview(buffer)[:count])
+        self._position += count
+        return count
 
 
 def _check_range(at: int, size_bytes: int, source: Source) -> None:

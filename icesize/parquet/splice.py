@@ -7,14 +7,30 @@ from itertools import accumulate
 
 from icesize.parquet.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
 from icesize.parquet.footer import Chunk, Footer, RowGroup
-from icesize.parquet.page_index import read_offset_index, rebase
+from icesize.parquet.footer_schema import (
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    INT32,
+    INT64,
+    INT96,
+    OPTIONAL,
+    REPEATED,
+    REQUIRED,
+    Column,
+    Element,
+)
+from icesize.parquet.page_index import concatenate, read_offset_index, rebase
+from icesize.parquet.page_statistics import NULL_COUNT, order_of
 from icesize.parquet.pages import Pages, walk
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.source import Source, read_ranges
-from icesize.parquet.thrift_fields import i64, integer, required_integer
+from icesize.parquet.thrift import MalformedError, read_list_head, read_struct, read_varint
+from icesize.parquet.thrift_fields import binary, i64, integer, integers_of, required_integer, struct_of
 
 PIECE_BYTES = 8 * 2**20
-"""Copied by one read and one write: what a copy needs of memory, and large enough for an object store."""
+"""Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
+`verify_pages` one read holds at least a whole column chunk, however large it is."""
 
 _FILE_OFFSET = 2
 _MOVED_IN_CHUNK = frozenset({1, 4, 5, 6, 7})
@@ -22,6 +38,12 @@ _MOVED_IN_CHUNK = frozenset({1, 4, 5, 6, 7})
 _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 9, 11
 _MOVED_IN_METADATA = frozenset({11, 14, 15})
 """Fields of ColumnMetaData: places of the dictionary and of the bloom filter."""
+
+_BOUNDS = (1, 2, 5, 6)
+"""Fields of Statistics: the old maximum and minimum, and those of today."""
+_VARIABLE_BYTES, _REPETITIONS, _DEFINITIONS = 1, 2, 3
+"""Fields of SizeStatistics."""
+_VALUE_BYTES = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 
 _Place = tuple[int, int]
 """(offset, length) in a file."""
@@ -48,6 +70,7 @@ def copy_row_group(source: Source, group: RowGroup, assembly: Assembly, *, verif
     `verify_pages` has page headers read while they are copied: they must tile their chunks, add up to the values and
     rows of the footer and lie where the OffsetIndex says, and checksums must be right. Raises `CopyRefused`.
     """
+    check_metadata(group, assembly)
     stored = read_ranges(source, _places(group))
     start = assembly.position
     starts: dict[int, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,12 @@ class Storage:
         """All bytes of a file, by one request."""
         with self._io.new_input(location).open() as stream:
             return bytes(stream.read())
+
+    def pieces(self, location: str, piece_bytes: int) -> Iterator[bytes]:
+        """All bytes of a file, so many by each request."""
+        with self._io.new_input(location).open() as stream:
+            while piece := stream.read(piece_bytes):
+                yield bytes(piece)
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """The last bytes of a file of `size_bytes`."""

@@ -209,6 +209,7 @@ class _Batch:
         try:
             decision = begun if begun and shape.is_complete else placement.after(written.files, begun)
             results = self._merged(settings, begun, decision, written, runs, deadline)
+            results = results.completed(written.files, current.table.io, settings)
             self.watch.lap("merge_wait")
             failpoints.reach("files-written")
             paths = [*(file.path for file in written.files), *results.paths()]

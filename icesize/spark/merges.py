@@ -53,7 +53,8 @@ def run_merges(
     """
     threads = max(1, (os.cpu_count() or 2) // 2) if half_the_cores else None
     large = sorted(work_for_spark(tasks, settings)) if spark is not None else []
-    small = [i for i in range(len(tasks)) if i not in set(large)]
+    of_spark = frozenset(large)
+    small = [i for i in range(len(tasks)) if i not in of_spark]
     results = [None] * len(tasks) if results is None else results
     done = merge_in_threads(
         [tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress, threads=threads

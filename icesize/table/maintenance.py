@@ -60,6 +60,7 @@ class Maintenance:
         watch.lap("merge")
         with ExitStack() as stack:
             try:
+                results = results.completed((), self.current.table.io, settings)
                 failpoints.reach("files-written")
                 check_still_there(self.handle, results.paths(), watch)
                 stack.enter_context(self.turn)

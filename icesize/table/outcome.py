@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pyiceberg.io import FileIO
+
 from icesize.environment import rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.merge_task import MergeOutcome
+from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.request import CommitOutcome, MergedGroup
+from icesize.table.victim_metrics import with_inherited_metrics
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class MergeResults:
             sum(result.pages_copied for result in done),
             dict(codes),
         )
+
+    def completed(self, appended: Sequence[WrittenFile], io: FileIO, settings: WriteSettings) -> MergeResults:
+        """The same with complete metrics for files that were copied, which takes reading manifests: before a commit
+        keeps others waiting."""
+        return replace(self, merged=with_inherited_metrics(self.merged, appended, io, lambda: settings))
 
     def paths(self) -> list[str]:
         """Every file that the merges wrote."""

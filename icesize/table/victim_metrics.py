@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,8 @@ LOG = logging.getLogger("icesize")
 # Where a field of a data file goes among the arguments of FileMetrics, by Iceberg field id.
 _SLOTS = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4}
 _NOWHERE = 5
+_THREADS = 4
+"""Manifests that are read at a time; it only pays where each is a round trip away."""
 
 
 def with_inherited_metrics(
@@ -62,12 +65,18 @@ def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
         if file.manifest_path:
             wanted[file.manifest_path].add(file.path)
     found: dict[str, FileMetrics] = {}
-    for manifest, paths in wanted.items():
-        try:
-            found |= _read(io, manifest, paths)
-        except Exception as error:  # of whatever the storage is reached by
-            LOG.info("column metrics of %d merged files are not known: %s", len(paths), brief(error))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for part in pool.map(lambda item: _read_what_is_there(io, *item), wanted.items()):
+            found |= part
     return found
+
+
+def _read_what_is_there(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
+    try:
+        return _read(io, location, paths)
+    except Exception as error:  # of whatever the storage is reached by
+        LOG.info("column metrics of %d merged files are not known: %s", len(paths), brief(error))
+        return {}
 
 
 def _read(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
