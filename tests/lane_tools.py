@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ def small_lanes(**changes: int) -> Iterator[None]:
         yield
 
 
+@cache
 def rows(count: int, start: int = 0) -> pa.Table:
     """Rows of SCHEMA that hardly compress, ids from `start` on."""
     chance, begin = random.Random(f"{start}-{count}"), datetime(2024, 1, 1, tzinfo=timezone.utc)

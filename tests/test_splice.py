@@ -29,8 +29,8 @@ from icesize.parquet.pages import read_header
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.source import BytesSource
 from icesize.parquet.splice import copy_row_group, splice_files
-from icesize.parquet.thrift import Bytes
-from icesize.parquet.thrift_fields import bytes_field, i32, i64, integer, structs_field
+from icesize.parquet.thrift import I64, Bytes, read_struct, write_struct
+from icesize.parquet.thrift_fields import bytes_field, i32, i64, integer, integers_field, struct_field, structs_field
 from tests.footer_tools import Tree, edited, footer_of, make_file, raw_footer
 
 Maker = Callable[[random.Random], object]
@@ -303,13 +303,14 @@ def test_metadata_that_are_true_of_all_parts_are_kept() -> None:
     assert footer_of(spliced([one, data])[0]).keys == {}
 
 
-def with_index(data: bytes, index: bytes) -> bytes:
-    """The same file, its first chunk with another OffsetIndex."""
+def with_index(data: bytes, index: bytes, *, of_columns: bool = False) -> bytes:
+    """The same file, its first chunk with another OffsetIndex, or ColumnIndex."""
     end = len(data) - 8 - len(raw_footer(data))
     moved = data[:end] + index + data[end:]
 
     def change(tree: Tree) -> None:
-        tree.chunks[0][0] |= {4: i64(end), 5: i32(len(index))}
+        place, length = (6, 7) if of_columns else (4, 5)
+        tree.chunks[0][0] |= {place: i64(end), length: i32(len(index))}
 
     return edited(moved, change)
 
@@ -341,6 +342,111 @@ def test_wrong_page_indexes_are_refused() -> None:
         forged = with_index(data, offset_index(wrong, None))
         assert values(read(spliced([forged])[0])) == values(read(data))
         assert refusal(forged, verify_pages=True) == Refusal.PAGES
+
+
+def with_first(field_id: int, **changes: tuple[int, bytes]) -> Callable[[Tree], None]:
+    """Change a struct of the first column's ColumnMetaData: `f5` is its field 5."""
+
+    def change(tree: Tree) -> None:
+        for metadata in tree.metadata:
+            fields, _ = read_struct(metadata[0][field_id][1])
+            metadata[0][field_id] = struct_field({**fields, **{int(k[1:]): v for k, v in changes.items()}})
+
+    return change
+
+
+NO_VALUES: dict[str, tuple[pa.DataType, list[Any], bytes]] = {
+    "int64": (pa.int64(), [1], b"abc"),
+    "int32": (pa.int32(), [1], b"12345678"),
+    "double": (pa.float64(), [1.0], b"1234"),
+    "bool": (pa.bool_(), [True], b"\x02"),
+    "decimal": (pa.decimal128(20, 2), [Decimal(1)], b"1"),
+    "fixed": (pa.binary(4), [b"1234"], b"12345"),
+    "half": (pa.float16(), [1.0], b"1"),
+}
+
+
+@pytest.mark.parametrize("field_id", [1, 2, 5, 6])
+@pytest.mark.parametrize("name", NO_VALUES)
+def test_bounds_that_are_no_values_are_refused(name: str, field_id: int) -> None:
+    """pyarrow could not read any row group of the new file, or would end the process."""
+    kind, some, bound = NO_VALUES[name]
+    data = make_file(pa.table({"x": pa.array(some, kind)}))
+    assert refusal(edited(data, with_first(12, **{f"f{field_id}": bytes_field(bound)}))) == Refusal.CORRUPT_FOOTER
+
+
+@pytest.mark.parametrize(("field_id", "field"), [(3, i64(-1)), (3, i64(2)), (3, bytes_field(b"1")), (5, i64(1))])
+def test_statistics_that_cannot_be_true_are_refused(field_id: int, field: tuple[int, bytes]) -> None:
+    """More nulls than values or fewer than none, and fields of other types."""
+    data = make_file(pa.table({"x": [1]}))
+    assert refusal(edited(data, with_first(12, **{f"f{field_id}": field}))) == Refusal.CORRUPT_FOOTER
+
+
+def test_text_bounds_may_be_cut_within_a_character() -> None:
+    """Writers truncate bytes; such a file is read, filtered or not."""
+    rows = pa.table({"x": ["\u00e9a", "\u00e9b"]})
+    change = with_first(12, f6=bytes_field(b"\xc3"), f5=bytes_field(b"\xff"))
+    data, _ = spliced([edited(make_file(rows), change)])
+    assert read(data) == rows
+    assert pq.read_table(io.BytesIO(data), filters=[("x", "=", "\u00e9b")]).num_rows == 1
+
+
+LEVELS: dict[str, tuple[pa.DataType, list[Any], int, int]] = {
+    "flat": (pa.int64(), [1, None], 1, 2),
+    "items": (pa.list_(pa.int32()), [[1], None], 2, 4),
+    "record": (pa.struct({"a": pa.struct({"b": pa.int64()}), "c": pa.int64()}), [{"a": {"b": 1}, "c": 2}], 1, 4),
+    "deep": (pa.list_(pa.struct({"a": pa.list_(pa.int64())})), [[{"a": [1]}]], 3, 7),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_histograms_have_an_entry_for_each_level(name: str) -> None:
+    """Or none at all; for others pyarrow ends the process."""
+    kind, some, repetitions, definitions = LEVELS[name]
+    rows = pa.table({"x": pa.array(some, kind), "y": [0] * len(some)})
+    data = make_file(rows)
+    for field_id, right in ((2, repetitions), (3, definitions)):
+        for levels in (0, right - 1, right, right + 1):
+            changed = edited(data, with_first(16, **{f"f{field_id}": integers_field([1] * levels, I64)}))
+            if levels in (0, right):
+                assert values(read(spliced([changed])[0])) == values(rows)
+            else:
+                assert refusal(changed) == Refusal.CORRUPT_FOOTER
+
+
+@pytest.mark.parametrize(
+    ("field_id", "field"),
+    [
+        (16, struct_field({1: i64(10)})),
+        (13, structs_field([{1: i32(0)}])),
+        (13, structs_field([{1: i32(0), 2: i64(0), 3: i32(1)}])),
+        (8, structs_field([{2: bytes_field(b"no key")}])),
+        (8, integers_field([1], I64)),
+    ],
+)
+def test_other_metadata_that_no_reader_takes_are_refused(field_id: int, field: tuple[int, bytes]) -> None:
+    """Bytes of byte arrays where there are none, and structs without a field that they must have."""
+    data = make_file(pa.table({"x": [1]}))
+    assert refusal(edited(data, lambda tree: tree.metadata[0][0].update({field_id: field}))) == Refusal.CORRUPT_FOOTER
+
+
+def test_column_indexes_that_do_not_fit_stay_behind() -> None:
+    """Of other numbers of pages or levels, with bounds of another type; damaged ones are refused."""
+    options: dict[str, object] = {"row_group_size": 100, "max_rows_per_page": 50, "write_page_index": True}
+    data = make_file(pa.table({"x": range(100)}), **options)
+    one_page = make_file(pa.table({"x": range(50)}), **options)
+    texts = make_file(pa.table({"x": [str(i) for i in range(100)]}), **options)
+    (chunk,) = chunks_of([footer_of(data)])
+    own = at(data, chunk.column_index) or b""
+    foreign = [at(file, chunks_of([footer_of(file)])[0].column_index) or b"" for file in (one_page, texts)]
+    histogram = write_struct({**read_struct(own)[0], 7: integers_field([1] * 6, I64)})
+    for index, stays in ((own, True), (foreign[0], False), (foreign[1], False), (histogram, False)):
+        copy, _ = spliced([with_index(data, index, of_columns=True)])
+        (copied,) = chunks_of([footer_of(copy)])
+        assert at(copy, copied.column_index) == (index if stays else None)
+        assert copied.offset_index is not None
+        assert read(copy) == read(data)
+    assert refusal(with_index(data, b"\xff" * len(own), of_columns=True)) == Refusal.CORRUPT_FOOTER
 
 
 def test_damaged_pages_are_refused_when_verified() -> None:

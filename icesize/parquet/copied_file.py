@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from icesize.parquet.assembly import Assembled, Assembly
 from icesize.parquet.eligibility import check_together
 from icesize.parquet.encoded_rows import EncodedRows
 from icesize.parquet.footer import MAGIC, Footer
+from icesize.parquet.footer_metrics import describe_copied
 from icesize.parquet.metrics import describe
 from icesize.parquet.names import FileNames, data_location
 from icesize.parquet.page_merge import merge_row_groups
@@ -91,6 +91,7 @@ def write_copied(
     try:
         of_decoded = _Decoded()
         assembled = _assemble(sink, contents, decoded, settings, of_decoded)
+        file = _described(path, assembled, settings, partition, of_decoded)
         sink.close()
         _check_stored(path, assembled, settings)
     except BaseException:
@@ -99,7 +100,6 @@ def write_copied(
             sink.close()
         settings.storage.delete(path)
         raise
-    file = _described(path, assembled, settings, partition, of_decoded)
     copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
     return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
 
@@ -144,9 +144,7 @@ def _described(
     path: str, assembled: Assembled, settings: WriteSettings, partition: PartitionKey, decoded: _Decoded
 ) -> WrittenFile:
     """Sizes and counts of the whole file; bounds and NaN counts of the decoded rows alone."""
-    metadata = pq.read_metadata(io.BytesIO(MAGIC + _end_of(assembled)))
-    file = describe(settings, path, assembled.size_bytes, partition, metadata, {}, {})
-    file = replace(file, nan_value_counts={}, lower_bounds={}, upper_bounds={}, split_offsets=assembled.split_offsets)
+    file = describe_copied(settings, path, partition, assembled)
     if decoded.metadata is None:
         return file
     rows = describe(settings, path, 0, partition, decoded.metadata, decoded.nulls, decoded.nans)

@@ -54,11 +54,15 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One leaf column: `top` is the name of its top-level column; `flat` columns have one value for each row."""
+    """One leaf column: `top` is the name of its top-level column; `flat` columns have one value for each row.
+
+    `levels` are the highest repetition level and the highest definition level.
+    """
 
     path: tuple[str, ...]
     element: Element
     flat: bool
+    levels: tuple[int, int]
 
     @property
     def top(self) -> str:
@@ -89,7 +93,7 @@ def element_of(fields: Fields) -> Element:
 def columns_of(elements: Sequence[Element]) -> list[Column]:
     """The leaf columns in file order; raises `MalformedError` when the tree is not one."""
     columns: list[Column] = []
-    if not elements or _walk_children(elements, 0, (), True, columns) != len(elements):
+    if not elements or _walk_children(elements, 0, (), (0, 0), columns) != len(elements):
         raise MalformedError("the schema is no tree")
     return columns
 
@@ -99,7 +103,7 @@ def top_level_trees(elements: Sequence[Element]) -> dict[str, tuple[tuple[object
     trees: dict[str, tuple[tuple[object, ...], ...]] = {}
     at = 1
     while at < len(elements):
-        end = _walk(elements, at, (), True, [])
+        end = _walk(elements, at, (), (0, 0), [])
         trees[elements[at].name.decode()] = tuple(_without_id(e) for e in elements[at:end])
         at = end
     return trees
@@ -109,7 +113,9 @@ def _without_id(element: Element) -> tuple[object, ...]:
     return element._replace(field_id=None).meaning
 
 
-def _walk(elements: Sequence[Element], at: int, path: tuple[str, ...], flat: bool, found: list[Column]) -> int:
+def _walk(
+    elements: Sequence[Element], at: int, path: tuple[str, ...], levels: tuple[int, int], found: list[Column]
+) -> int:
     """Position after an element and all below it, whose leaf columns are added to `found`."""
     element = elements[at]
     if element.repetition not in (REQUIRED, OPTIONAL, REPEATED) or len(path) > _MOST_NESTING:
@@ -118,22 +124,24 @@ def _walk(elements: Sequence[Element], at: int, path: tuple[str, ...], flat: boo
         path = (*path, element.name.decode())
     except UnicodeDecodeError as error:
         raise MalformedError("a name is no UTF-8") from error
-    flat = flat and element.repetition != REPEATED
+    levels = (levels[0] + (element.repetition == REPEATED), levels[1] + (element.repetition != REQUIRED))
     if (element.type is None) == (element.children == 0):
         raise MalformedError("a schema element is neither a value nor a group")
     if element.type is not None:
-        found.append(Column(path, element, flat))
-    return _walk_children(elements, at, path, flat, found)
+        found.append(Column(path, element, levels[0] == 0, levels))
+    return _walk_children(elements, at, path, levels, found)
 
 
-def _walk_children(elements: Sequence[Element], at: int, path: tuple[str, ...], flat: bool, found: list[Column]) -> int:
+def _walk_children(
+    elements: Sequence[Element], at: int, path: tuple[str, ...], levels: tuple[int, int], found: list[Column]
+) -> int:
     names: set[bytes] = set()
     children, at = elements[at].children, at + 1
     for _ in range(children):
         if at >= len(elements) or elements[at].name in names:
             raise MalformedError("the schema is no tree, or has two columns of one name")
         names.add(elements[at].name)
-        at = _walk(elements, at, path, flat, found)
+        at = _walk(elements, at, path, levels, found)
     return at
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from icesize.parquet.eligibility import check_file, column_orders
 from icesize.parquet.footer import Footer, RowGroup
 from icesize.parquet.footer_schema import REPEATED, Element
+from icesize.parquet.plausible import check_row_group
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.thrift import MalformedError
 from icesize.parquet.thrift_fields import required_integer, structs_of
@@ -131,7 +132,11 @@ def _column(element: Element) -> tuple[object, ...]:
 
 def _lanes(footer: Footer, wanted: Wanted) -> Judged:
     try:
+        for group in footer.row_groups:
+            check_row_group(group, footer.columns)
         return _judge_groups(footer, wanted)
+    except CopyRefused as refused:
+        return Judged(refused=refused.alone())
     except MalformedError as error:
         return Judged(refused=CopyRefused(Refusal.CORRUPT_FOOTER, str(error)))
 

@@ -21,6 +21,7 @@ from icesize.parquet.pages import (
     Pages,
     walk,
 )
+from icesize.parquet.plausible import index_fits
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.thrift import I32, Fields
 from icesize.parquet.thrift_fields import i32, i64, integers_field, integers_of, struct_field, struct_of, structs_field
@@ -142,8 +143,9 @@ class CopiedColumn:
             self._variable_bytes += sizes
         else:
             self._variable_bytes = None
-        if self._column_indexes is not None and piece.column_index is not None and filled:
-            self._column_indexes.append(piece.column_index)
+        bounds = piece.column_index if filled and self._column_indexes is not None else None
+        if self._column_indexes is not None and bounds is not None and index_fits(bounds, len(pages), self._column):
+            self._column_indexes.append(bounds)
         else:
             self._column_indexes = None
 

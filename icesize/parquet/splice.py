@@ -7,26 +7,13 @@ from itertools import accumulate
 
 from icesize.parquet.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
 from icesize.parquet.footer import Chunk, Footer, RowGroup
-from icesize.parquet.footer_schema import (
-    BOOLEAN,
-    DOUBLE,
-    FLOAT,
-    INT32,
-    INT64,
-    INT96,
-    OPTIONAL,
-    REPEATED,
-    REQUIRED,
-    Column,
-    Element,
-)
-from icesize.parquet.page_index import concatenate, read_offset_index, rebase
-from icesize.parquet.page_statistics import NULL_COUNT, order_of
+from icesize.parquet.footer_schema import Column
+from icesize.parquet.page_index import read_offset_index, rebase
 from icesize.parquet.pages import Pages, walk
+from icesize.parquet.plausible import check_row_group, index_fits
 from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.source import Source, read_ranges
-from icesize.parquet.thrift import MalformedError, read_list_head, read_struct, read_varint
-from icesize.parquet.thrift_fields import binary, i64, integer, integers_of, required_integer, struct_of
+from icesize.parquet.thrift_fields import i64, integer, required_integer
 
 PIECE_BYTES = 8 * 2**20
 """Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
@@ -36,14 +23,9 @@ _FILE_OFFSET = 2
 _MOVED_IN_CHUNK = frozenset({1, 4, 5, 6, 7})
 """Fields of ColumnChunk: an empty file_path, places of the page indexes."""
 _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 9, 11
-_MOVED_IN_METADATA = frozenset({11, 14, 15})
-"""Fields of ColumnMetaData: places of the dictionary and of the bloom filter."""
-
-_BOUNDS = (1, 2, 5, 6)
-"""Fields of Statistics: the old maximum and minimum, and those of today."""
-_VARIABLE_BYTES, _REPETITIONS, _DEFINITIONS = 1, 2, 3
-"""Fields of SizeStatistics."""
-_VALUE_BYTES = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
+_MOVED_IN_METADATA = frozenset({11, 14, 15, 17})
+"""Fields of ColumnMetaData: places of the dictionary and of the bloom filter; and statistics of geometries, which
+Iceberg's tables do not have."""
 
 _Place = tuple[int, int]
 """(offset, length) in a file."""
@@ -70,7 +52,7 @@ def copy_row_group(source: Source, group: RowGroup, assembly: Assembly, *, verif
     `verify_pages` has page headers read while they are copied: they must tile their chunks, add up to the values and
     rows of the footer and lie where the OffsetIndex says, and checksums must be right. Raises `CopyRefused`.
     """
-    check_metadata(group, assembly)
+    check_row_group(group, assembly.columns)
     stored = read_ranges(source, _places(group))
     start = assembly.position
     starts: dict[int, int] = {}
@@ -82,7 +64,9 @@ def copy_row_group(source: Source, group: RowGroup, assembly: Assembly, *, verif
                 _copy_verified(source, group, batch, assembly, stored)
         else:
             _copy(source, low, high, assembly)
-    columns = [_column(chunk, starts[number], stored) for number, chunk in enumerate(group.chunks)]
+    columns = [
+        _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
+    ]
     assembly.add(GroupPart(dict(group.fields), columns, group.rows, start, group.size_bytes))
 
 
@@ -154,7 +138,7 @@ def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> 
         raise CopyRefused(Refusal.PAGES, "an OffsetIndex does not have the pages of its chunk")
 
 
-def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes]) -> ColumnPart:
+def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes], column: Column) -> ColumnPart:
     """A chunk that lies at `start` now."""
     delta = start - chunk.start
     fields = {number: value for number, value in chunk.fields.items() if number not in _MOVED_IN_CHUNK}
@@ -167,7 +151,9 @@ def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes]) -> ColumnP
     part = ColumnPart(fields, metadata, bloom_filter=_found(stored, chunk.bloom_filter))
     if (index := chunk.offset_index) is not None:
         part.offset_index = rebase(stored[index], delta, range(chunk.start, chunk.end))
-        part.column_index = _found(stored, chunk.column_index)
+        bounds = _found(stored, chunk.column_index)
+        if bounds is not None and index_fits(bounds, len(read_offset_index(stored[index])[0]), column):
+            part.column_index = bounds
     return part
 
 
