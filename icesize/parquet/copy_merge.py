@@ -79,7 +79,7 @@ def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetch
     of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
     for a victim that cannot be decoded either.
     """
-    victims = look_at(task.victims, settings, fetched)
+    victims = _look_at(task.victims, settings, fetched)
     outputs = _planned(victims, task.outputs, settings)
     files: list[WrittenFile] = []
     try:
@@ -100,7 +100,7 @@ def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetch
     )
 
 
-def look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetched) -> list[_Victim]:
+def _look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetched) -> list[_Victim]:
     """Read the footers of the victims that may be worth it, and decide what is copied of each."""
     columns = len(leaves(settings))
     victims = [_Victim(fact) for fact in facts]
@@ -110,7 +110,7 @@ def look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetched
             victim.refuse(CopyRefused(Refusal.TINY))
         else:
             likely.append(victim)
-    check_worth(victims)
+    _check_worth(victims)
     found = fetched.fetch([victim.fact for victim in likely])
     footers = [_footer(victim, source) for victim, source in zip(likely, found, strict=True)]
     for victim, source, footer, judged in zip(
@@ -141,7 +141,7 @@ def _decide(victim: _Victim, source: Source | CopyRefused, footer: Footer | Copy
         victim.source, victim.footer, victim.lanes = source, footer, judged.lanes
 
 
-def check_worth(victims: Sequence[_Victim]) -> None:
+def _check_worth(victims: Sequence[_Victim]) -> None:
     """Raise the most frequent refusal, by bytes, when too little is left to copy."""
     bytes_left, codes = 0, Counter[Refusal]()
     for victim in victims:
@@ -164,7 +164,7 @@ class _Output:
 def _planned(victims: Sequence[_Victim], outputs: int, settings: WriteSettings) -> list[_Output]:
     """What each output takes. Victims whose pages do not fit those of others are decoded, and all is divided anew."""
     while True:
-        check_worth(victims)
+        _check_worth(victims)
         refused: list[_Victim] = []
         planned = [_plan_output(units, settings, refused) for units in _divide(victims, outputs, settings)]
         if not refused:

@@ -18,8 +18,6 @@ DECIMAL_LOGICAL, TIME_LOGICAL, TIMESTAMP_LOGICAL, INTEGER_LOGICAL = 5, 7, 8, 10
 """Fields of the union LogicalType."""
 CONVERTED = -1
 """Stands for a converted type that has no logical type: its number follows."""
-INTERVAL = 21
-"""A converted type."""
 
 _PLAIN_LOGICAL = {0: 1, 1: 2, 3: 3, 4: 4, 6: 6, 19: 12, 20: 13}
 """Converted type -> logical type without parameters: UTF8, MAP, LIST, ENUM, DATE, JSON, BSON."""
