@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from icesize.parquet.metrics import describe
 from icesize.parquet.names import FileNames, data_location
 from icesize.parquet.page_merge import merge_row_groups
 from icesize.parquet.page_plan import ColumnPlan, Part
+from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.splice import copy_row_group
 from icesize.parquet.written import CopiedFrom, WrittenFile
@@ -91,6 +93,7 @@ def write_copied(
     try:
         of_decoded = _Decoded()
         assembled = _assemble(sink, contents, decoded, settings, of_decoded)
+        _check_opens(assembled)
         file = _described(path, assembled, settings, partition, of_decoded)
         sink.close()
         _check_stored(path, assembled, settings)
@@ -120,6 +123,14 @@ def _assemble(
         known.add(rows)
         failpoints.reach("writing")
     return assembly.finish()
+
+
+def _check_opens(assembled: Assembled) -> None:
+    """Another reader opens the footer, too: what it holds of older ones was kept as it was."""
+    try:
+        pq.read_metadata(io.BytesIO(MAGIC + _end_of(assembled)))
+    except UNREADABLE as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
 def _check_stored(path: str, assembled: Assembled, settings: WriteSettings) -> None:
