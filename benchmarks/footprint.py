@@ -19,6 +19,8 @@ from watchdog.events import FileClosedNoWriteEvent, FileCreatedEvent, FileDelete
 from watchdog.events import FileSystemEventHandler as Handler
 from watchdog.observers import Observer
 
+from benchmarks.merge_child import peak_bytes
+
 _BEGAN, _ENDED = ".began", ".ended"
 _MARK_TIMEOUT_SECONDS = 60.0
 
@@ -64,9 +66,9 @@ class Processes:
         """The most memory that any of the living Python workers ever held; 0 when there is none."""
         peaks = [0]
         for process in self._root.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError, ValueError):
                 if _is_worker(process):
-                    peaks.append(_peak_bytes(process.pid))
+                    peaks.append(peak_bytes(process.pid))
         return max(peaks)
 
 
@@ -140,10 +142,3 @@ def _is_worker(process: psutil.Process) -> bool:
     """PySpark's workers are forks of a daemon, with its command line."""
     parent = process.parent()
     return parent is not None and all("pyspark.daemon" in one.cmdline() for one in (process, parent))
-
-
-def _peak_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0

@@ -47,28 +47,25 @@ def peak_bytes(pid: int | str = "self") -> int:
 
 
 def _splice(job: Job) -> Once:
-    from icesize.parquet.footer import read_footer
-    from icesize.parquet.source import LocalSource
     from icesize.parquet.splice import splice_files
 
-    def once() -> list[str]:
-        sources = [LocalSource(file) for file in job.files]
-        with open(job.out, "wb") as out:
-            splice_files(sources, [read_footer(source) for source in sources], out)
-        return [job.out]
-
-    return once
+    return _copying(job, splice_files)
 
 
 def _pages(job: Job) -> Once:
-    from icesize.parquet.footer import read_footer
     from icesize.parquet.page_merge import merge_files
+
+    return _copying(job, merge_files)
+
+
+def _copying(job: Job, copy: Callable[..., object]) -> Once:
+    from icesize.parquet.footer import read_footer
     from icesize.parquet.source import LocalSource
 
     def once() -> list[str]:
         sources = [LocalSource(file) for file in job.files]
         with open(job.out, "wb") as out:
-            merge_files(sources, [read_footer(source) for source in sources], out)
+            copy(sources, [read_footer(source) for source in sources], out)
         return [job.out]
 
     return once

@@ -96,9 +96,9 @@ def bytes_of(file: FileFact) -> bytes:
     return Path(local(file.path)).read_bytes()
 
 
-def content(paths: Iterable[str]) -> Counter[str]:
+def content(paths: Iterable[str], columns: list[str] | None = None) -> Counter[str]:
     """All rows of these files, each one spelt: NaN equals itself and -0.0 is not 0.0."""
-    tables = [pq.read_table(local(path)) for path in paths]
+    tables = [pq.read_table(local(path), columns=columns) for path in paths]
     return Counter(spelt for table in tables for spelt in spelt_rows(table))
 
 

@@ -29,14 +29,13 @@ from icesize.parquet.source import LocalSource
 from icesize.parquet.verify import verify
 from icesize.parquet.write import write_rows
 from icesize.parquet.written import CopiedFrom
-from icesize.planning.layout import FileFact, PartitionKey
+from icesize.planning.layout import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.spark.merges import work_for_spark
+from tests.lane_tools import KEY, MERGED, content, with_ids
 from tests.parquet_tools import REMOTE, fact, files_below, foreign_file, local, schema_of, settings_of, write_one
 
 SCHEMA = schema_of(("id", LongType()), ("value", DoubleType()), ("word", StringType()))
-KEY = PartitionKey(0)
-MERGED = FileNames("s1-9", 0, 0)
 
 
 def rows(count: int, start: int = 0, seed: int = 0) -> pa.Table:
@@ -63,8 +62,7 @@ def written(options: WriteSettings, counts: list[int]) -> list[FileFact]:
 
 def foreign(folder: Path, data: pa.Table, name: str, **options: object) -> FileFact:
     """A file of another writer with the field ids of SCHEMA, as Iceberg's import would list it."""
-    fields = [f.with_metadata({"PARQUET:field_id": str(i)}) for i, f in enumerate(data.schema, 1)]
-    path = foreign_file(folder, data.cast(pa.schema(fields)), name, store_schema=False, **options)
+    path = foreign_file(folder, with_ids(data), name, store_schema=False, **options)
     return FileFact(str(path), path.stat().st_size, data.num_rows, KEY)
 
 
@@ -79,14 +77,9 @@ def merged(options: WriteSettings, victims: list[FileFact], outputs: int = 1) ->
     return done
 
 
-def content(done: MergeOutcome) -> Counter[tuple[object, ...]]:
-    """All rows of the outputs."""
-    return _content(file.path for file in done.files)
-
-
-def _content(paths: object) -> Counter[tuple[object, ...]]:
-    tables = [pq.read_table(local(str(path))) for path in paths]  # type: ignore[attr-defined]
-    return Counter(row for t in tables for row in zip(*(t.column(i).to_pylist() for i in range(3)), strict=True))
+def rows_of(done: MergeOutcome) -> Counter[str]:
+    """All rows of the outputs, in the columns of SCHEMA."""
+    return content((file.path for file in done.files), ["id", "value", "word"])
 
 
 def test_pages_of_small_files_become_one_row_group(tmp_path: Path) -> None:
@@ -117,7 +110,7 @@ def test_large_row_groups_are_copied_whole(tmp_path: Path) -> None:
     (file,) = done.files
     footer = pq.read_metadata(local(file.path))
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [GOOD_GROUP_ROWS, 40_000]
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
     assert done.bytes_decoded == 0
     assert done.pages_copied == 3 * (1 + 2)
 
@@ -130,7 +123,7 @@ def test_tiny_files_are_decoded_beside_copied_ones(tmp_path: Path) -> None:
     (file,) = done.files
     assert dict(done.decoded_because) == {"tiny": 2}
     assert done.bytes_decoded == victims[1].size_bytes + victims[2].size_bytes
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
     assert (file.rows, file.rows_decoded) == (60_120, 120)
     assert file.copied_from == (CopiedFrom(victims[0].path),)
     assert int.from_bytes(file.lower_bounds[1], "little") == 60_000
@@ -145,7 +138,7 @@ def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
     done = merged(options, victims)
     assert (done.bytes_copied, done.pages_copied, dict(done.decoded_because)) == (0, 0, {"tiny": 40})
     assert done.files[0].copied_from == ()
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -157,7 +150,7 @@ def test_several_outputs_divide_row_groups(tmp_path: Path, remote: bool) -> None
     sizes = [file.size_bytes for file in done.files]
     assert max(sizes) < 1.05 * min(sizes)
     assert [file.rows for file in done.files] == [60_000] * 3
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
     assert all(copied.whole for file in done.files for copied in file.copied_from)
 
 
@@ -169,7 +162,7 @@ def test_outputs_that_row_groups_are_too_coarse_for_are_decoded(tmp_path: Path) 
     done = merged(replace(options, small_file_limit_bytes=int(half / 1.07)), victims, outputs=2)
     assert dict(done.decoded_because) == {"uneven": 3}
     assert max(f.size_bytes for f in done.files) < 1.05 * min(f.size_bytes for f in done.files)
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
 
 
 def test_a_row_group_in_each_output_is_told(tmp_path: Path) -> None:
@@ -182,7 +175,7 @@ def test_a_row_group_in_each_output_is_told(tmp_path: Path) -> None:
     divided = merged(options, parts, outputs=2)
     path = parts[1].path
     assert [CopiedFrom(path, whole=False) in file.copied_from for file in divided.files] == [True, True]
-    assert content(divided) == _content(victim.path for victim in parts)
+    assert rows_of(divided) == content(victim.path for victim in parts)
 
 
 def _sorted(options: WriteSettings) -> WriteSettings:
@@ -217,7 +210,7 @@ def test_what_the_table_asks_for_is_not_copied_away(tmp_path: Path, code: str, c
     victims = written(options, [30_000, 30_000])
     done = merged(change(options), victims)  # type: ignore[operator]
     assert (dict(done.decoded_because), done.bytes_copied) == ({code: 2}, 0)
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
 
 
 def test_bloom_filters_are_kept_where_row_groups_are_copied_whole(tmp_path: Path) -> None:
@@ -242,7 +235,7 @@ def test_foreign_files_are_decoded_or_copied_by_what_they_are(tmp_path: Path) ->
     strict = foreign(tmp_path / "f", other, "required.parquet", compression="zstd", use_dictionary=False)
     done = merged(options, [*mine, snappy, strict])
     assert dict(done.decoded_because) == {"schema-differs": 1, "codec": 1}
-    assert content(done) == _content([mine[0].path, snappy.path, strict.path])
+    assert rows_of(done) == content([mine[0].path, snappy.path, strict.path])
 
 
 def test_dictionaries_of_their_own_are_decoded(tmp_path: Path) -> None:
@@ -251,7 +244,7 @@ def test_dictionaries_of_their_own_are_decoded(tmp_path: Path) -> None:
     victims = [foreign(tmp_path / "f", rows(30_000, n * 30_000), f"{n}.parquet", compression="zstd") for n in range(3)]
     done = merged(options, victims)
     assert dict(done.decoded_because) == {"dictionaries": 3}
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
 
 
 def test_a_page_that_is_not_what_its_checksum_says_fails_the_merge(tmp_path: Path) -> None:
@@ -304,7 +297,7 @@ def test_a_merge_of_merges_copies_again(tmp_path: Path) -> None:
     first = [merged(options, written(options, [20_000, 20_000, 300])).files[0] for _ in range(2)]
     done = merged(options, [fact(file) for file in first])
     assert done.bytes_decoded == 0
-    assert content(done) == _content(file.path for file in first)
+    assert rows_of(done) == content(file.path for file in first)
     assert pq.read_metadata(local(done.files[0].path)).num_row_groups == 1
 
 
@@ -343,7 +336,7 @@ def test_every_row_comes_out_once(
     if remote:
         options = replace(options, io_properties=REMOTE)
     done = merged(options, victims, outputs)
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
     assert done.bytes_copied + done.bytes_decoded <= done.bytes_read
     assert sum(file.rows_decoded for file in done.files) <= done.rows_out
 
@@ -443,7 +436,7 @@ def test_a_few_rows_join_files_whose_columns_are_required(tmp_path: Path) -> Non
     odd = fact(write_one(options, null))
     done = merged(options, [large, odd])
     assert dict(done.decoded_because) == {"schema-differs": 2}
-    assert content(done) == _content([large.path, odd.path])
+    assert rows_of(done) == content([large.path, odd.path])
 
 
 def test_nulls_are_counted_over_all_decoded_row_groups(tmp_path: Path) -> None:
@@ -480,7 +473,7 @@ def test_row_groups_of_two_codecs_lie_in_one_file(tmp_path: Path) -> None:
     ]
     done = merged(options, victims)
     assert (dict(done.decoded_because), done.bytes_decoded) == ({}, 0)
-    assert content(done) == _content(victim.path for victim in victims)
+    assert rows_of(done) == content(victim.path for victim in victims)
 
 
 def test_a_few_rows_join_files_of_older_names(tmp_path: Path) -> None:
@@ -492,7 +485,7 @@ def test_a_few_rows_join_files_of_older_names(tmp_path: Path) -> None:
     done = merged(new, [*victims, small])
     (file,) = done.files
     assert dict(done.decoded_because) == {"tiny": 1}
-    assert content(done) == _content([*(victim.path for victim in victims), small.path])
+    assert rows_of(done) == content([*(victim.path for victim in victims), small.path])
     assert sorted(file.lower_bounds) == [1, 2, 3]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,13 +49,13 @@ MERGED = FileNames("s1-8", 0, 0)
 def victims(options: WriteSettings, counts: list[int]) -> tuple[FileFact, ...]:
     """One file for each number of rows, ids running on."""
     facts: list[FileFact] = []
-    start = 0
+    start, chance = 0, random.Random(1)
     for count in counts:
         rows = pa.table(
             {
                 "id": list(range(start, start + count)),
                 "hour": ["h1"] * count,
-                "text": [os.urandom(16).hex() for _ in range(count)],
+                "text": [chance.randbytes(16).hex() for _ in range(count)],
             }
         )
         facts.append(fact(write_one(options, rows), sequence_number=len(facts) + 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -42,13 +43,13 @@ def hourly(folder: Path, target: int = 2**29, limit: int = 0) -> WriteSettings:
 
 def rows_of(hours: list[int], start: int = 0) -> pa.Table:
     """A row for each number, in the partition of that hour, with text that hardly compresses."""
-    ids = range(start, start + len(hours))
+    ids, chance = range(start, start + len(hours)), random.Random(start)
     return pa.table(
         {
             "id": list(ids),
             "hour": [f"h{hour}" for hour in hours],
             "x": [math.nan if i % 50 == 49 else i / 7 for i in ids],
-            "text": [os.urandom(20).hex() for _ in ids],
+            "text": [chance.randbytes(20).hex() for _ in ids],
         }
     )
 

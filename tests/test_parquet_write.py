@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
+import random
 import uuid
 from dataclasses import replace
 from decimal import Decimal
@@ -44,11 +44,12 @@ EVENTS = schema_of(("id", LongType(), True), ("hour", StringType()), ("text", St
 
 def events(rows: int, hours: int, start: int = 0) -> pa.Table:
     """Rows dealt round over `hours` partitions, with text that hardly compresses."""
+    chance = random.Random(start)
     return pa.table(
         {
             "id": list(range(start, start + rows)),
             "hour": [f"h{i % hours}" for i in range(start, start + rows)],
-            "text": [os.urandom(20).hex() for _ in range(rows)],
+            "text": [chance.randbytes(20).hex() for _ in range(rows)],
         }
     )
 

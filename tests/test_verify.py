@@ -19,6 +19,7 @@ from icesize.parquet.pages import walk
 from icesize.parquet.source import BytesSource
 from icesize.parquet.thrift import BINARY, BOOLEAN_TRUE, I64, LIST, Fields, list_head, read_struct, write_struct
 from icesize.parquet.thrift_fields import (
+    binaries_of,
     bytes_field,
     i32,
     i64,
@@ -30,7 +31,6 @@ from icesize.parquet.thrift_fields import (
     structs_of,
 )
 from icesize.parquet.verify import MOST_PROBLEMS, Verification, main, verify
-from icesize.parquet.verify_pages import binaries_of
 from tests.footer_tools import Tree, edited, footer_of, make_file, mutants, raw_footer, with_footer
 
 COLUMNS = ["id", "number", "text", "items", "count"]

@@ -62,6 +62,11 @@ class Assembled:
     split_offsets: tuple[int, ...]
     footer: bytes
 
+    @property
+    def end(self) -> bytes:
+        """The last bytes of the file: the footer and what tells readers where it begins."""
+        return self.footer + struct.pack("<I", len(self.footer)) + MAGIC
+
 
 class Assembly:
     """Writes to a stream at its beginning. Callers write the bytes of row groups through `write` and describe each by
@@ -121,9 +126,10 @@ class Assembly:
         raw = write_struct(self._file_metadata())
         # the footer is read once more: ranges, counts, no overlap
         parse_footer(raw, self.position + len(raw) + 8)
-        self.write(raw + struct.pack("<I", len(raw)) + MAGIC)
         splits = tuple(group.start for group in self._groups)
-        return Assembled(self.position, self._rows, splits, raw)
+        done = Assembled(self.position + len(raw) + 8, self._rows, splits, raw)
+        self.write(done.end)
+        return done
 
     @property
     def _rows(self) -> int:

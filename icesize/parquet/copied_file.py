@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import struct
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -59,8 +59,8 @@ class _Decoded:
     """What is known of the decoded rows of a file."""
 
     metadata: pq.FileMetaData | None = None
-    nans: dict[int, int] = field(default_factory=dict)
-    _nulls_in_floats: dict[int, int] = field(default_factory=dict)
+    nans: Counter[int] = field(default_factory=Counter)
+    _nulls_in_floats: Counter[int] = field(default_factory=Counter)
 
     @property
     def nulls(self) -> dict[int, int]:
@@ -72,9 +72,8 @@ class _Decoded:
             self.metadata = rows.metadata
         else:
             self.metadata.append_row_groups(rows.metadata)
-        for counts, new in ((self._nulls_in_floats, rows.nulls), (self.nans, rows.nans)):
-            for field_id, count in new.items():
-                counts[field_id] = counts.get(field_id, 0) + count
+        self._nulls_in_floats.update(rows.nulls)
+        self.nans.update(rows.nans)
 
 
 def write_copied(
@@ -128,27 +127,18 @@ def _assemble(
 def _check_opens(assembled: Assembled) -> None:
     """Another reader opens the footer, too: what it holds of older ones was kept as it was."""
     try:
-        pq.read_metadata(io.BytesIO(MAGIC + _end_of(assembled)))
+        pq.read_metadata(io.BytesIO(MAGIC + assembled.end))
     except UNREADABLE as error:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
 def _check_stored(path: str, assembled: Assembled, settings: WriteSettings) -> None:
     """Storage has all of it, and its end is the footer that was written."""
-    stored = settings.storage.size(path)
-    if stored != assembled.size_bytes:
-        raise RewriteFailed(
-            f"Cannot finish {path}: storage holds {stored} bytes of {assembled.size_bytes}, try again", path=path
-        )
-    end = _end_of(assembled)
-    if settings.storage.tail(path, stored, len(end)) != end:
+    settings.storage.check_whole(path, assembled.size_bytes)
+    if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
         raise RewriteFailed(
             f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
         )
-
-
-def _end_of(assembled: Assembled) -> bytes:
-    return assembled.footer + struct.pack("<I", len(assembled.footer)) + MAGIC
 
 
 def _described(

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from icesize.parquet.copied_file import Contents, PageRun, write_copied
 from icesize.parquet.encoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.encoder import remove_files
 from icesize.parquet.fetched import Fetched
-from icesize.parquet.footer import Footer, read_footer
+from icesize.parquet.footer import Footer
 from icesize.parquet.footer_schema import Element
-from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, Lane, Wanted, is_tiny, judge
-from icesize.parquet.merge_task import MergeTask
-from icesize.parquet.metrics import leaves
+from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, Lane, judge
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.page_merge import runs_of
 from icesize.parquet.page_plan import Part, plan_columns
-from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.refusal import CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.source import BytesSource, Source
+from icesize.parquet.source import Source
+from icesize.parquet.wanted import footer_or_refusal, likely_copied, wanted_of
 from icesize.parquet.written import CopiedFrom, WrittenFile
 from icesize.planning.layout import FileFact
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
@@ -31,21 +28,6 @@ from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
 MOST_REENCODED = 0.3
 """Share of the bytes of a row group that may have to be encoded again, column by column, when pages are merged: copying
 runs at 500 MB/s and this at 60, decoding everything at 70 (measured)."""
-
-_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6, "lz4": 7}
-"""Names of `ParquetOptions.codec` -> CompressionCodec of parquet.thrift."""
-_CODEC_PROPERTY = "write.parquet.compression-codec"
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What a merge by copying wrote; fields as in `MergeOutcome`."""
-
-    files: tuple[WrittenFile, ...]
-    bytes_copied: int
-    pages_copied: int
-    bytes_decoded: int
-    decoded_because: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -72,7 +54,7 @@ class _Unit:
     size_bytes: int
 
 
-def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> Copied:
+def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome:
     """Write the rows of all victims into `task.outputs` files of about equal size, copying what can be copied.
 
     Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
@@ -91,25 +73,26 @@ def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetch
         raise
     refused = [(victim.fact.size_bytes, victim.refused.code.value) for victim in victims if victim.refused is not None]
     reencoded = sum(run.plan.reencoded_bytes for output in outputs for run in output.contents.runs)
-    return Copied(
+    return MergeOutcome(
         tuple(files),
+        task.size_bytes,
+        task.rows,
+        rows_out=sum(file.rows for file in files),
+        bytes_decoded=sum(size for size, _ in refused) + reencoded,
         bytes_copied=sum(file.bytes_copied for file in files),
         pages_copied=sum(run.pages_copied for output in outputs for run in output.contents.runs),
-        bytes_decoded=sum(size for size, _ in refused) + reencoded,
         decoded_because=dict(Counter(code for _, code in refused)),
     )
 
 
 def _look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetched) -> list[_Victim]:
     """Read the footers of the victims that may be worth it, and decide what is copied of each."""
-    columns = len(leaves(settings))
     victims = [_Victim(fact) for fact in facts]
-    likely = []
+    worth = {fact.path for fact in likely_copied(facts, settings)}
+    likely = [victim for victim in victims if victim.fact.path in worth]
     for victim in victims:
-        if is_tiny(victim.fact.size_bytes, victim.fact.rows, columns):
+        if victim.fact.path not in worth:
             victim.refuse(CopyRefused(Refusal.TINY))
-        else:
-            likely.append(victim)
     _check_worth(victims)
     found = fetched.fetch([victim.fact for victim in likely])
     footers = [_footer(victim, source) for victim, source in zip(likely, found, strict=True)]
@@ -121,17 +104,10 @@ def _look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetche
 
 
 def _footer(victim: _Victim, source: Source | CopyRefused) -> Footer | CopyRefused:
-    if isinstance(source, CopyRefused):
-        return source
-    try:
-        footer = read_footer(source)
-    except CopyRefused as refused:
-        return refused.alone()
-    except UNREADABLE as error:
-        return CopyRefused(Refusal.SHORT_READ, str(error))
-    if footer.rows != victim.fact.rows:
-        return CopyRefused(Refusal.CORRUPT_FOOTER, f"{footer.rows} rows, its manifest says {victim.fact.rows}")
-    return footer
+    found = source if isinstance(source, CopyRefused) else footer_or_refusal(source)
+    if isinstance(found, Footer) and found.rows != victim.fact.rows:
+        return CopyRefused(Refusal.CORRUPT_FOOTER, f"{found.rows} rows, its manifest says {victim.fact.rows}")
+    return found
 
 
 def _decide(victim: _Victim, source: Source | CopyRefused, footer: Footer | CopyRefused, judged: Judged) -> None:
@@ -235,14 +211,3 @@ def _units(victim: _Victim) -> list[_Unit]:
     groups = zip(victim.footer.row_groups, victim.lanes, strict=True)
     parts = [(Part(victim.source, victim.footer, group), lane) for group, lane in groups]
     return [_Unit(victim, part, lane, part.group.size_bytes) for part, lane in parts]
-
-
-def wanted_of(settings: WriteSettings) -> Wanted:
-    """What the table asks of files, read from the footer that our own writer gives to one without rows."""
-    sink = pa.BufferOutputStream()
-    options = settings.parquet
-    pq.write_table(settings.arrow_schema.empty_table(), sink, store_schema=False, store_decimal_as_integer=True)
-    schema = read_footer(BytesSource(memoryview(sink.getvalue()))).schema
-    codec = _CODECS[options.codec] if _CODEC_PROPERTY in settings.properties else None
-    filters = frozenset(leaf.field_id for leaf in leaves(settings) if leaf.name in options.bloom_fpp)
-    return Wanted(schema, codec, filters)

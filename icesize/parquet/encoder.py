@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize import failpoints
-from icesize.errors import RewriteFailed
 from icesize.parquet.encoding import Encoding, nan_columns
 from icesize.parquet.metrics import count_nans, describe, leaves
 from icesize.parquet.names import FileNames, data_location
@@ -86,11 +85,7 @@ class FileEncoder:
         self._writer.close()
         written = self.size_bytes
         self._sink.close()
-        stored = self._settings.storage.size(self.path)
-        if stored != written:
-            raise RewriteFailed(
-                f"Cannot finish {self.path}: storage holds {stored} bytes of {written}, try again", path=self.path
-            )
+        self._settings.storage.check_whole(self.path, written)
         footer = self._writer.writer.metadata
         file = describe(self._settings, self.path, written, self.partition, footer, self._nulls, self._nans)
         return file if self.sort_order_id is None else replace(file, sort_order_id=self.sort_order_id)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from icesize.parquet.footer_schema import Column, Element, columns_of, element_of
 from icesize.parquet.refusal import CopyRefused, Refusal
-from icesize.parquet.source import Source
+from icesize.parquet.source import Readable
 from icesize.parquet.thrift import (
     BINARY,
     I16,
@@ -137,7 +137,7 @@ class Footer:
         return tuple(element.meaning for element in self.schema[1:])
 
 
-def read_footer(source: Source) -> Footer:
+def read_footer(source: Readable) -> Footer:
     """Read the footer with one read, two for a large one.
 
     Raises `CopyRefused` with the code of what is wrong with it, `OSError` when the file cannot be read.

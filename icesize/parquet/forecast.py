@@ -8,14 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from icesize.parquet.copy_merge import wanted_of
-from icesize.parquet.footer import Footer, read_footer
-from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, is_tiny, judge
-from icesize.parquet.metrics import leaves
-from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.lanes import LEAST_COPIED_BYTES, Judged, judge
+from icesize.parquet.refusal import Refusal
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.sorting import sorter_of
 from icesize.parquet.storage import Storage
+from icesize.parquet.wanted import footer_or_refusal, forbidden, likely_copied, wanted_of
 from icesize.planning.layout import FileFact
 from icesize.planning.plan import Forecast, MergeGroup
 
@@ -41,12 +38,6 @@ class _Stored:
     def read(self, at: int, size_bytes: int) -> bytes:
         return self.storage.tail(self.file.path, self.file.size_bytes, self.file.size_bytes - at)[:size_bytes]
 
-    def read_into(self, at: int, target: memoryview) -> None:
-        target[:] = self.read(at, len(target))
-
-    def stream(self) -> Any:
-        return self.storage.open(self.file.path, self.file.size_bytes)
-
 
 def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     """What merging `groups` would copy and decode; files that were not looked at are taken to be like those that were.
@@ -56,11 +47,9 @@ def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     """
     size = sum(group.size_bytes for group in groups)
     files = sum(len(group.victims) for group in groups)
-    if not settings.merge_by_copying or sorter_of(settings) is not None:
-        code = Refusal.SORTED if settings.merge_by_copying else Refusal.COPYING_OFF
-        return Forecast(0, size, 0, {code.value: files})
-    columns = len(leaves(settings))
-    likely = {id(g): [v for v in g.victims if not is_tiny(v.size_bytes, v.rows, columns)] for g in groups}
+    if (reason := forbidden(settings)) is not None:
+        return Forecast(0, size, 0, {reason.value: files})
+    likely = {id(g): likely_copied(g.victims, settings) for g in groups}
     worth = [g for g in groups if sum(v.size_bytes for v in likely[id(g)]) >= LEAST_COPIED_BYTES]
     seen = list(_look(([*_spread(likely[id(g)], FILES_PER_GROUP)] for g in _spread(worth, MOST_GROUPS)), settings))
     possible = sum(v.size_bytes for g in worth for v in likely[id(g)])
@@ -79,27 +68,18 @@ def work_bytes(victims: Sequence[FileFact], settings: WriteSettings) -> int:
     Known from manifest entries alone: files that are not too small to be copied cost `COPY_COST` of their bytes.
     """
     size = sum(victim.size_bytes for victim in victims)
-    if not settings.merge_by_copying or sorter_of(settings) is not None:
+    if forbidden(settings) is not None:
         return size
-    columns = len(leaves(settings))
-    likely = sum(v.size_bytes for v in victims if not is_tiny(v.size_bytes, v.rows, columns))
+    likely = sum(victim.size_bytes for victim in likely_copied(victims, settings))
     return size - round((1 - COPY_COST) * likely) if likely >= LEAST_COPIED_BYTES else size
 
 
 def _look(groups: Iterable[list[FileFact]], settings: WriteSettings) -> Iterable[tuple[FileFact, Judged]]:
     wanted = settings.derived(wanted_of)
-
-    def footer_of(file: FileFact) -> Footer | CopyRefused:
-        try:
-            return read_footer(_Stored(settings.storage, file))
-        except CopyRefused as refused:
-            return refused
-        except UNREADABLE as error:
-            return CopyRefused(Refusal.SHORT_READ, str(error))
-
     with ThreadPoolExecutor(_THREADS) as pool:
         for files in groups:
-            yield from zip(files, judge(list(pool.map(footer_of, files)), wanted), strict=True)
+            stored = [_Stored(settings.storage, file) for file in files]
+            yield from zip(files, judge(list(pool.map(footer_or_refusal, stored)), wanted), strict=True)
 
 
 def _spread(items: Sequence[Any], most: int) -> Iterable[Any]:

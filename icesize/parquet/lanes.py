@@ -145,19 +145,19 @@ def _judge_groups(footer: Footer, wanted: Wanted) -> Judged:
     """A file whose bytes are mostly worth copying is copied as a whole, odd small row groups too."""
     if not footer.row_groups:
         return Judged(refused=CopyRefused(Refusal.TINY))
-    lanes = [_lane_of(group) for group in footer.row_groups]
+    pages = [_data_pages(group) for group in footer.row_groups]
+    lanes = [_lane_of(group, count) for group, count in zip(footer.row_groups, pages, strict=True)]
     worth = sum(g.size_bytes for g, lane in zip(footer.row_groups, lanes, strict=True) if lane is not Lane.DECODE)
     if 2 * worth < sum(group.size_bytes for group in footer.row_groups):
         return Judged(refused=CopyRefused(Refusal.TINY))
     copied = tuple(Lane.PAGES if lane is Lane.DECODE else lane for lane in lanes)
     if wanted.bloom_filters and not _keeps_filters(footer, copied, wanted.bloom_filters):
         return Judged(refused=CopyRefused(Refusal.BLOOM_FILTER))
-    singly = (g for g, lane in zip(footer.row_groups, copied, strict=True) if lane is Lane.PAGES)
-    return Judged(copied, pages=sum(map(_data_pages, singly)))
+    return Judged(copied, pages=sum(n for n, lane in zip(pages, copied, strict=True) if lane is Lane.PAGES))
 
 
-def _lane_of(group: RowGroup) -> Lane:
-    columns, pages = len(group.chunks), _data_pages(group)
+def _lane_of(group: RowGroup, pages: int) -> Lane:
+    columns = len(group.chunks)
     is_small = group.size_bytes < LEAST_CHUNK_BYTES * columns
     if group.size_bytes >= GOOD_GROUP_BYTES or (group.rows >= GOOD_GROUP_ROWS and not is_small):
         return Lane.SPLICE

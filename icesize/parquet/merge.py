@@ -15,7 +15,7 @@ from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.refusal import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.settings import WriteSettings
-from icesize.parquet.sorting import sorter_of
+from icesize.parquet.wanted import forbidden
 
 
 def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
@@ -47,22 +47,15 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
 
 
 def _copied(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome | CopyRefused:
-    if not settings.merge_by_copying:
-        return CopyRefused(Refusal.COPYING_OFF)
-    if sorter_of(settings) is not None:
-        return CopyRefused(Refusal.SORTED)
+    if (reason := forbidden(settings)) is not None:
+        return CopyRefused(reason)
     try:
-        done = copy_merge(task, settings, names, fetched)
+        return copy_merge(task, settings, names, fetched)
     except CopyRefused as refused:
         return refused.alone()
     except (pa.ArrowException, *UNREADABLE) as error:
         # of a victim or of storage: decoding meets it again, if it lasts, and says what it is
         return CopyRefused(Refusal.SHORT_READ, str(error))
-    rows = sum(file.rows for file in done.files)
-    return MergeOutcome(
-        done.files, task.size_bytes, task.rows, rows, done.bytes_decoded, done.bytes_copied, done.pages_copied,
-        done.decoded_because,
-    )  # fmt: skip
 
 
 def _decoded(

@@ -3,15 +3,15 @@ the process, and the copy has the rows of other files, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from icesize.parquet.footer import Chunk, RowGroup
 from icesize.parquet.footer_schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, Column
 from icesize.parquet.page_index import concatenate
 from icesize.parquet.page_statistics import NULL_COUNT, order_of
 from icesize.parquet.refusal import CopyRefused, Refusal
-from icesize.parquet.thrift import BINARY, I32, MalformedError, read_list_head, read_struct, read_varint
-from icesize.parquet.thrift_fields import binary, integer, integers_of, raw_of, struct_of, structs_of
+from icesize.parquet.thrift import BINARY, I32, MalformedError, read_list_head, read_struct
+from icesize.parquet.thrift_fields import binaries_of, binary, integer, integers_of, raw_of, struct_of, structs_of
 
 _BOUNDS = (1, 2, 5, 6)
 """Fields of Statistics: the old maximum and minimum, and those of today."""
@@ -76,14 +76,6 @@ def index_fits(column_index: bytes, pages: int, column: Column) -> bool:
     if any(n not in (0, pages * (most + 1)) for n, most in zip(histograms, column.levels, strict=True)):
         return False
     order = order_of(column.element)
-    bounds = [*_binaries(fields[2][1]), *_binaries(fields[3][1])]
+    bounds = [*binaries_of(fields, 2), *binaries_of(fields, 3)]
     # pages of nulls have empty ones
     return order is None or all(not raw or order(raw) is not None for raw in bounds)
-
-
-def _binaries(data: bytes) -> Iterator[bytes]:
-    count, _, at = read_list_head(data, 0)
-    for _ in range(count):
-        length, at = read_varint(data, at)
-        yield bytes(data[at : at + length])
-        at += length

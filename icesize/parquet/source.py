@@ -13,13 +13,17 @@ JOIN_GAP_BYTES = 64 * 2**10
 MOST_JOINED_BYTES = 64 * 2**20
 
 
-class Source(Protocol):
+class Readable(Protocol):
     """A whole file of `size_bytes`, read at any place; raises `CopyRefused` where it ends too early."""
 
     @property
     def size_bytes(self) -> int: ...
 
     def read(self, at: int, size_bytes: int) -> bytes: ...
+
+
+class Source(Readable, Protocol):
+    """A file that can be copied and decoded."""
 
     def read_into(self, at: int, target: memoryview) -> None: ...
 

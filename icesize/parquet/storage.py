@@ -13,6 +13,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
+from icesize.errors import RewriteFailed
 from icesize.redaction import remember_secrets
 
 LOG = logging.getLogger("icesize")
@@ -57,11 +58,9 @@ class Storage:
         path = self.local_path(location)
         if path is not None:
             return pa.OSFile(path, "rb")
-        stream = self._io.new_input(location).open()
         if size_bytes > WHOLE_READ_BYTES:
-            return stream
-        with stream:
-            return pa.BufferReader(stream.read())
+            return self._io.new_input(location).open()
+        return pa.BufferReader(self.fetch(location))
 
     def fetch(self, location: str) -> bytes:
         """All bytes of a file, by one request."""
@@ -85,6 +84,14 @@ class Storage:
         """Bytes of the file as storage reports them."""
         path = self.local_path(location)
         return len(self._io.new_input(location)) if path is None else os.path.getsize(path)
+
+    def check_whole(self, location: str, written_bytes: int) -> None:
+        """Raise `RewriteFailed` unless storage holds all that was written to a new file."""
+        stored = self.size(location)
+        if stored != written_bytes:
+            raise RewriteFailed(
+                f"Cannot finish {location}: storage holds {stored} bytes of {written_bytes}, try again", path=location
+            )
 
     def delete(self, location: str) -> None:
         """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest."""

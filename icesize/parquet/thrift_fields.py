@@ -114,6 +114,22 @@ def integers_of(fields: Fields, field_id: int) -> list[int]:
     return values
 
 
+def binaries_of(fields: Fields, field_id: int) -> list[bytes]:
+    """The values of a field that is a list of binaries or strings; none when it is absent."""
+    if field_id not in fields:
+        return []
+    data = raw_of(fields, field_id, LIST)
+    count, kind, at = read_list_head(data, 0)
+    if count and kind != BINARY:
+        raise MalformedError(f"field {field_id} is not a list of binaries")
+    values = []
+    for _ in range(count):
+        length, at = read_varint(data, at)
+        values.append(bytes(data[at : at + length]))
+        at += length
+    return values
+
+
 def i16(value: int) -> tuple[int, bytes]:
     """A field value."""
     return I16, zigzag(value)

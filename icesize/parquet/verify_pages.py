@@ -15,7 +15,6 @@ from icesize.parquet.page_index import read_offset_index
 from icesize.parquet.page_statistics import order_of
 from icesize.parquet.pages import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_ENCODINGS, DICTIONARY_PAGE, Page, Pages
 from icesize.parquet.thrift import (
-    BINARY,
     BOOLEAN_FALSE,
     BOOLEAN_TRUE,
     LIST,
@@ -23,9 +22,8 @@ from icesize.parquet.thrift import (
     MalformedError,
     read_list_head,
     read_struct,
-    read_varint,
 )
-from icesize.parquet.thrift_fields import integer, integers_of, raw_of, required_integer, structs_of
+from icesize.parquet.thrift_fields import binaries_of, integer, integers_of, raw_of, required_integer, structs_of
 from icesize.parquet.verify_bounds import Bound, byte_array_bytes, check_bound
 from icesize.parquet.verify_values import Leaves, extremes_of
 
@@ -113,22 +111,6 @@ def check_column_index(
     if ordered:
         yield from _check_bounds(fields, column, starts, leaves)
         yield from _check_boundary_order(fields, column)
-
-
-def binaries_of(fields: Fields, field_id: int) -> list[bytes]:
-    """The values of a field that is a list of binaries or strings; none when it is absent."""
-    if field_id not in fields:
-        return []
-    data = raw_of(fields, field_id, LIST)
-    count, kind, at = read_list_head(data, 0)
-    if count and kind != BINARY:
-        raise MalformedError(f"field {field_id} is not a list of binaries")
-    values = []
-    for _ in range(count):
-        length, at = read_varint(data, at)
-        values.append(bytes(data[at : at + length]))
-        at += length
-    return values
 
 
 def _booleans_of(fields: Fields, field_id: int) -> list[bool]:
