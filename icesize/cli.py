@@ -5,7 +5,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outcome of the commit unknown, 13
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,13 +14,14 @@ import click
 from icesize import cli_versions
 from icesize.cli_options import SparkChoice, Target, choice_options, print_json, spark_options, table_options
 from icesize.errors import CommitStateUnknown, EngineUnavailable, IcesizeError
+from icesize.planning.cluster_by import STRATEGIES
 from icesize.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icesize.planning.plan import Plan
-    from icesize.sized_table import SizedTable
+    from icesize.report import Report
 
 FAILED = 1
 UNKNOWN = 3
@@ -91,14 +93,17 @@ def inspect(target: Target, as_json: bool, where: str | None, policy: Mapping[st
 @choice_options
 @table_options
 def plan(target: Target, as_json: bool, where: str | None, policy: Mapping[str, str]) -> None:
-    """Show what `compact` would do to TABLE; change nothing."""
+    """Show what `compact` would do to TABLE, and `cluster` where it is to be clustered; change nothing."""
     from icesize.console import console_on, show_plan
 
-    planned = target.open(policy).plan(where)
+    sized = target.open(policy)
+    planned, clustering = sized.plan(where), sized.plan_clustering(where=where)
     if as_json:
-        print_json(planned.to_dict())
-    else:
-        show_plan(console_on(), planned, groups=True)
+        print_json(planned.to_dict() | {"clustering": clustering and clustering.to_dict()})
+        return
+    show_plan(console_on(), planned, groups=True)
+    if clustering is not None:
+        show_plan(console_on(), clustering, groups=True)
 
 
 @main.command()
@@ -111,13 +116,32 @@ def compact(target: Target, as_json: bool, where: str | None, policy: Mapping[st
     Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
     """
     with spark.session("compact") as session:
-        done = _compact(target.open(policy, session), where, session, as_json)
-    if not done:
-        raise click.exceptions.Exit(FAILED)
+        _carry_out(partial(target.open(policy, session).compact, where), session, as_json)
 
 
-def _compact(sized: SizedTable, where: str | None, spark: SparkSession | None, as_json: bool) -> bool:
-    """Whether all is well: something was committed, or there was nothing to do."""
+@main.command()
+@click.option("--by", metavar="COLUMNS", help="Columns, separated by commas; remembered in the table's properties.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How; remembered, too. Without it: sort.")
+@click.option("--budget-bytes", type=click.IntRange(0), metavar="N", help="Bytes that may be written anew.")
+@spark_options
+@choice_options
+@table_options
+def cluster(
+    target: Target, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
+    by: str | None, strategy: str | None, budget_bytes: int | None,
+) -> None:  # fmt: skip
+    """Lay the rows of TABLE out for queries by some columns, in one commit; what is in order is left alone.
+
+    Up to 1 GiB is written in this process. For more give --master, --remote or --conf, and Spark does it.
+    """
+    columns = None if by is None else [name.strip() for name in by.split(",")]
+    with spark.session("cluster") as session:
+        sized = target.open(policy, session)
+        _carry_out(partial(sized.cluster, columns, strategy, where, budget_bytes), session, as_json)
+
+
+def _carry_out(work: Callable[..., Report], spark: SparkSession | None, as_json: bool) -> None:
+    """Print plan, progress and report; exit code 1 when nothing was committed although there was something to do."""
     from icesize import console as show
 
     out = show.console_on(stderr=as_json)
@@ -129,24 +153,25 @@ def _compact(sized: SizedTable, where: str | None, spark: SparkSession | None, a
         _check_size(plan, spark)
 
     with show.merging(out, lambda: planned[0].bytes_to_write) as progress:
-        report = sized.compact(where, on_plan=on_plan, progress=progress)
+        report = work(on_plan=on_plan, progress=progress)
     if as_json:
         print_json(report.to_dict())
     elif planned[0].groups:
         show.show_report(out, report, known=planned[0].notes)
     else:
         show.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
-    return bool(report.snapshot_ids) or not planned[0].groups
+    if planned[0].groups and not report.snapshot_ids:
+        raise click.exceptions.Exit(FAILED)
 
 
 def _check_size(plan: Plan, spark: SparkSession | None) -> None:
     """The facade's bound, told in the words of the command line."""
     from icesize.planning.words import size_words
-    from icesize.sized_table import MAX_BYTES_WITHOUT_SPARK
+    from icesize.table.maintenance import MAX_BYTES_WITHOUT_SPARK
 
     if spark is None and plan.bytes_to_write > MAX_BYTES_WITHOUT_SPARK:
         raise EngineUnavailable(
-            f"Cannot merge {size_words(plan.bytes_to_write)} of small files without Spark: the bound is "
+            f"Cannot rewrite {size_words(plan.bytes_to_write)} of files without Spark: the bound is "
             f"{size_words(MAX_BYTES_WITHOUT_SPARK)}; add --master 'local[*]' (or --remote URL), or choose fewer "
             "partitions with --where"
         )

@@ -81,6 +81,11 @@ def show_plan(console: Console, plan: Plan, *, groups: bool = False) -> None:
         _more(console, len(plan.groups), "merge")
     if plan.forecast is not None:
         _show_decoded(console, plan.forecast.decoded_because)
+    if plan.clustering is not None:
+        for column, now in plan.clustering.before.items():
+            then = plan.clustering.expected_point_files[column]
+            expected = f"; then in about {then:,.1f}" if plan.groups else ""
+            _line(console, f"  {column}: {_in_queries(now.to_dict())}{expected}")
     if plan.held_back:
         held = [(o.label, {r.value: n for r, n in o.held_back.items()}) for o in plan.held_back]
         files = sum(sum(reasons.values()) for _, reasons in held)
@@ -102,9 +107,19 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
         seconds = report.seconds.get("total", 0.0)
         _line(console, f"{size_words(report.bytes_written)} written{copied} in {seconds:.1f} s")
         _show_decoded(console, report.decoded_because)
+        if report.clustering is not None:
+            for column, after in report.clustering["after"].items():
+                before = report.clustering["before"][column]
+                _line(console, f"  {column}: {_in_queries(after)}; before, {_in_queries(before)}")
     else:
         _line(console, "nothing was committed")
     show_notes(console, [*report.conflicts, *(n for n in report.notes if n not in known)])
+
+
+def _in_queries(opened: Mapping[str, float]) -> str:
+    """What queries by one column open, on average."""
+    point = f"a value is in {opened['point_files']:,.1f} files of {size_words(round(opened['point_bytes']))}"
+    return f"{point}, a tenth of all in {opened['range_files']:,.1f} of {size_words(round(opened['range_bytes']))}"
 
 
 def _show_decoded(console: Console, because: Mapping[str, int]) -> None:

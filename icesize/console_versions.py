@@ -114,6 +114,8 @@ def show_upkeep(console: Console, report: UpkeepReport) -> None:
         show_report(console, merge)
     if not report.merges and "merges" not in (*report.failed, *report.left):
         show_line(console, "no small files to merge")
+    for clustering in report.clusterings:
+        show_report(console, clustering)
     if report.manifests:
         show_manifests(console, report.manifests)
     if report.expiry:

@@ -23,7 +23,9 @@ class Report:
     merged, `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing.
     `already_committed`: the batch was in the table before this call. `merge_lag_batches` counts batches committed by
     this process that no finished run of merges in the background has looked at; None where merges are not made in the
-    background.
+    background. `clustering` is there after a pass of clustering: `columns`, `strategy`, what queries by each column
+    open `before` and `after` (`icesize.planning.overlap.Opened`), `new_bytes` that were not clustered before, and
+    `amplification`, bytes written per new byte.
     """
 
     table: str = ""
@@ -50,6 +52,7 @@ class Report:
     notes: tuple[str, ...] = ()
     already_committed: bool = False
     merge_lag_batches: int | None = None
+    clustering: dict[str, Any] | None = None
 
     @property
     def write_amplification(self) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from icesize.clustered_table import ClusteredTable, Progress, noted
 from icesize.environment import Environment
 from icesize.errors import EngineUnavailable, TableError, UnsupportedTable
 from icesize.parquet.forecast import forecast
@@ -22,24 +23,18 @@ from icesize.report import Report
 from icesize.table import catalog as catalogs
 from icesize.table import ledger
 from icesize.table.changes import partitions_changed
-from icesize.table.filters import Where, partition_filter
+from icesize.table.filters import Where
 from icesize.table.growth import bytes_per_partition_and_day
 from icesize.table.handle import Current, PolicyArgument, TableHandle
 from icesize.table.maintenance import Maintenance
 from icesize.table.reader import Labels
 from icesize.upkeep import Upkeep, UpkeepReport
-from icesize.versioned_table import VersionedTable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
     from icesize.spark.sink import Sink
-
-MAX_BYTES_WITHOUT_SPARK = 2**30
-"""Small files that `compact` merges in this process; more are Spark's work."""
-
-Progress = Callable[[int], None]
 
 
 def open(
@@ -62,7 +57,7 @@ def open(
     return SizedTable(spark, name, catalog, policy, environment or Environment())
 
 
-class SizedTable(VersionedTable):
+class SizedTable(ClusteredTable):
     """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment."""
 
     def __init__(
@@ -108,7 +103,7 @@ class SizedTable(VersionedTable):
     def plan(self, where: Where = None) -> Plan:
         """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
         current, layout, notes = self._read(where)
-        return _foreseen(_noted(plan_merges(layout, current.policy), current, notes), current)
+        return _foreseen(noted(plan_merges(layout, current.policy), current, notes), current)
 
     def compact(
         self,
@@ -124,7 +119,7 @@ class SizedTable(VersionedTable):
         """
         with self._lock:
             current, layout, notes = self._read(where)
-            plan = _noted(plan_merges(layout, current.policy), current, notes)
+            plan = noted(plan_merges(layout, current.policy), current, notes)
             if on_plan is not None:
                 on_plan(_foreseen(plan, current))
             return self._maintain(current, layout, plan, notes, progress)
@@ -157,8 +152,7 @@ class SizedTable(VersionedTable):
 
         Partitions that others change all the time are left alone, and named. Without Spark at most 1 GiB.
         """
-        if self._spark is None:
-            budget_bytes = min(budget_bytes, MAX_BYTES_WITHOUT_SPARK)
+        budget_bytes = self._affordable(budget_bytes)
         with self._lock:
             current, layout, notes = self._read(None)
             incoming: Mapping[PartitionKey, int] | None = {} if cold_only else None
@@ -189,7 +183,8 @@ class SizedTable(VersionedTable):
     def sink(self, stream_id: str, **options: Any) -> Sink:
         """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),
         `stream_safe`, `merge` ("inline", "async", "off"), `statistics` ("auto", "recent", "exact"), `write_tasks`,
-        `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`.
+        `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`, `cluster`
+        ("off", "inline", "async").
         """
         from icesize.spark.sink import Sink
 
@@ -214,23 +209,10 @@ class SizedTable(VersionedTable):
             raise EngineUnavailable(f"Cannot {what}: it needs Spark; open the table with a session")
         return self._source
 
-    def _read(self, where: Where) -> tuple[Current, Layout, tuple[str, ...]]:
-        current = self._handle.load()
-        selection = partition_filter(current.table.metadata, where)
-        layout = self._handle.reader(current.policy).read(current.table.metadata, current.table.io, selection.may_hold)
-        chosen, partly = selection.select(layout)
-        if not partly:
-            return current, chosen, ()
-        return current, chosen, (f"{partly:,} partitions match the filter only in part and were left out",)
-
     def _maintain(
         self, current: Current, layout: Layout, plan: Plan, notes: Sequence[str], progress: Progress
     ) -> Report:
-        if self._spark is None and plan.bytes_to_write > MAX_BYTES_WITHOUT_SPARK:
-            raise EngineUnavailable(
-                f"Cannot merge {plan.bytes_to_write / 2**30:.1f} GiB of small files without Spark: the bound is 1 GiB; "
-                "open the table with a session, or choose fewer partitions (where=...)"
-            )
+        self._check_affordable(plan, "merge", "small files")
 
         def run(tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
             if self._spark is None:
@@ -248,11 +230,6 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
         return TableHandle(catalogs.with_timeout(catalog), catalogs.namespace_and_table(catalog, name), policy)
     catalog_name, identifier = catalogs.split_name(name)
     return TableHandle(catalogs.open_catalog(catalog_name), identifier, policy)
-
-
-def _noted(plan: Plan, current: Current, notes: Sequence[str]) -> Plan:
-    """The plan with what the table's settings and the filter make worth knowing, each sentence once."""
-    return replace(plan, notes=tuple(dict.fromkeys((*current.warnings, *notes, *plan.notes))))
 
 
 def _foreseen(plan: Plan, current: Current) -> Plan:

@@ -1,14 +1,16 @@
-"""One bounded pass of all maintenance, in the order that pays: merge, manifests, expiry, and a look at orphans.
+"""One bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look at orphans.
 
-Each step commits by itself, merging in rounds, so a pass that is killed or runs out of its budget is continued by the
-next. A step that fails does not keep the others from running.
+Each step commits by itself, merging and clustering in rounds, so a pass that is killed or runs out of its budget is
+continued by the next. A step that fails does not keep the others from running.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from icesize.environment import Environment
@@ -34,11 +36,13 @@ class UpkeepReport:
     """What one pass came to: the report of each step by its name, and what became of the others.
 
     `failed` and `refused` (the table does not allow it, `gc.enabled` for one) are step -> why; `left` are steps that
-    there was no budget for. `merges` are one report per round, `bytes_merged` is what they rewrote.
+    there was no budget for. `merges` are one report per round, `bytes_merged` is what they rewrote; so are
+    `clusterings` of a table that is to be clustered.
     """
 
     table: str = ""
     merges: tuple[Report, ...] = ()
+    clusterings: tuple[Report, ...] = ()
     manifests: ManifestReport | None = None
     expiry: ExpiryReport | None = None
     orphans: OrphanReport | None = None
@@ -63,6 +67,7 @@ class UpkeepReport:
             "table": self.table,
             "merges": [report.to_dict() for report in self.merges],
             "bytes_merged": self.bytes_merged,
+            "clusterings": [report.to_dict() for report in self.clusterings],
             "manifests": self.manifests and self.manifests.to_dict(),
             "expiry": self.expiry and self.expiry.to_dict(),
             "orphans": self.orphans and self.orphans.to_dict(),
@@ -74,11 +79,14 @@ class UpkeepReport:
 
 
 class Maintained(Protocol):
-    """What a pass needs of a table; `merge_round` gives None when nothing is due."""
+    """What a pass needs of a table; rounds give None when nothing is due."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def is_clustered(self) -> bool: ...
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None: ...
+    def cluster_round(self, budget_bytes: int) -> Report | None: ...
     def rewrite_manifests(self) -> ManifestReport: ...
     def expire_snapshots(self) -> ExpiryReport: ...
     def remove_orphan_files(self) -> OrphanReport: ...
@@ -102,15 +110,17 @@ class Upkeep:
         self._refused: dict[str, str] = {}
         self._left: list[str] = []
         self._merges: list[Report] = []
+        self._clusterings: list[Report] = []
 
     def run(self) -> UpkeepReport:
         """Every step that there is budget for; raises CommitStateUnknown, everything else is in the report."""
         self._step("merges", self._merge, MERGE_SHARE)
+        self._step("clustering", self._cluster, math.inf)
         manifests = self._step("manifests", self._table.rewrite_manifests)
         expiry = self._step("expiry", self._table.expire_snapshots)
         orphans = self._step("orphans", self._table.remove_orphan_files)
         return UpkeepReport(
-            self._table.name, tuple(self._merges), manifests, expiry, orphans,
+            self._table.name, tuple(self._merges), tuple(self._clusterings), manifests, expiry, orphans,
             self._failed, self._refused, tuple(dict.fromkeys(self._left)), round(self._now() - self._began, 4),
         )  # fmt: skip
 
@@ -136,20 +146,28 @@ class Upkeep:
     def _merge(self) -> None:
         """Cold partitions first: they are merged once and for all; then the others, hottest first by the plan."""
         for cold_only in (True, False):
-            while self._bytes_left is None or self._bytes_left > 0:
-                if self._is_late(MERGE_SHARE):
-                    self._left.append("merges")
-                    return
-                budget = ROUND_BYTES if self._bytes_left is None else min(ROUND_BYTES, self._bytes_left)
-                report = self._table.merge_round(budget, cold_only)
-                if report is None:
-                    break
-                self._merges.append(report)
-                if not report.snapshot_ids:
-                    # all groups failed or were lost to others: the same plan again would end the same
-                    break
-                if self._bytes_left is not None:
-                    self._bytes_left -= report.bytes_written
-            else:
-                self._left.append("merges")
+            if not self._rounds("merges", partial(self._table.merge_round, cold_only=cold_only), self._merges):
                 return
+
+    def _cluster(self) -> None:
+        """Does not begin too late either; of a table that nobody wants clustered nothing is left for later."""
+        if self._table.is_clustered:
+            self._rounds("clustering", self._table.cluster_round, self._clusterings)
+
+    def _rounds(self, name: str, one: Callable[[int], Report | None], done: list[Report]) -> bool:
+        """Rounds until nothing is due; False when time or bytes were spent before that."""
+        while self._bytes_left is None or self._bytes_left > 0:
+            if self._is_late(MERGE_SHARE):
+                break
+            budget = ROUND_BYTES if self._bytes_left is None else min(ROUND_BYTES, self._bytes_left)
+            report = one(budget)
+            if report is None:
+                return True
+            done.append(report)
+            if not report.snapshot_ids:
+                # all groups failed or were lost to others: the same plan again would end the same
+                return True
+            if self._bytes_left is not None:
+                self._bytes_left -= report.bytes_written
+        self._left.append(name)
+        return False

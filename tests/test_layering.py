@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "icesize"
 FLOORS = [
-    "", "planning", "parquet", "table", "spark", "versioned_table", "upkeep", "sized_table", "console",
-    "console_versions", "cli_options", "demo", "cli_versions", "cli",
+    "", "planning", "parquet", "table", "spark", "versioned_table", "clustered_table", "upkeep", "sized_table",
+    "console", "console_versions", "cli_options", "demo", "cli_versions", "cli",
 ]  # fmt: skip
 GROUND = {"errors", "policy", "redaction", "report", "failpoints", "environment"}
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -283,6 +283,15 @@ def test_a_nested_list_without_any_offset_fits(tmp_path: Path) -> None:
     assert pq.read_table(file.path).column("deep").to_pylist() == [None, None]
 
 
+def test_lists_of_structs_with_a_uuid_may_all_be_null(tmp_path: Path) -> None:
+    """Arrow cannot flatten such a column; it is written all the same."""
+    many = StructType(NestedField(3, "u", UUIDType()))
+    schema = schema_of(("id", LongType()), ("many", ListType(4, many, element_required=False)))
+    null = pa.nulls(2, pa.list_(pa.struct([("u", pa.uuid())])))
+    (file,) = write_rows([pa.table({"id": [1, 2], "many": null})], settings_of(tmp_path, schema), NAMES)
+    assert pq.read_table(local(file.path)).column("many").to_pylist() == [None, None]
+
+
 def test_a_truncated_file_is_never_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When storage reports another size than was written the task fails and its files are removed."""
     options = settings_of(tmp_path, EVENTS, spec_of(EVENTS, hour="identity"))

@@ -27,12 +27,17 @@ from icesize.cli import main
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, TableError
 from icesize.parquet.merge_task import MergeTask
-from icesize.parquet.settings import storage_properties
+from icesize.parquet.row_order import RowOrder
+from icesize.parquet.settings import WriteSettings, storage_properties
 from icesize.parquet.storage import Storage
+from icesize.planning.cluster_by import ClusterBy
+from icesize.planning.layout import PartitionKey
 from icesize.redaction import is_secret, redacted, remember_secrets, scrub
 from icesize.spark.batch import BatchOptions
+from icesize.spark.gather import ClusterGroups, Gather
 from icesize.spark.history import ReadFiles
 from icesize.spark.runtime import CountingHandle, StreamState, TableSource
+from icesize.spark.scatter import Look, Scatter
 from icesize.spark.worker import MeasureRows, MergeGroups, WriteRows
 from icesize.table import catalog as catalogs
 from icesize.table.handle import TableHandle
@@ -417,10 +422,21 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
         icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"), MeasureRows(settings),
         MergeGroups((), settings, "p"), current.table, lake, handle.reader(current.policy), settings.storage,
+        *clustering(MergeTask((), PartitionKey(0)), settings),
     ]  # fmt: skip
     for thing in things:
         assert leaks(f"{thing!r} {thing}") == [], type(thing)
     assert leaks(repr(conf)) == list(EVERY), "the scanner would find them"
+
+
+def clustering(task: MergeTask, settings: WriteSettings) -> list[object]:
+    """The functions that cluster this task."""
+    order = RowOrder.of(ClusterBy(("id",), (1,), "sort", 10**9), settings)
+    bins = (((0, task),),)
+    return [
+        ClusterGroups(bins, settings, ("p",), order), Look(bins, {0: 1}, order, settings),
+        Scatter(bins, {}, order, settings, 1), Gather((), {}, order, settings),
+    ]  # fmt: skip
 
 
 def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp_path: Path) -> None:
@@ -441,7 +457,7 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     task = MergeTask(victims, victims[0].partition)
     functions = [
         WriteRows(settings, "p"), MeasureRows(settings), MergeGroups((((0, task),),), settings, "p"),
-        ReadFiles((victims,), settings, victims[0].partition, settings.arrow_schema),
+        ReadFiles((victims,), settings, victims[0].partition, settings.arrow_schema), *clustering(task, settings),
     ]  # fmt: skip
     settings.storage.size(victims[0].path)
     for function in functions:

@@ -25,6 +25,8 @@ class FakeTable:
 
     cold_bytes: int = 0
     hot_bytes: int = 0
+    loose_bytes: int = 0
+    is_clustered: bool = False
     failing: tuple[str, ...] = ()
     conflicts: bool = False
     name: str = "lake.db.t"
@@ -41,6 +43,12 @@ class FakeTable:
         else:
             self.hot_bytes -= size
         return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
+
+    def cluster_round(self, budget_bytes: int) -> Report | None:
+        self._work(f"cluster {budget_bytes}", "clustering")
+        size = min(budget_bytes, self.loose_bytes)
+        self.loose_bytes -= size
+        return Report(snapshot_ids=(1,), operations=("replace",), bytes_written=size) if size else None
 
     def rewrite_manifests(self) -> ManifestReport:
         self._work("manifests", "manifests")
@@ -79,6 +87,21 @@ def test_merges_come_in_rounds() -> None:
     """More than a round's bytes are merged in several commits, so that a killed pass loses one of them at most."""
     report = run(FakeTable(hot_bytes=3 * ROUND_BYTES - 1))
     assert [r.bytes_written for r in report.merges] == [ROUND_BYTES, ROUND_BYTES, ROUND_BYTES - 1]
+
+
+def test_a_table_that_is_to_be_clustered_is_clustered_after_its_merges() -> None:
+    """What merges have left of the budget pays for it; what is not paid for is named, of other tables nothing is."""
+    table = FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True)
+    report = run(table)
+    rounds = [f"merge all {ROUND_BYTES}", *[f"cluster {ROUND_BYTES}"] * 2]
+    assert table.done[2:] == [*rounds, "manifests", "expiry", "orphans"]
+    assert ([r.bytes_written for r in report.clusterings], report.left) == ([30], ())
+    report = run(FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True), budget_bytes=25)
+    assert ([r.bytes_written for r in report.clusterings], report.left) == ([5], ("clustering",))
+    assert run(FakeTable(failing=("clustering",), is_clustered=True)).failed == {"clustering": "Cannot do clustering"}
+    assert run(FakeTable(), budget_seconds=0).left == ("merges", "manifests", "expiry", "orphans")
+    late = run(FakeTable(loose_bytes=30, is_clustered=True), budget_seconds=0)
+    assert late.left == ("merges", "clustering", "manifests", "expiry", "orphans")
 
 
 def test_the_budget_of_bytes_bounds_all_merges() -> None:

@@ -60,8 +60,13 @@ def _flatten(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         keys = pa.chunked_array([k for k, _ in pairs], column.type.key_type)
         return _flatten(keys) + _flatten(pa.chunked_array([v for _, v in pairs], column.type.item_type))
     if types.is_list(column.type) or types.is_large_list(column.type):
-        return _flatten(pc.list_flatten(column))
+        return _flatten(pa.chunked_array([_values(chunk) for chunk in column.chunks], column.type.value_type))
     return [column]
+
+
+def _values(lists: pa.Array) -> pa.Array:
+    # Arrow cannot flatten lists of structs with an extension type when all of them are null
+    return lists.values.slice(0, 0) if lists.null_count == len(lists) else lists.flatten()
 
 
 def _repeats(leaf: Leaf, values: pa.ChunkedArray) -> bool:

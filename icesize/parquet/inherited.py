@@ -153,14 +153,14 @@ def _outermost(
     serialise: Serialise,
 ) -> bytes | None:
     """The bound that encloses all; `zero` is the one beyond which the other zero is not."""
-    values = [_decoded(leaf.type, each.get(leaf.field_id)) for each in bounds]
+    values = [bound_value(leaf.type, each.get(leaf.field_id)) for each in bounds]
     if any(value is None for value in values):
         return None
     value = outermost(values)
     return serialise(zero if leaf.is_float and value == 0 else value)
 
 
-def _decoded(kind: PrimitiveType, bound: bytes | None) -> Any | None:
+def bound_value(kind: PrimitiveType, bound: bytes | None) -> Any | None:
     """A bound as the physical value that columns of this type are ordered by, None for one that says nothing.
 
     Text is ordered by its bytes, as Parquet does. Java truncates bounds of fixed columns.

@@ -15,7 +15,9 @@ from pyiceberg.typedef import Record
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import PartitionKey
 
-_TASK = re.compile(r"-(\d+)-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet$")
+_END = r"-(\d+)-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet$"
+_TASK = re.compile(_END)
+_SET = re.compile(r"(?:^|/)k([0-9a-f]{8})([fo])-([0-9a-f]+)" + _END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,22 @@ def writer_of(path: str) -> int | None:
     """The task that wrote a file, from its name; None for a name that a location provider has changed."""
     found = _TASK.search(path)
     return int(found[1]) if found else None
+
+
+def set_prefix(key: str, run: str, group: int, full: bool) -> str:
+    """The prefix of `FileNames` for files that are clustered together, a set: by what (`ClusterBy.key`), and whether
+    the set is full, so that manifests say it of each file.
+
+    The set's id is the run's, hexadecimal, and the number of the `group` in it.
+    """
+    return f"k{key}{'f' if full else 'o'}-{run}{group:04x}"
+
+
+def set_of(path: str) -> tuple[str, str, bool] | None:
+    """(key, set id, full) of a clustered file, from its name; None for any other, and where a location provider has
+    changed the name."""
+    found = _SET.search(path)
+    return (found[1], found[3], found[2] == "f") if found else None
 
 
 class _LocationKey(IcebergPartitionKey):

@@ -37,6 +37,23 @@ def merge_in_threads(
     `cancelled` is looked at before each group: those under way are finished. `progress` hears the bytes of each
     finished group, from several threads.
     """
+
+    def work(number: int, task: MergeTask) -> MergeOutcome:
+        return merge(task, settings, FileNames(prefix, number, 0))
+
+    return rewrite_in_threads(groups, work, settings, cancelled=cancelled, progress=progress, threads=threads)
+
+
+def rewrite_in_threads(
+    groups: Sequence[MergeTask],
+    rewrite: Callable[[int, MergeTask], MergeOutcome],
+    settings: WriteSettings,
+    *,
+    cancelled: threading.Event | None = None,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+    threads: int | None = None,
+) -> list[Result]:
+    """What `rewrite(number, group)` makes of each group, a `RewriteFailed` of its too, as `merge_in_threads` does."""
     stop = cancelled or threading.Event()
 
     def work(numbered: tuple[int, MergeTask]) -> Result:
@@ -44,7 +61,7 @@ def merge_in_threads(
         if stop.is_set():
             return None
         try:
-            return merge(task, settings, FileNames(prefix, number, 0))
+            return rewrite(number, task)
         except RewriteFailed as error:
             return error
         finally:

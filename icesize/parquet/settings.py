@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -146,6 +146,13 @@ class WriteSettings:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:
+    """The same settings for rows that have only some top-level columns."""
+    schema = settings.schema
+    kept = Schema(*(field for field in schema.fields if field.name in columns), schema_id=schema.schema_id)
+    return replace(settings, schema_json=kept.model_dump_json())
 
 
 def storage_properties(

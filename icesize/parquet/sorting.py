@@ -95,7 +95,7 @@ def _key(schema: Schema, field: SortField) -> _Key:
 
 def _rank(field: SortField, source: IcebergType) -> Rank:
     if isinstance(field.transform, IdentityTransform) and isinstance(source, (FloatType, DoubleType)):
-        return _floats
+        return ranked_floats
     reduce, value = transform_steps("", field.transform, source)
     if value is same:
         return reduce
@@ -109,7 +109,7 @@ def _rank(field: SortField, source: IcebergType) -> Rank:
     return rank
 
 
-def _floats(array: pa.Array) -> pa.Array:
+def ranked_floats(array: pa.Array) -> pa.Array:
     """Integers in the order of the floats: the bits of negative ones run backwards."""
     bits = integers(array)
     top = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)

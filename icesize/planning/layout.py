@@ -31,6 +31,8 @@ class SkipReason(str, Enum):
     """Carries key metadata."""
     CONTESTED = "CONTESTED"
     """Other writers keep rewriting this partition; merging would starve them."""
+    CLUSTERED = "CLUSTERED"
+    """In a set that was clustered, or in order as it is."""
 
 
 class NegativeZero(float):

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from icesize.planning.layout import FileFact, PartitionKey, SkipReason
+from icesize.planning.overlap import Clustering
 from icesize.planning.words import count_words, size_words, ways_words
 
 HELD_BACK = frozenset(
@@ -19,7 +20,7 @@ HELD_BACK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Small files of one partition that become `outputs` files, always fewer than there are `victims`.
+    """Files of one partition that become `outputs` files, always fewer than there are `victims` in a merge.
 
     Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
     would leave a crumb. `size_bytes` are those of the victims, about what will be written. `cold` says that the
@@ -50,7 +51,7 @@ class MergeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Files that stay as they are: one small `file`, or None and the count of a partition's well-sized files."""
+    """Files that stay as they are: one `file`, or None and the count of a partition's well-sized files."""
 
     file: FileFact | None
     partition: PartitionKey
@@ -108,7 +109,7 @@ class Plan:
     `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
     applies to. `groups` come in the order in which they are worth their bytes. `incoming` are the small files that a
     batch was expected to add to each partition. `notes` are sentences for people. `forecast` is there where somebody
-    asked how bytes would move.
+    asked how bytes would move, `clustering` where rows are put in order.
     """
 
     snapshot_id: int | None
@@ -122,6 +123,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     incoming: Mapping[PartitionKey, int] = field(default_factory=dict)
     forecast: Forecast | None = None
+    clustering: Clustering | None = None
 
     @cached_property
     def bytes_to_write(self) -> int:
@@ -184,15 +186,17 @@ class Plan:
             "debt": {o.label: o.small_files for o in self.debt},
             "notes": list(self.notes),
             "forecast": self.forecast.to_dict() if self.forecast else None,
+            "clustering": self.clustering.to_dict() if self.clustering else None,
         }
 
     def __str__(self) -> str:
+        title, verb = (f"cluster ({self.clustering.by})", "cluster") if self.clustering else ("plan", "merge")
         if not self.groups:
-            return f"plan: nothing to merge, {count_words(self.files_before, 'file')} stay"
+            return f"{title}: nothing to {verb}, {count_words(self.files_before, 'file')} stay"
         partitions = count_words(len({g.partition for g in self.groups}), "partition")
         ways = f" ({self.forecast})" if self.forecast else ""
         return (
-            f"plan: {partitions}, {self.files_removed:,} -> {count_words(self.files_added, 'file')}, "
+            f"{title}: {partitions}, {self.files_removed:,} -> {count_words(self.files_added, 'file')}, "
             f"{size_words(self.bytes_to_write)} to write{ways}"
         )
 

@@ -1,4 +1,4 @@
-"""Merges of one stream beside its batches: `merge="async"`.
+"""Merges and clustering of one stream beside its batches: `merge="async"`, `cluster="async"`.
 
 Each committed batch *kicks* them. A thread lives while there is something to look at: it loads the newest state with a
 handle of its own, plans, merges and commits one REPLACE, then looks whether it was kicked meanwhile, however often.
@@ -24,7 +24,7 @@ from icesize.report import Report
 from icesize.spark.background_run import Job, Kick, Run
 from icesize.spark.merges import CANCEL_AGAIN_SECONDS
 from icesize.table.expiry import expire_by_own_rules
-from icesize.table.handle import TableHandle
+from icesize.table.handle import Current, TableHandle
 from icesize.table.request import brief
 
 LOG = logging.getLogger("icesize")
@@ -32,8 +32,9 @@ LOG = logging.getLogger("icesize")
 EXIT_SECONDS = 60.0
 """Longest wait for a run when the interpreter ends: as long as a call to a catalog that does not answer takes."""
 
-_TABLE = PartitionKey(-1)
-"""Stands for the table as a whole where partitions back off: no partition spec has this number."""
+_MERGES, _CLUSTERING = PartitionKey(-1), PartitionKey(-2)
+"""Stand for the table as a whole where partitions back off: no partition spec has these numbers. Clustering that fails,
+as where the table does not say by what, must not hold merges back."""
 
 
 class Background:
@@ -46,6 +47,8 @@ class Background:
         self._cancelled = threading.Event()
         self._newest: Kick | None = None
         self._pending = self._forced = self._expiry_due = False
+        # the last pass of clustering has committed: there may be more to do
+        self._again = False
         # batches committed; those that the newest run has before it; those that a finished run has looked at
         self._committed = self._seen = self._looked_at = 0
         self._bytes = 0
@@ -106,7 +109,7 @@ class Background:
         while waited < timeout_seconds:
             with self._changed:
                 thread, kick = self._thread, self._newest
-                self._pending = self._forced = self._expiry_due = False
+                self._pending = self._forced = self._expiry_due = self._again = False
                 self._cancelled.set()
             if thread is None or kick is None:
                 return True
@@ -130,8 +133,9 @@ class Background:
     def _work(self) -> None:
         try:
             while (job := self._next()) is not None:
-                if job.merge:
-                    self._merge(job)
+                merged = not job.merge or self._merge(job)
+                if job.cluster and merged and not job.stopped():
+                    self._cluster(job)
                 if job.expire and not job.stopped():
                     self._expire(job)
         finally:
@@ -143,34 +147,63 @@ class Background:
     def _next(self) -> Job | None:
         """What to do now; None, and the thread is nobody's any more, when there is nothing."""
         with self._changed:
-            if self._pending and self._newest is not None:
-                contested = self._backoff.next_batch()
-                merge, expire = self._forced or _TABLE not in contested, self._expiry_due
-                self._pending = self._forced = self._expiry_due = False
-                if merge:
+            if (self._pending or self._again) and self._newest is not None:
+                contested, kick, expire = self._backoff.next_batch(), self._newest, self._expiry_due
+                paused = frozenset[PartitionKey]() if self._forced else contested
+                merge = self._pending and kick.merge and _MERGES not in paused
+                cluster = kick.cluster and _CLUSTERING not in paused
+                self._pending = self._forced = self._expiry_due = self._again = False
+                if merge or (cluster and not kick.merge):
                     self._seen = self._committed
-                if merge or expire:
+                if merge or cluster or expire:
                     self._cancelled = threading.Event()
                     return Job(
-                        self._newest, self._tag, self._seen, self._bytes, contested, merge, expire, self._cancelled
+                        kick, self._tag, self._seen, self._bytes, contested, merge, cluster, expire, self._cancelled
                     )
             self._thread = None
             self._changed.notify_all()
             return None
 
-    def _merge(self, job: Job) -> None:
+    def _merge(self, job: Job) -> bool:
         try:
-            current, report = Run(job, self._own_handle(job.kick), self._backoff, self._commit_lock).run()
+            current, report = self._run(job).run()
         except Exception as error:
-            self._failed(job, error)
+            self._failed(job, "merge", _MERGES, error)
+            return False
+        self._looked(job)
+        self._done(job, "merge", _MERGES, current, report)
+        return True
+
+    def _cluster(self, job: Job) -> None:
+        try:
+            current, report = self._run(job).cluster()
+        except Exception as error:
+            self._failed(job, "clustering", _CLUSTERING, error)
+            return
+        if not job.kick.merge:
+            self._looked(job)
+        self._done(job, "clustering", _CLUSTERING, current, report)
+        with self._changed:
+            # what one pass could not pay for is due in the next
+            self._again = report is not None and bool(report.snapshot_ids) and not job.cancelled.is_set()
+
+    def _run(self, job: Job) -> Run:
+        return Run(job, self._own_handle(job.kick), self._backoff, self._commit_lock)
+
+    def _looked(self, job: Job) -> None:
+        with self._changed:
+            if self._looked_at != job.batches:
+                self._looked_at = job.batches
+                self._bytes -= job.size_bytes
+
+    def _done(self, job: Job, what: str, work: PartitionKey, current: Current, report: Report | None) -> None:
+        self._backoff.landed([work])
+        if report is None:
             return
         with self._changed:
-            self._looked_at = job.batches
-            self._bytes -= job.size_bytes
             self._report = report
             said = (*report.conflicts, *(n for n in report.notes if n not in current.warnings))
-            self._notes += [f"background merge: {sentence}" for sentence in said]
-        self._backoff.landed([_TABLE])
+            self._notes += [f"background {what}: {sentence}" for sentence in said]
         if report.snapshot_ids:
             job.kick.refresh()
         if report.snapshot_ids or said:
@@ -183,16 +216,16 @@ class Background:
         with self._changed:
             self._notes.append(note)
 
-    def _failed(self, job: Job, error: Exception) -> None:
+    def _failed(self, job: Job, what: str, work: PartitionKey, error: Exception) -> None:
         name = job.kick.handle.name
         with self._changed:
             self._seen = self._looked_at
         if job.stopped():
-            LOG.info("%s: merges in the background were stopped", name)
+            LOG.info("%s: %s in the background was stopped", name, what)
             return
-        LOG.warning("%s: merges in the background failed, the batches are committed", name, exc_info=error)
-        self._backoff.lost([_TABLE])
-        report = Report(table=name, notes=(f"background merge failed: {brief(error)}",))
+        LOG.warning("%s: %s in the background failed, the batches are committed", name, what, exc_info=error)
+        self._backoff.lost([work])
+        report = Report(table=name, notes=(f"background {what} failed: {brief(error)}",))
         with self._changed:
             self._report = report
             self._notes += report.notes

@@ -1,4 +1,4 @@
-"""One run of merges beside the batches of a stream: load, plan, merge, and commit in a moment when no batch does."""
+"""What is done beside the batches of a stream: merges and clustering, committed in a moment when no batch does."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from icesize.planning.backoff import BackOff
 from icesize.planning.layout import Layout, PartitionKey
 from icesize.planning.merging import Plan, plan_merges
 from icesize.report import Report
+from icesize.spark.cluster_run import ROUND_BYTES, ClusterRun
 from icesize.spark.merges import discard, run_merges
 from icesize.table.handle import Current, TableHandle
 from icesize.table.maintenance import Maintenance
@@ -31,7 +32,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Kick:
-    """What a batch hands over: whose cores and table, how files are named, and who wants to know.
+    """What a batch hands over: whose cores and table, how files are named, who wants to know, and what is to be done.
 
     `handle` is the batch's: only names and settings are taken from it. `refresh` makes Spark see a commit, `tell` hears
     the report of each run that did something; both are called in the thread of the merges.
@@ -45,13 +46,15 @@ class Kick:
     refresh: Callable[[], object]
     tell: Callable[[Report], object]
     pool: str | None = None
+    merge: bool = True
+    cluster: bool = False
 
 
 @dataclass(frozen=True)
 class Job:
     """One turn of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
 
-    `tag` is that of its Spark jobs; `merge` and `expire` say what is to be done.
+    `tag` is that of its Spark jobs; `merge`, `cluster` and `expire` say what is to be done.
     """
 
     kick: Kick
@@ -60,6 +63,7 @@ class Job:
     size_bytes: int
     contested: frozenset[PartitionKey]
     merge: bool
+    cluster: bool
     expire: bool
     cancelled: threading.Event
 
@@ -79,23 +83,42 @@ class Run:
 
     def run(self) -> tuple[Current, Report]:
         """The state looked at, and what was done. Raises Stopped, or whatever kept it from being done."""
-        failpoints.reach("background")
         kick = self.job.kick
-        self._take_cores()
-        current = self.handle.load()
-        if kick.table_uuid not in (None, current.uuid):
-            raise TableError(f"Cannot merge in '{current.name}': the table was dropped and created again")
+        current = self._begin("merges", "merge in")
         layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
         if self.job.stopped():
             raise Stopped
-        turn = _Turn(self.commit_lock, self.job.stopped, kick.environment.sleep)
+        turn, environment = self._turn()
         report = Maintenance(
-            self.handle, current, layout, self._plan(current, layout), self._run_merges,
-            # between two attempts a batch may commit
-            replace(kick.environment, sleep=turn.pause),
+            self.handle, current, layout, self._plan(current, layout), self._run_merges, environment,
             prefix=kick.prefix, turn=turn, on_commit=self._remember,
         ).run()  # fmt: skip
         return current, report
+
+    def cluster(self) -> tuple[Current, Report | None]:
+        """The same for clustering; no report when nothing was due."""
+        current = self._begin("clustering", "cluster")
+        turn, environment = self._turn()
+        run = ClusterRun(
+            self.job.kick.spark, self.handle, environment, turn, ROUND_BYTES, self.job.contested, self.job.cancelled,
+            half_the_cores=True, on_commit=self._remember,
+        )  # fmt: skip
+        return current, run.run(current)
+
+    def _begin(self, what: str, verb: str) -> Current:
+        failpoints.reach("background")
+        kick = self.job.kick
+        self._take_cores(what)
+        current = self.handle.load()
+        if kick.table_uuid not in (None, current.uuid):
+            raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
+        return current
+
+    def _turn(self) -> tuple[_Turn, Environment]:
+        kick = self.job.kick
+        turn = _Turn(self.commit_lock, self.job.stopped, kick.environment.sleep)
+        # between two attempts a batch may commit
+        return turn, replace(kick.environment, sleep=turn.pause)
 
     def _plan(self, current: Current, layout: Layout) -> Plan:
         policy = current.policy
@@ -106,7 +129,7 @@ class Run:
             contested=self.job.contested | self.handle.contested(current, self.job.kick.environment),
         )  # fmt: skip
 
-    def _take_cores(self) -> None:
+    def _take_cores(self, what: str) -> None:
         """Jobs of this thread get a tag and a description of their own and, where there are pools, that of the query.
 
         They are not in the query's job group: a query that ends does not take them along.
@@ -114,7 +137,7 @@ class Run:
         kick = self.job.kick
         context = kick.spark.sparkContext
         context.addJobTag(self.job.tag)
-        context.setJobDescription(f"icesize: merges of {kick.handle.name} in the background")
+        context.setJobDescription(f"icesize: {what} of {kick.handle.name} in the background")
         if kick.pool is not None:
             context.setLocalProperty("spark.scheduler.pool", kick.pool)
 

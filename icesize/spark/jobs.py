@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -19,6 +19,8 @@ from icesize.parquet.settings import WriteSettings
 from icesize.planning.row_sizes import RowSize
 from icesize.redaction import scrub
 from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, read_answer
+
+T = TypeVar("T")
 
 SAMPLE_ROWS = 10_000
 """Rows encoded to learn how large a row is when the table has none yet."""
@@ -80,25 +82,35 @@ class SparkMerges:
         self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str
     ) -> list[MergeOutcome | RewriteFailed]:
         """One outcome per group, in their order; a group whose input is damaged is its error."""
-        bins = _balanced(groups, settings, self.tasks)
-        numbers = self.spark.range(0, len(bins), 1, len(bins))
-        results: dict[int, Any] = {}
-        for answer in run_job(numbers, MergeGroups(bins, settings, prefix), "merge files"):
-            results.update(read_answer(answer))
-        return [results[i] for i in range(len(groups))]
+        bins = balanced(groups, [work_bytes(group.victims, settings) for group in groups], self.tasks)
+        return run_bins(self.spark, len(bins), MergeGroups(bins, settings, prefix), "merge files")
 
 
-def _balanced(
-    groups: Sequence[MergeTask], settings: WriteSettings, tasks: int
-) -> tuple[tuple[tuple[int, MergeTask], ...], ...]:
-    count = max(1, min(tasks, len(groups)))
-    bins: list[list[tuple[int, MergeTask]]] = [[] for _ in range(count)]
-    load = [0] * count
-    work = [work_bytes(group.victims, settings) for group in groups]
-    for i in sorted(range(len(groups)), key=lambda i: -work[i]):
-        least = load.index(min(load))
-        bins[least].append((i, groups[i]))
-        load[least] += work[i]
+def run_bins(spark: SparkSession, bins: int, function: Any, what: str) -> list[Any]:
+    """What `function` answers of the items of all bins (`worker.answer_bins`), in the order of their positions.
+
+    Raises as `run_job` does.
+    """
+    results: dict[int, Any] = {}
+    for answer in run_job(bin_numbers(spark, bins), function, what):
+        results.update(read_answer(answer))
+    return [results[i] for i in sorted(results)]
+
+
+def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
+    """The numbers of so many bins, each in a task of its own."""
+    return spark.range(0, bins, 1, bins)
+
+
+def balanced(items: Sequence[T], load: Sequence[int], tasks: int) -> tuple[tuple[tuple[int, T], ...], ...]:
+    """The items with their positions in at most `tasks` bins, the largest first into the least loaded one."""
+    count = max(1, min(tasks, len(items)))
+    bins: list[list[tuple[int, T]]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for i in sorted(range(len(items)), key=lambda i: -load[i]):
+        least = loads.index(min(loads))
+        bins[least].append((i, items[i]))
+        loads[least] += load[i]
     return tuple(tuple(b) for b in bins)
 
 

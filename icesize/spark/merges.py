@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -20,6 +20,8 @@ from icesize.parquet.settings import WriteSettings
 from icesize.planning.plan import MergeGroup
 from icesize.spark import session
 from icesize.spark.jobs import SparkMerges
+
+T = TypeVar("T")
 
 DRIVER_MERGE_BYTES = 8 * 2**20
 """Groups of no more work than decoding so many bytes are merged in the driver: a Spark job costs 0.15 s before it reads
@@ -51,21 +53,22 @@ def run_merges(
     `before_job` is called when a Spark job is about to start. With `half_the_cores` others find free ones at any time;
     `most_tasks` bounds the tasks of the Spark job.
     """
-    threads = max(1, (os.cpu_count() or 2) // 2) if half_the_cores else None
     large = sorted(work_for_spark(tasks, settings)) if spark is not None else []
     of_spark = frozenset(large)
     small = [i for i in range(len(tasks)) if i not in of_spark]
     results = [None] * len(tasks) if results is None else results
     done = merge_in_threads(
-        [tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress, threads=threads
-    )
+        [tasks[i] for i in small], settings, prefix, cancelled=cancelled, progress=progress,
+        threads=threads_for(half_the_cores),
+    )  # fmt: skip
     for i, result in zip(small, done, strict=True):
         results[i] = result
     if large and spark is not None and not cancelled.is_set():
         groups = [tasks[i] for i in large]
         before_job()
-        slots = most_tasks or max(1, session.parallelism(spark) // (2 if half_the_cores else 1))
-        for i, outcome in zip(large, _on_executors(spark, slots, groups, settings, prefix, cancelled), strict=True):
+        job = SparkMerges(spark, most_tasks or slots_for(spark, half_the_cores))
+        outcomes = results_of(lambda: job.run(groups, settings, prefix), len(groups), cancelled)
+        for i, outcome in zip(large, outcomes, strict=True):
             results[i] = outcome
             progress(tasks[i].size_bytes)
     return results
@@ -85,19 +88,22 @@ def work_for_spark(groups: Sequence[MergeTask | MergeGroup], settings: WriteSett
     return large
 
 
-def _on_executors(
-    spark: SparkSession,
-    slots: int,
-    groups: Sequence[MergeTask],
-    settings: WriteSettings,
-    prefix: str,
-    cancelled: threading.Event,
-) -> Sequence[Result]:
-    """A job that fails takes its own groups with it, not those that are done."""
+def threads_for(half_the_cores: bool) -> int | None:
+    """Threads of this process for a rewrite; None: as many as are useful."""
+    return max(1, (os.cpu_count() or 2) // 2) if half_the_cores else None
+
+
+def slots_for(spark: SparkSession, half_the_cores: bool) -> int:
+    """Tasks of a rewrite that run at one time."""
+    return max(1, session.parallelism(spark) // (2 if half_the_cores else 1))
+
+
+def results_of(job: Callable[[], Sequence[T]], groups: int, cancelled: threading.Event) -> Sequence[T | Result]:
+    """What a job makes of so many groups. One that fails takes its own groups with it, not those that are done."""
     try:
-        return SparkMerges(spark, slots).run(groups, settings, prefix)
+        return job()
     except RewriteFailed as error:
-        return [None if cancelled.is_set() else error] * len(groups)
+        return [None if cancelled.is_set() else error] * groups
 
 
 class MergeRun:

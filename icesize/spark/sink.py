@@ -6,17 +6,21 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.environment import Environment
-from icesize.errors import BatchError, EngineUnavailable
+from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.report import Report
 from icesize.spark import runtime, session
 from icesize.spark.background import expiry_note
 from icesize.spark.background_run import Kick
 from icesize.spark.batch import BatchOptions, run_batch
+from icesize.spark.cluster_run import ClusterRun
+from icesize.table.handle import TableHandle
 from icesize.table.ledger import LedgerEntry, stream_hash
+from icesize.table.request import brief
 
 LOG = logging.getLogger("icesize")
 
@@ -27,6 +31,7 @@ _CHOICES = {
     "placement": ("append", "absorb"),
     "stream_safe": (True, False),
     "merge": ("inline", "async", "off"),
+    "cluster": ("off", "inline", "async"),
     "statistics": ("auto", "recent", "exact"),
     "schema_evolution": ("refuse", "add"),
 }
@@ -44,6 +49,8 @@ class Sink:
     stream_safe       False, with "absorb" only: rows are written once, in `overwrite` snapshots that end stream readers
     merge             "inline": in the commit of the batch; "async": beside the batches, with commits of its own, also
                       heard by the listener (`batch_id` None, from another thread); "off"
+    cluster           lay rows out by the table's `icesize.cluster.by`, with commits of their own: "inline": after the
+                      batch, as much as its merges may rewrite; "async": beside the batches; "off"
     statistics        how rows per partition are known before they are written: "exact": counted, by one more pass over
                       the columns of the partition values; "recent": expected from the last batches, those of the table
                       at first; "auto": counted only where reading again is cheap, and only until expecting is as good
@@ -65,6 +72,7 @@ class Sink:
     expire_every: int | None = None
     query_id: str | None = None
     listener: Callable[[Report], object] | None = None
+    cluster: str = "off"
     environment: Environment = field(default_factory=Environment, repr=False)
 
     def __post_init__(self) -> None:
@@ -108,11 +116,11 @@ class Sink:
         if not isinstance(batch_id, int) or batch_id < 0:
             raise BatchError(f"Cannot commit batch {batch_id!r}: a batch id is a number from 0 on")
         spark, state = df.sparkSession, self._state
-        if self.merge == "async" and session.is_connect(spark):
+        if self._in_background and session.is_connect(spark):
             raise EngineUnavailable(
                 "Cannot merge in the background on Spark Connect: the sink runs in a process of the server that ends "
-                "with the query, so nobody could wait for merges or stop them; use merge='inline', or merge='off' and "
-                "`icesize maintain`"
+                "with the query, so nobody could wait for merges or stop them; use 'inline' for 'merge' and 'cluster', "
+                "or 'off' and `icesize maintain`"
             )
         query_id = self.query_id or session.query_id_of(spark) or self.stream_id
         options = BatchOptions(
@@ -159,15 +167,47 @@ class Sink:
             return report
         notes = list(self._many_snapshots(handle.snapshots + len(report.snapshot_ids), report.table, state))
         due = self._expiry_is_due(batch_id, state)
-        if self.merge != "async":
+        clustering = None
+        if self.cluster == "inline" and report.snapshot_ids:
+            clustering, said = self._cluster(spark, handle, report, state)
+            notes += said
+        if not self._in_background:
             if due:
                 notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return replace(report, notes=(*report.notes, *notes))
+            return replace(report, notes=(*report.notes, *notes), clustering=clustering)
         notes += state.background.take_notes()
         lag = state.background.lag
         if report.snapshot_ids or report.already_committed or due:
             lag = state.background.kick(self._kick(spark, handle, batch_id), report, due)
-        return replace(report, notes=(*report.notes, *notes), merge_lag_batches=lag)
+        shown = lag if self.merge == "async" else None
+        return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
+
+    @property
+    def _in_background(self) -> bool:
+        return "async" in (self.merge, self.cluster)
+
+    def _cluster(
+        self, spark: SparkSession, handle: TableHandle, batch: Report, state: runtime.StreamState
+    ) -> tuple[dict[str, Any] | None, list[str]]:
+        """What clustering after this batch came to, and sentences for its report."""
+        try:
+            current = handle.load()
+            if self.source.table_uuid not in (None, current.uuid):
+                raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
+            budget = current.policy.budget_for(batch.bytes_ingested)
+            report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget).run(current)
+        except Exception as error:
+            LOG.warning("%s: clustering failed, the batch is committed", handle.name, exc_info=True)
+            return None, [f"clustering failed: {brief(error)}"]
+        if report is None:
+            return None, []
+        if report.snapshot_ids:
+            runtime.refresh(spark, self.source, handle.name, handle.spark_conf)
+        self._tell(report)
+        # the batch has said what its own table's settings make worth knowing
+        said = replace(report, notes=tuple(note for note in report.notes if note not in current.warnings))
+        failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
+        return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
 
     def _kick(self, spark: SparkSession, handle: runtime.CountingHandle, batch_id: int) -> Kick:
         return Kick(
@@ -180,6 +220,8 @@ class Sink:
             partial(runtime.refresh, spark, self.source, handle.name, handle.spark_conf),
             self._tell,
             spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
+            merge=self.merge == "async",
+            cluster=self.cluster == "async",
         )
 
     def _expiry_is_due(self, batch_id: int, state: runtime.StreamState) -> bool:

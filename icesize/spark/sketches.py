@@ -26,12 +26,12 @@ from pyspark.sql import types as spark_types
 
 from icesize.parquet.conform import Conformer
 from icesize.parquet.partition import split_by_partition
-from icesize.parquet.settings import WriteSettings
+from icesize.parquet.settings import WriteSettings, pruned
 from icesize.planning.layout import PartitionKey
 from icesize.planning.traffic import MOST_KEYS
 from icesize.spark.jobs import run_job
 from icesize.spark.placing import looked_up
-from icesize.spark.worker import as_answer, prepare, pruned, read_answer
+from icesize.spark.worker import as_answer, prepare, read_answer
 
 LG_SIZE = 15
 """Size of the sketch of keys: 3/4 of 2^15 keys are counted, 1 MB with a sample row of each. Below that many, counts are

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from zipimport import zipimporter
 
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
 from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.absorb import NOTHING, Absorption, write_with
@@ -24,6 +23,8 @@ from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.write import use_system_memory
+
+T = TypeVar("T")
 
 ANSWERS = "answer binary"
 """Spark schema of what each function yields; the column holds pickles of our own workers, never of stored data."""
@@ -89,13 +90,6 @@ class WriteRows:
             yield as_answer(written)
 
 
-def pruned(settings: WriteSettings, columns: list[str]) -> WriteSettings:
-    """The same settings for a batch that has only some top-level columns."""
-    schema = settings.schema
-    kept = Schema(*(f for f in schema.fields if f.name in columns), schema_id=schema.schema_id)
-    return replace(settings, schema_json=kept.model_dump_json())
-
-
 @dataclass(frozen=True)
 class MeasureRows:
     """Encodes a sample of rows in memory; answers with (their RowSize, rows)."""
@@ -126,13 +120,29 @@ class MergeGroups:
     prefix: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield as_answer({position: self._merge(task) for position, task in self.bins[number]})
+        return answer_bins(self.bins, batches, self._merge)
 
-    def _merge(self, task: MergeTask) -> object:
-        try:
-            return merge(task, self.settings, names_of_task(self.prefix))
-        except RewriteFailed as error:
-            return error
+    def _merge(self, position: int, task: MergeTask) -> object:
+        return merge(task, self.settings, names_of_task(self.prefix))
+
+
+def answer_bins(
+    bins: Sequence[Sequence[tuple[int, T]]], batches: Iterable[pa.RecordBatch], work: Callable[[int, T], object]
+) -> Iterator[pa.RecordBatch]:
+    """`{position: what work makes of the item, or its RewriteFailed}` for each bin whose number is in `batches`."""
+    prepare()
+    for number in numbers_in(batches):
+        yield as_answer({position: _tried(work, position, item) for position, item in bins[number]})
+
+
+def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """The integers of the first column."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _tried(work: Callable[[int, T], object], position: int, item: T) -> object:
+    try:
+        return work(position, item)
+    except RewriteFailed as error:
+        return error

@@ -13,12 +13,14 @@ from icesize.environment import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.settings import WriteSettings
 from icesize.parquet.written import WrittenFile
+from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.layout import FileFact, Layout, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table import catalog as catalogs
 from icesize.table.attempts import Timing
 from icesize.table.change import TableChange, change_table
+from icesize.table.cluster_files import ClusterReader
 from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
@@ -71,6 +73,7 @@ class TableHandle:
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     rivals: Rivals = field(default_factory=Rivals)
     _reader: LayoutReader | None = None
+    _cluster_reader: ClusterReader | None = None
 
     def __post_init__(self) -> None:
         catalogs.guard(self.catalog)
@@ -105,6 +108,12 @@ class TableHandle:
         if self._reader is None or self._reader.small_file_limit_bytes != policy.small_file_limit_bytes:
             self._reader = LayoutReader(policy.small_file_limit_bytes)
         return self._reader
+
+    def cluster_reader(self, by: ClusterBy) -> ClusterReader:
+        """The reader that remembers what manifests say of these columns; a new one when others are wanted."""
+        if self._cluster_reader is None or self._cluster_reader.by != by:
+            self._cluster_reader = ClusterReader(by)
+        return self._cluster_reader
 
     def commit(
         self,

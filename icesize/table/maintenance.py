@@ -20,6 +20,9 @@ from icesize.table.outcome import MergeResults, report_of
 from icesize.table.presence import check_still_there
 from icesize.table.request import CommitOutcome
 
+MAX_BYTES_WITHOUT_SPARK = 2**30
+"""Bytes of data files that are written anew in one process; more are Spark's work."""
+
 Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
 """Runs merge tasks and gives one result each, in their order."""
 

@@ -159,7 +159,7 @@ def most_small_files(
     for file in (*appended, *(f for g in landed for f in g.outputs)):
         counts[file.partition] += file.size_bytes < limit
     for group in landed:
-        counts[group.victims[0].partition] -= len(group.victims)
+        counts[group.victims[0].partition] -= sum(victim.size_bytes < limit for victim in group.victims)
     for older in absorbed:
         counts[older.partition] -= 1
     return max(counts.values(), default=0)

@@ -6,7 +6,7 @@ Only files below the small file limit become values; the rest is counted per par
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
@@ -102,7 +102,7 @@ class LayoutReader:
             counts.rows += entry.rows
             counts.newest = max(counts.newest, ages.stamp(entry.sequence_number, entry.snapshot_id))
             if entry.size_bytes < limit:
-                obstacle = _obstacle(entry.file_format, entry.encrypted)
+                obstacle = obstacle_of(entry.file_format, entry.encrypted)
                 counts.small.append(
                     FileFact(
                         entry.path, entry.size_bytes, entry.rows, keys[values],
@@ -116,7 +116,8 @@ class LayoutReader:
             del self._known[path]
 
 
-def _obstacle(file_format: str, encrypted: bool) -> SkipReason | None:
+def obstacle_of(file_format: str, encrypted: bool) -> SkipReason | None:
+    """Why a file can never be rewritten, whatever happens to the table, None when it can."""
     if encrypted:
         return SkipReason.ENCRYPTED
     return None if file_format.upper() == "PARQUET" else SkipReason.NOT_PARQUET
@@ -142,17 +143,20 @@ def _assemble(
     return {
         key: PartitionFacts(
             key, labels.of(key), c.files, c.size_bytes, c.rows,
-            _with_obstacles(c.small, key, metadata.default_spec_id, deletes),
+            with_obstacles(c.small, key, metadata.default_spec_id, deletes),
             ages.since(c.newest),
         )
         for key, c in totals.items()
     }  # fmt: skip
 
 
-def _with_obstacles(
-    files: list[FileFact], key: PartitionKey, spec_id: int, deletes: DeleteIndex
+def with_obstacles(
+    files: Sequence[FileFact], key: PartitionKey, spec_id: int, deletes: DeleteIndex
 ) -> tuple[FileFact, ...]:
-    """The files with why they must not be merged now; that depends on the snapshot, so it is not kept per manifest."""
+    """The files of one partition, in their order, with why they must not be merged now.
+
+    That depends on the snapshot, so it is not kept per manifest. Files that nothing hinders are the given objects.
+    """
     if key.spec_id != spec_id:
         return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
     if not deletes.concerns(key):

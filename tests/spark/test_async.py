@@ -296,7 +296,7 @@ def test_failure_is_told_by_the_next_report(
     wait_until_idle(sink)
     note = "background merge failed: OSError: no space left"
     assert [r.notes for r in heard if r.batch_id is None] == [(note,)]
-    assert "merges in the background failed, the batches are committed" in caplog.text
+    assert "merge in the background failed, the batches are committed" in caplog.text
     assert lake.orphans() == set()
 
     [after] = fill(spark, sink, range(4, 5))

@@ -1,0 +1,155 @@
+"""The clustering half of the facade: rows laid out for queries, beside whoever writes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from icesize.errors import EngineUnavailable, TableError
+from icesize.parquet.merge_task import MergeTask
+from icesize.parquet.pool import Result
+from icesize.parquet.row_order import RowOrder
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.cluster_by import ClusterBy
+from icesize.planning.layout import Layout
+from icesize.planning.plan import Plan
+from icesize.planning.words import size_words
+from icesize.report import Report
+from icesize.table import maintenance
+from icesize.table.cluster_by import KeepClusterBy
+from icesize.table.cluster_pass import ClusterLook, ClusterPass, wanted_by
+from icesize.table.filters import PartitionFilter, Where, partition_filter
+from icesize.table.handle import Current
+from icesize.versioned_table import VersionedTable
+
+Progress = Callable[[int], None]
+Columns = Sequence[str] | None
+
+
+class ClusteredTable(VersionedTable):
+    """A table whose rows lie in an order that queries profit from."""
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
+        return self._clustered_by() is not None
+
+    def cluster(
+        self,
+        by: Columns = None,
+        strategy: str | None = None,
+        where: Where = None,
+        budget_bytes: int | None = None,
+        *,
+        on_plan: Callable[[Plan], object] | None = None,
+        progress: Progress = lambda size_bytes: None,
+    ) -> Report:
+        """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit.
+
+        `strategy`: "sort" (the first column's queries profit most), "zorder" or "hilbert" (those of up to four columns
+        alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
+        the first time. Partitions that are in order are left alone, and new files until they have a fifth of the bytes
+        of those that they are to join; with `budget_bytes` what pays most comes first. `on_plan` hears the plan before
+        rows are moved, `progress` the bytes of each finished group.
+
+        Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense, and
+        EngineUnavailable when more than 1 GiB is to be written and there is no Spark.
+        """
+        with self._lock:
+            remembered = self._remember(by, strategy)
+            look, plan = self._planned(None, None, where, budget_bytes)
+            plan = replace(plan, notes=(*remembered, *plan.notes))
+            if on_plan is not None:
+                on_plan(plan)
+            return self._cluster(look, plan, progress)
+
+    def plan_clustering(
+        self,
+        by: Columns = None,
+        strategy: str | None = None,
+        where: Where = None,
+        budget_bytes: int | None = None,
+    ) -> Plan | None:
+        """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
+        if self._clustered_by(by, strategy) is None:
+            return None
+        return self._planned(by, strategy, where, budget_bytes)[1]
+
+    def cluster_round(self, budget_bytes: int) -> Report | None:
+        """Cluster what `budget_bytes` pay for; None when nothing is due, or the table is not to be clustered.
+
+        Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
+        """
+        with self._lock:
+            if not self.is_clustered:
+                return None
+            look, plan = self._planned(None, None, None, self._affordable(budget_bytes), spare_contested=True)
+            return self._cluster(look, plan, lambda size_bytes: None) if plan.groups else None
+
+    def _clustered_by(self, by: Columns = None, strategy: str | None = None) -> ClusterBy | None:
+        return wanted_by(self._handle.load(), by, strategy)
+
+    def _remember(self, by: Columns, strategy: str | None) -> tuple[str, ...]:
+        current = self._handle.load()
+        wanted = wanted_by(current, by, strategy)
+        if wanted is None:
+            raise TableError(
+                f"Cannot cluster '{current.name}': neither the argument 'by' nor the table's property "
+                "'icesize.cluster.by' says by which columns",
+                table=current.name,
+            )
+        return self._handle.change(current, KeepClusterBy(wanted, self._environment), self._environment).notes
+
+    def _planned(
+        self, by: Columns, strategy: str | None, where: Where, budget_bytes: int | None, spare_contested: bool = False
+    ) -> tuple[ClusterLook, Plan]:
+        if budget_bytes is not None and budget_bytes < 0:
+            raise ValueError(f"'budget_bytes' ({budget_bytes}) must be >= 0: leave it out for no bound")
+        current, layout, notes, selection = self._select(where)
+        wanted = wanted_by(current, by, strategy)
+        if wanted is None:
+            raise TableError(f"Cannot cluster '{current.name}': its properties were changed meanwhile, try again")
+        look = ClusterLook.at(self._handle, current, layout, wanted, selection.may_hold)
+        contested = self._handle.contested(current, self._environment) if spare_contested else frozenset()
+        return look, noted(look.plan(budget_bytes, contested), current, notes)
+
+    def _cluster(self, look: ClusterLook, plan: Plan, progress: Progress) -> Report:
+        self._check_affordable(plan, "cluster", "files")
+
+        def run(
+            tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
+        ) -> list[Result]:
+            from icesize.spark.clusters import run_clusters
+
+            return run_clusters(self._spark, tasks, prefixes, order, settings, threading.Event(), progress)
+
+        report = ClusterPass(self._handle, look, plan, run, self._environment, plan.notes).run()
+        return self._seen(report) if report.snapshot_ids else report
+
+    def _read(self, where: Where) -> tuple[Current, Layout, tuple[str, ...]]:
+        return self._select(where)[:3]
+
+    def _select(self, where: Where) -> tuple[Current, Layout, tuple[str, ...], PartitionFilter]:
+        current = self._handle.load()
+        selection = partition_filter(current.table.metadata, where)
+        layout = self._handle.reader(current.policy).read(current.table.metadata, current.table.io, selection.may_hold)
+        chosen, partly = selection.select(layout)
+        notes = (f"{partly:,} partitions match the filter only in part and were left out",) if partly else ()
+        return current, chosen, notes, selection
+
+    def _affordable(self, budget_bytes: int) -> int:
+        return budget_bytes if self._spark is not None else min(budget_bytes, maintenance.MAX_BYTES_WITHOUT_SPARK)
+
+    def _check_affordable(self, plan: Plan, what: str, files: str) -> None:
+        if self._spark is None and plan.bytes_to_write > maintenance.MAX_BYTES_WITHOUT_SPARK:
+            raise EngineUnavailable(
+                f"Cannot {what} {plan.bytes_to_write / 2**30:.1f} GiB of {files} without Spark: the bound is "
+                f"{size_words(maintenance.MAX_BYTES_WITHOUT_SPARK)}; open the table with a session, or choose fewer "
+                "partitions (where=...)"
+            )
+
+
+def noted(plan: Plan, current: Current, notes: Sequence[str]) -> Plan:
+    """The plan with what the table's settings and the filter make worth knowing, each sentence once."""
+    return replace(plan, notes=tuple(dict.fromkeys((*current.warnings, *notes, *plan.notes))))

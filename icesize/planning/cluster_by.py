@@ -1,0 +1,61 @@
+"""By what a table is clustered, and what planning knows of the files of such a table."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from icesize.planning.layout import FileFact
+
+SORT, ZORDER, HILBERT = "sort", "zorder", "hilbert"
+STRATEGIES = (SORT, ZORDER, HILBERT)
+
+NEW_SHARE = 0.2
+"""New bytes, per byte of the set they are to join, from which on both are written anew. Each byte is then written
+1 + 1 / 0.2 = 6 times at most until its set is full, and never again."""
+
+FULL_SET_TARGETS = 64
+"""Files of the target size after which a set is full: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
+
+Bounds: TypeAlias = "tuple[Any, Any] | tuple[()] | None"
+"""Lowest and highest value of a column in one file, both inclusive, as plain comparable values of one type; empty where
+the file has no value that a comparison can find (nulls only); None where they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBy:
+    """The layout that is wanted: `columns` by their names, `field_ids` theirs, the first one weighing most in a sort.
+
+    Files that were clustered together are a *set*. A set takes new files in when these have `new_share` of its bytes,
+    until it has `full_set_bytes`.
+    """
+
+    columns: tuple[str, ...]
+    field_ids: tuple[int, ...]
+    strategy: str
+    full_set_bytes: int
+    new_share: float = NEW_SHARE
+
+    @property
+    def key(self) -> str:
+        """Eight hexadecimal digits that tell layouts apart; file names have them."""
+        text = f"{self.strategy} {self.field_ids}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def __str__(self) -> str:
+        return f"{self.strategy} by {', '.join(self.columns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """One live data file of any size, with the `bounds` of each column that the table is clustered by.
+
+    `set_id` names the set that the file was written in, None for a file that was not clustered, or by other columns;
+    `full` says that this set was full when it was written.
+    """
+
+    fact: FileFact
+    bounds: tuple[Bounds, ...]
+    set_id: str | None = None
+    full: bool = False

@@ -1,0 +1,76 @@
+"""One pass of clustering beside the batches of a stream, in the thread of a batch or in the background.
+
+It never holds a batch up for longer than one commit: rows are moved while batches go on, and what they have appended
+meanwhile does not touch the files that were moved. Small files of partitions that still get rows are left to merges,
+which would take them away.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from icesize.environment import Environment
+from icesize.errors import TableError
+from icesize.parquet.merge_task import MergeTask
+from icesize.parquet.pool import Result
+from icesize.parquet.row_order import RowOrder
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.layout import PartitionKey
+from icesize.report import Report
+from icesize.spark.clusters import run_clusters
+from icesize.table.cluster_pass import ClusterLook, ClusterPass, wanted_by
+from icesize.table.handle import Current, TableHandle
+from icesize.table.request import CommitOutcome
+
+ROUND_BYTES = 2 * 2**30
+"""Bytes that one pass in the background writes at most before it commits, as `icesize.upkeep.ROUND_BYTES`."""
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """One look at the table: plan, write, commit. `turn` is entered for the commit and may raise instead.
+
+    `on_commit` hears what became visible. With `half_the_cores` batches find free ones at any time.
+    """
+
+    spark: SparkSession
+    handle: TableHandle
+    environment: Environment
+    turn: AbstractContextManager[object]
+    budget_bytes: int
+    contested: Collection[PartitionKey] = ()
+    cancelled: threading.Event | None = None
+    half_the_cores: bool = False
+    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
+
+    def run(self, current: Current) -> Report | None:
+        """What was done; None when nothing is due. Raises whatever kept it from being done."""
+        metadata, io, policy = current.table.metadata, current.table.io, current.policy
+        by = wanted_by(current)
+        if by is None:
+            raise TableError(
+                f"Cannot cluster '{current.name}': its property 'icesize.cluster.by' does not say by which columns; "
+                "call cluster(by=[...]) once",
+                table=current.name,
+            )
+        layout = self.handle.reader(policy).read(metadata, io)
+        look = ClusterLook.at(self.handle, current, layout, by)
+        recent = [k for k, facts in layout.partitions.items() if facts.commits_since_append < policy.cold_after_commits]
+        contested = {*self.contested, *self.handle.contested(current, self.environment)}
+        plan = look.plan(self.budget_bytes, contested, recent)
+        if not plan.groups:
+            return None
+        return ClusterPass(
+            self.handle, look, plan, self._move, self.environment, turn=self.turn, on_commit=self.on_commit
+        ).run()
+
+    def _move(
+        self, tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
+    ) -> list[Result]:
+        cancelled = self.cancelled or threading.Event()
+        return run_clusters(self.spark, tasks, prefixes, order, settings, cancelled, half_the_cores=self.half_the_cores)

@@ -1,0 +1,170 @@
+"""Clusters groups by all tasks together: a job that looks at their keys, one that moves their rows."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.cluster import MAX_SORTED_BYTES, MAX_SORTED_ROWS
+from icesize.parquet.merge_task import MergeTask
+from icesize.parquet.row_order import Ranking, RowOrder
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.layout import FileFact
+from icesize.spark import routing, session
+from icesize.spark.gather import Destination, Gather, Made, Place
+from icesize.spark.jobs import balanced, bin_numbers, run_job
+from icesize.spark.scatter import BLOBS, Bins, Division, Look, Scatter, Seen
+from icesize.spark.worker import read_answer
+
+SAMPLE_ROWS_PER_FILE = 4_000
+SAMPLE_ROWS = (20_000, 200_000)
+"""Rows of a group whose keys its cuts are learned from, for each output, and at least and at most of all of them:
+outputs then have their share of the rows within 4% (2.5 standard deviations)."""
+
+BIN_BYTES = 128 * 2**20
+"""Bytes of files that a task scatters, and reads again when its output is lost."""
+
+BLOBS_AT_ONCE = 32
+"""Blobs that Spark hands to Python together: before version 4.1 it counts them, however large they are."""
+
+CROWDED = 2.0
+"""A part of equal keys with the rows of more places than this is sorted by several tasks."""
+
+
+@dataclass(frozen=True)
+class Dividing:
+    """Groups to be written in `order`, by number: `tasks`, and `prefixes` of their file names.
+
+    `slots` tasks run at one time; with `sparing` no job has more.
+    """
+
+    spark: SparkSession
+    tasks: Mapping[int, MergeTask]
+    prefixes: Mapping[int, str]
+    order: RowOrder
+    settings: WriteSettings
+    slots: int
+    sparing: bool = False
+
+    def run(self, cancelled: threading.Event) -> dict[int, list[Made]]:
+        """What was made of each group, place by place; nothing of any when the work was cancelled before files were
+        written. Raises as `run_job` does.
+        """
+        seen = self._look(self.tasks)
+        made: dict[int, list[Made]] = {i: [found] for i, found in seen.items() if isinstance(found, RewriteFailed)}
+        whole = {i: found for i, found in seen.items() if not isinstance(found, RewriteFailed)}
+        return made if cancelled.is_set() or not whole else made | self._rewrite(whole)
+
+    def _look(self, groups: Mapping[int, MergeTask]) -> dict[int, list[Seen] | RewriteFailed]:
+        strides = {i: max(1, task.rows // _sample_rows(task)) for i, task in groups.items()}
+        bins = self._bins(groups)
+        found: dict[int, list[Seen] | RewriteFailed] = {i: [] for i in groups}
+        work = Look(bins, strides, self.order, self.settings)
+        for group, seen in map(read_answer, run_job(bin_numbers(self.spark, len(bins)), work, "cluster files")):
+            before = found[group]
+            if isinstance(seen, RewriteFailed):
+                found[group] = seen
+            elif not isinstance(before, RewriteFailed):
+                before.append(seen)
+        return found
+
+    def _rewrite(self, seen: Mapping[int, Sequence[Seen]]) -> dict[int, list[Made]]:
+        total = sum(self.tasks[i].size_bytes for i in seen)
+        places: list[Place] = []
+        divisions: dict[int, Division] = {}
+        destinations: dict[int, Destination] = {}
+        for i, found in seen.items():
+            task, sample = self.tasks[i], pa.concat_tables([one.keys for one in found])
+            ranking = self.order.fit(sample)
+            slots = math.ceil(self.slots * task.size_bytes / max(1, total))
+            parts = max(_arrow_bytes(found, task.rows) / MAX_SORTED_BYTES, task.rows / MAX_SORTED_ROWS)
+            divisions[i], outputs = divide(ranking, sample, parts, task.outputs, slots, len(places))
+            places += [Place(i, files) for files in outputs]
+            sequence_number = max(victim.sequence_number for victim in task.victims)
+            destinations[i] = Destination(ranking, self.prefixes[i], task.partition, sequence_number)
+        return self._shuffle(divisions, places, destinations)
+
+    def _shuffle(
+        self, divisions: Mapping[int, Division], places: Sequence[Place], destinations: Mapping[int, Destination]
+    ) -> dict[int, list[Made]]:
+        bins = self._bins(divisions)
+        tasks = min(len(places), self.slots) if self.sparing else len(places)
+        scatter = Scatter(bins, divisions, self.order, self.settings, tasks)
+        blobs = bin_numbers(_with_few_blobs_at_once(self.spark), len(bins)).mapInArrow(scatter, BLOBS)
+        work = Gather(tuple(places), destinations, self.order, self.settings)
+        answers = map(read_answer, run_job(routing.place(blobs, tasks), work, "cluster files"))
+        made: dict[int, list[Made]] = {i: [] for i in divisions}
+        for place, files in sorted(answers, key=lambda answer: int(answer[0])):
+            made[places[place].group].append(files)
+        return made
+
+    def _bins(self, groups: Iterable[int]) -> Bins:
+        """The victims of the groups, in bins of about equal bytes."""
+        victims = [(i, victim) for i in groups for victim in self.tasks[i].victims]
+        sizes = [victim.size_bytes for _, victim in victims]
+        wanted = self.slots if self.sparing else max(self.slots, math.ceil(sum(sizes) / BIN_BYTES))
+        return tuple(self._by_group(bin_) for bin_ in balanced(victims, sizes, wanted))
+
+    def _by_group(self, numbered: Iterable[tuple[int, tuple[int, FileFact]]]) -> tuple[tuple[int, MergeTask], ...]:
+        victims: dict[int, list[FileFact]] = defaultdict(list)
+        for _, (i, victim) in sorted(numbered, key=lambda one: one[0]):
+            victims[i].append(victim)
+        return tuple((i, replace(self.tasks[i], victims=tuple(files))) for i, files in victims.items())
+
+
+def divide(
+    ranking: Ranking, sample: pa.Table, parts: float, outputs: int, slots: int, first_place: int = 0
+) -> tuple[Division, tuple[int, ...]]:
+    """Where the rows of a group go, and how many files each of its places makes, from keys of a sample of them.
+
+    As many places as `slots`, if there are so many `outputs`, each of whole files and numbered from `first_place` on;
+    at least `parts` parts. Few places have several files each: rows in order may need so little that they become fewer.
+    """
+    files = math.ceil(outputs / slots)
+    of_places = [min(files, outputs - start) for start in range(0, outputs, files)]
+    each = max(1, math.ceil(parts / len(of_places)))
+    cuts = ranking.cuts(sample, [share / each for share in of_places for _ in range(each)])
+    rows = np.bincount(cuts.part_of(sample), minlength=each * len(of_places))
+    weights = rows / max(1, sample.num_rows) * outputs / files
+    routes = [_route(end - weight, end, len(of_places)) for weight, end in zip(weights, weights.cumsum(), strict=True)]
+    crowds = np.zeros(len(of_places))
+    for route, weight in zip(routes, weights, strict=True):
+        crowds[route.start : route.stop] += weight / len(route)
+    division = Division(cuts, tuple(range(first_place + r.start, first_place + r.stop) for r in routes))
+    return division, tuple(max(1, round(crowd * files)) for crowd in crowds)
+
+
+def _route(begin: float, end: float, places: int) -> range:
+    """The places of the rows of a part; `begin` and `end` count places before it and up to its end."""
+    if end - begin > CROWDED:
+        first = min(round(begin), places - 1)
+        return range(first, max(first + 1, min(round(end), places)))
+    middle = min(int((begin + end) / 2), places - 1)
+    return range(middle, middle + 1)
+
+
+def _sample_rows(task: MergeTask) -> int:
+    least, most = SAMPLE_ROWS
+    return max(least, min(most, SAMPLE_ROWS_PER_FILE * task.outputs))
+
+
+def _arrow_bytes(seen: Sequence[Seen], rows: int) -> float:
+    weighed = sum(one.weighed_rows for one in seen)
+    return rows * sum(one.weighed_bytes for one in seen) / max(1, weighed)
+
+
+def _with_few_blobs_at_once(spark: SparkSession) -> SparkSession:
+    """A session of the same application that counts so few rows as a batch; other queries keep their settings."""
+    if session.is_connect(spark):
+        return spark
+    own = spark.newSession()
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BLOBS_AT_ONCE))
+    return own

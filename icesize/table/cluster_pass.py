@@ -1,0 +1,145 @@
+"""One pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyiceberg.manifest import ManifestFile
+
+from icesize.environment import Environment
+from icesize.parquet.merge_task import MergeTask
+from icesize.parquet.names import set_prefix
+from icesize.parquet.pool import Result
+from icesize.parquet.row_order import RowOrder
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.cluster_by import ClusterBy, ClusterFile
+from icesize.planning.clustering import plan_clusters
+from icesize.planning.layout import Layout, PartitionKey
+from icesize.planning.overlap import by_column
+from icesize.planning.plan import Plan
+from icesize.report import Report
+from icesize.table.cluster_by import resolve
+from icesize.table.cluster_files import cluster_file_of
+from icesize.table.handle import Current, TableHandle
+from icesize.table.ledger import stream_hash
+from icesize.table.maintenance import Maintenance
+from icesize.table.request import CommitOutcome, MergedGroup
+
+ClusterRunner = Callable[[Sequence[MergeTask], Sequence[str], RowOrder, WriteSettings], list[Result]]
+"""Writes the rows of each task in the order wanted, under file names with its prefix; one result each, in order."""
+
+Files = Mapping[PartitionKey, Sequence[ClusterFile]]
+
+
+def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
+    """The layout that is wanted of a table, by arguments or its properties; None when nothing says by which columns.
+
+    Raises what `icesize.table.cluster_by.resolve` raises.
+    """
+    return resolve(current.table.metadata, current.policy, columns, strategy, table=current.name)
+
+
+@dataclass(frozen=True)
+class ClusterLook:
+    """What a pass plans on: the table now, and all data files of the partitions in `layout`."""
+
+    current: Current
+    layout: Layout
+    by: ClusterBy
+    files: Files
+
+    @classmethod
+    def at(
+        cls,
+        handle: TableHandle,
+        current: Current,
+        layout: Layout,
+        by: ClusterBy,
+        keep: Callable[[ManifestFile], bool] = lambda manifest: True,
+    ) -> ClusterLook:
+        """Look at the partitions of `layout`; manifests that `keep` refuses hold none of them.
+
+        Raises TableError when storage does not give the manifests.
+        """
+        found = handle.cluster_reader(by).read(current.table.metadata, current.table.io, keep)
+        return cls(current, layout, by, {key: found[key] for key in layout.partitions if key in found})
+
+    def plan(
+        self,
+        budget_bytes: int | None = None,
+        contested: Collection[PartitionKey] = (),
+        leave_small: Collection[PartitionKey] = (),
+    ) -> Plan:
+        """What to do now; arguments as those of `plan_clusters`."""
+        return plan_clusters(
+            self.layout, self.files, self.by, self.current.policy,
+            budget_bytes=budget_bytes, contested=contested, leave_small=leave_small,
+        )  # fmt: skip
+
+    def after(self, landed: Sequence[MergedGroup]) -> Files:
+        """The files once these groups have taken the place of their victims."""
+        gone = {victim.path for group in landed for victim in group.victims}
+        files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
+        schema = self.current.table.metadata.schema()
+        for group in landed:
+            new = (cluster_file_of(file, self.by, schema) for file in group.outputs)
+            files.setdefault(group.victims[0].partition, []).extend(new)
+        return files
+
+
+@dataclass(frozen=True)
+class ClusterPass:
+    """A plan made on a look, run by `runner`, committed as one REPLACE; other arguments are those of `Maintenance`."""
+
+    handle: TableHandle
+    look: ClusterLook
+    plan: Plan
+    runner: ClusterRunner
+    environment: Environment
+    notes: tuple[str, ...] = ()
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
+
+    def run(self) -> Report:
+        """Cluster and commit; the report tells what queries opened before and open now.
+
+        Raises TableError, CommitConflict or CommitStateUnknown.
+        """
+        landed: list[MergedGroup] = []
+
+        def on_commit(outcome: CommitOutcome) -> None:
+            landed.extend(outcome.merged)
+            self.on_commit(outcome)
+
+        report = Maintenance(
+            self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
+            turn=self.turn, on_commit=on_commit,
+        ).run()  # fmt: skip
+        return replace(report, clustering=self._told(landed, report))
+
+    def _run(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
+        details = self.plan.clustering
+        if details is None:
+            raise AssertionError("a plan of another kind")
+        # sets are told apart by it, those of one stream and batch too
+        run = stream_hash(self.environment.new_id())
+        by = self.look.by
+        prefixes = [set_prefix(by.key, run, group, full) for group, full in enumerate(details.full)]
+        return self.runner(tasks, prefixes, RowOrder.of(by, settings), settings)
+
+    def _told(self, landed: Sequence[MergedGroup], report: Report) -> dict[str, Any]:
+        by, details = self.look.by, self.plan.clustering
+        before = details.before if details else by_column(self.look.files, by.columns)
+        after = by_column(self.look.after(landed), by.columns) if landed else before
+        new_bytes = details.new_bytes if details else 0
+        return {
+            "columns": list(by.columns),
+            "strategy": by.strategy,
+            "before": {column: opened.to_dict() for column, opened in before.items()},
+            "after": {column: opened.to_dict() for column, opened in after.items()},
+            "new_bytes": new_bytes,
+            "amplification": round(report.bytes_written / new_bytes, 3) if new_bytes and landed else None,
+        }

@@ -1,0 +1,443 @@
+"""Clustering by threads, by one Spark task for each group, and by all tasks together: the same rows, in order."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.types import DoubleType, LongType, StringType
+from pyspark.sql import SparkSession
+
+from icesize.errors import RewriteFailed
+from icesize.parquet import cluster as alone
+from icesize.parquet.merge_task import MergeOutcome, MergeTask
+from icesize.parquet.row_order import RowOrder
+from icesize.parquet.settings import WriteSettings
+from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
+from icesize.spark import clusters, dividing, gather, scatter
+from icesize.spark.clusters import run_clusters
+from icesize.spark.dividing import divide
+from icesize.spark.gather import Destination, Gather, Place
+from icesize.spark.merges import discard
+from icesize.spark.scatter import Division, Scatter
+from icesize.spark.worker import read_answer
+from tests.parquet_tools import fact, files_below, local, schema_of, settings_of, write_one
+from tests.spark.test_read_version import ALL_TYPES
+from tests.spark.tools import rows_of
+
+SCHEMA = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("share", DoubleType()))
+VICTIM_ROWS = 1_000
+WAYS = ("threads", "one task each", "all tasks")
+
+
+def by(*field_ids: int, strategy: str = SORT) -> ClusterBy:
+    return ClusterBy(tuple(f"c{i}" for i in field_ids), field_ids, strategy, 2**40)
+
+
+def rows(seed: int, count: int = VICTIM_ROWS) -> pa.Table:
+    """Rows of SCHEMA in no order, with nulls and, in one row, NaN."""
+    drawn = np.random.default_rng(seed)
+    users = pa.array(drawn.integers(0, 5_000, count), mask=drawn.random(count) < 0.02)
+    shares = pa.array([math.nan, *drawn.random(count - 1)])
+    texts = pa.array([f"{number:x}" for number in drawn.integers(0, 2**48, count)])
+    return pa.table(
+        [users, pa.array(drawn.integers(0, 2**40, count)), texts, shares], names=["user", "at", "text", "share"]
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> WriteSettings:
+    """How files of SCHEMA are written: small ones."""
+    return settings_of(tmp_path, SCHEMA, target=25_000)
+
+
+def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeTask:
+    """Each table as one victim."""
+    victims = tuple(fact(write_one(replace(settings, target_file_size_bytes=2**29), t), 7) for t in tables)
+    return MergeTask(victims, victims[0].partition, outputs)
+
+
+def groups(settings: WriteSettings, count: int, victims: int = 5, outputs: int = 4) -> list[MergeTask]:
+    """Groups whose rows differ."""
+    return [group(settings, [rows(10 * i + v) for v in range(victims)], outputs) for i in range(count)]
+
+
+def content(tasks: Sequence[MergeTask], settings: WriteSettings) -> list[Any]:
+    """All rows of the victims, by their text."""
+    return rows_of(pa.concat_tables([pq.read_table(local(v.path)) for task in tasks for v in task.victims]))
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has groups take one of the ways."""
+    if request.param == "one task each":
+        monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
+    if request.param == "all tasks":
+        divide_all(monkeypatch)
+    name: str = request.param
+    return name
+
+
+def divide_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each group more than one task can sort, and gives it several parts."""
+    monkeypatch.setattr(alone, "MAX_SORTED_BYTES", 20_000)
+    monkeypatch.setattr(alone, "MOST_PASSES", 1)
+    monkeypatch.setattr(dividing, "MAX_SORTED_BYTES", 20_000)
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeTask]]:
+    """The groups of each call that has groups divided."""
+    seen: list[Mapping[int, MergeTask]] = []
+
+    class Recorded(dividing.Dividing):
+        def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
+            seen.append(self.tasks)
+            return super().run(cancelled)
+
+    monkeypatch.setattr(clusters, "Dividing", Recorded)
+    return seen
+
+
+def prefixes(tasks: Sequence[MergeTask]) -> list[str]:
+    return [f"k{i:08x}o-ab{i}" for i in range(len(tasks))]
+
+
+def run(
+    spark: SparkSession | None, tasks: Sequence[MergeTask], order: RowOrder, settings: WriteSettings, **options: Any
+) -> list[Any]:
+    options.setdefault("cancelled", threading.Event())
+    return run_clusters(spark, tasks, prefixes(tasks), order, settings, **options)
+
+
+def written_below(settings: WriteSettings, tasks: Sequence[MergeTask]) -> set[str]:
+    """Files that are there besides the victims."""
+    victims = {local(victim.path) for task in tasks for victim in task.victims}
+    return {str(path) for path in files_below(Path(local(settings.table_location)))} - victims
+
+
+def keys_of_files(outcome: MergeOutcome, order: RowOrder) -> Iterator[pa.Table]:
+    for file in outcome.files:
+        yield order.keys(pq.read_table(local(file.path)))
+
+
+def assert_in_order(outcome: MergeOutcome, order: RowOrder) -> None:
+    """Each file is in order, and all of its rows come before those of the next one."""
+    tables = list(keys_of_files(outcome, order))
+    together = pa.concat_tables(tables)
+    assert order.fit(together).order(together).tolist() == list(range(together.num_rows))
+    assert all(not one.slice(one.num_rows - 1).equals(other.slice(0, 1)) for one, other in pairwise(tables))
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_groups_are_sorted_each_by_itself(
+    spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeTask]]
+) -> None:
+    """Several groups at once: rows are the same, files are in order and disjoint, named and numbered as asked."""
+    tasks = groups(settings, 3)
+    order = RowOrder.of(by(1, 2), settings)
+    heard: list[int] = []
+    results = run(spark, tasks, order, settings, progress=heard.append)
+    assert [len(of_call) for of_call in divided] == ([3] if way == "all tasks" else [])
+    for task, outcome, prefix in zip(tasks, results, prefixes(tasks), strict=True):
+        assert (outcome.rows_in, outcome.rows_out, outcome.bytes_read) == (5_000, 5_000, task.size_bytes)
+        assert len(outcome.files) == task.outputs
+        assert {os.path.basename(file.path).split("-")[0] for file in outcome.files} == {prefix.split("-")[0]}
+        assert {file.sequence_number for file in outcome.files} == {7}
+        assert_in_order(outcome, order)
+        found = pa.concat_tables([pq.read_table(local(file.path)) for file in outcome.files])
+        assert repr(rows_of(found)) == repr(content([task], settings))
+    assert sorted(heard) == sorted(task.size_bytes for task in tasks)
+    assert written_below(settings, tasks) == {local(file.path) for o in results for file in o.files}
+
+
+def test_group_that_others_would_wait_for_is_divided(
+    spark: SparkSession,
+    settings: WriteSettings,
+    divided: list[Mapping[int, MergeTask]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most bytes of a run are not sorted by one task alone; one that makes a single file, or is small, is."""
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
+    monkeypatch.setattr(clusters, "DIVIDED_BYTES", 100_000)
+    tasks = [*groups(settings, 1, victims=8), *groups(settings, 1, victims=1, outputs=2)]
+    order = RowOrder.of(by(1, 2), settings)
+    for outputs, expected in ((4, [{0: tasks[0]}]), (1, [])):
+        divided.clear()
+        large, small = run(spark, [replace(tasks[0], outputs=outputs), tasks[1]], order, settings)
+        assert divided == expected
+        assert (large.rows_out, small.rows_out) == (8_000, 1_000)
+        assert_in_order(large, order)
+
+
+def test_half_of_the_cores_make_the_same_files(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one slot one task makes the places of all groups, along a curve, too."""
+    divide_all(monkeypatch)
+    tasks = groups(settings, 2, outputs=3)
+    order = RowOrder.of(by(1, 2, strategy=ZORDER), settings)
+    results = run(spark, tasks, order, settings, half_the_cores=True)
+    assert [len(outcome.files) for outcome in results] == [3, 3]
+    assert [outcome.rows_out for outcome in results] == [5_000, 5_000]
+    numbers = {os.path.basename(file.path).split("-")[2] for outcome in results for file in outcome.files}
+    assert numbers == {"0"}, "one task"
+
+
+@pytest.mark.parametrize("damage", ["missing", "a column that is no key"])
+def test_damaged_victim_fails_its_group_alone(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Found when keys are read, or when rows are: the error names the path, the group leaves no file, others land."""
+    divide_all(monkeypatch)
+    tasks = groups(settings, 2)
+    bad = tasks[0].victims[-1]
+    path = Path(local(bad.path))
+    if damage == "missing":
+        path.unlink()
+    else:
+        column = pq.read_metadata(path).row_group(0).column(2)
+        data = bytearray(path.read_bytes())
+        middle = column.data_page_offset + column.total_compressed_size // 2
+        data[middle : middle + 8] = bytes(8)
+        path.write_bytes(data)
+    failed, landed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert isinstance(failed, RewriteFailed)
+    assert failed.facts["path"] == bad.path
+    assert landed.rows_out == 5_000
+    assert written_below(settings, tasks) == {local(file.path) for file in landed.files}
+
+
+@pytest.mark.parametrize("loss", ["a row", "a place"])
+def test_group_that_is_not_whole_leaves_nothing(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    """A row that got lost, or a place that could not be written, fails the group, and all of its files are removed."""
+
+    class Losing(dividing.Dividing):
+        def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
+            made = super().run(cancelled)
+            [first, *others] = made[0]
+            assert isinstance(first, list)
+            short = [replace(first[0], rows=first[0].rows - 1), *first[1:]]
+            made[0] = [short, *others] if loss == "a row" else [first, RewriteFailed("Cannot cluster: disk is full")]
+            return made
+
+    divide_all(monkeypatch)
+    monkeypatch.setattr(clusters, "Dividing", Losing)
+    tasks = groups(settings, 1, outputs=1)
+    [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    expected = "5000 rows went in and 4999 came out" if loss == "a row" else "disk is full"
+    assert expected in str(failed)
+    assert written_below(settings, tasks) == set()
+
+
+class LateEvent(threading.Event):
+    """Is set when it has been asked so many times."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def is_set(self) -> bool:
+        self.answers -= 1
+        return self.answers < 0
+
+
+@pytest.mark.parametrize("way", ["one task each", "all tasks"], indirect=True)
+def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettings, way: str) -> None:
+    """Whenever it is cancelled between two steps: a group is a result with all of its files, or None without any."""
+    tasks = groups(settings, 1, outputs=2)
+    found = []
+    for answers in range(6):
+        [result] = run(spark, tasks, RowOrder.of(by(1), settings), settings, cancelled=LateEvent(answers))
+        files = result.files if result is not None else ()
+        assert written_below(settings, tasks) == {local(file.path) for file in files}
+        found.append(len(files))
+        discard([result], settings)
+    assert found == sorted(found)
+    assert {found[0], found[-1]} == {0, 2}
+    assert written_below(settings, tasks) == set()
+
+
+def test_job_that_fails_does_not_lose_finished_groups(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of a job that fails as a whole are its error, others are what they were, nothing is left of the job."""
+    tasks = groups(settings, 2, victims=2, outputs=1)
+    tasks[1] = replace(tasks[1], victims=tasks[1].victims * 2)
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", tasks[0].size_bytes)
+    monkeypatch.setattr(gather.ClusterGroups, "__reduce__", lambda self: (_fail_to_load, ()), raising=False)
+    done, failed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert "Cannot cluster files" in str(failed)
+    assert written_below(settings, tasks) == {local(file.path) for file in done.files}
+
+
+def _fail_to_load() -> object:
+    raise ValueError("cannot be loaded")
+
+
+def test_error_that_is_raised_removes_all_files(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of the groups that were done."""
+    tasks = groups(settings, 2, victims=2, outputs=1)
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", min(task.size_bytes for task in tasks))
+    monkeypatch.setattr(clusters, "balanced", _fail_to_load)
+    with pytest.raises(TypeError):
+        run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert written_below(settings, tasks) == set()
+
+
+def test_without_spark_large_groups_fail(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is more than one process sorts says what it needs; smaller ones are clustered."""
+    tasks = [group(settings, [rows(1), rows(2)], 1), group(settings, [rows(v) for v in range(8)], 1)]
+    monkeypatch.setattr(alone, "MAX_SORTED_BYTES", 200_000)
+    monkeypatch.setattr(alone, "MOST_PASSES", 1)
+    heard: list[int] = []
+    done, failed = run(None, tasks, RowOrder.of(by(1), settings), settings, progress=heard.append)
+    assert done.rows_out == 2_000
+    assert "Spark session" in str(failed)
+    assert sorted(heard) == sorted(task.size_bytes for task in tasks)
+    assert written_below(settings, tasks) == {local(file.path) for file in done.files}
+
+
+NESTED = pa.list_(pa.struct({"key": pa.string(), "m": pa.map_(pa.string(), pa.binary())}))
+GIVEN = pa.schema(
+    {
+        "id": pa.int64(), "hour": pa.string(), "day": pa.date32(), "at": pa.timestamp("us"),
+        "attz": pa.timestamp("us", "UTC"), "money": pa.decimal128(20, 3), "key": pa.string(), "fixed": pa.binary(),
+        "bytes": pa.binary(), "double": pa.float64(), "nested": NESTED,
+    }
+)  # fmt: skip
+"""ALL_TYPES as Spark gives them."""
+
+
+def every_type(count: int) -> pa.Table:
+    """Rows of GIVEN, in every third one hardly anything but nulls."""
+
+    def row(i: int) -> dict[str, Any]:
+        key = str(UUID(int=i * 2**96 % 2**128))
+        at = datetime(1900 + i % 200, 1, 1, microsecond=i)
+        return {
+            "id": i * 7919 % count, "hour": f"h{i % 5}", "day": date(1 + i % 9000, 2, 3), "at": at,
+            "attz": at.replace(tzinfo=timezone.utc), "money": Decimal(i * 10**12).scaleb(-3), "key": key,
+            "fixed": bytes([i % 256, 0]), "bytes": b"\0" * (i % 4), "double": math.nan if i % 7 == 0 else -float(i),
+            "nested": [{"key": key, "m": [("k", bytes([i % 256]))]}] * (i % 3),
+        }  # fmt: skip
+
+    nothing = dict.fromkeys(GIVEN.names)
+    nested: list[dict[str, Any]] = [{"key": None, "m": []}]
+    some = [nothing | {"id": i, "bytes": b"", "nested": nested if i % 2 else None} for i in range(count)]
+    drawn = [row(i) if i % 3 else some[i] for i in range(count)]
+    return pa.Table.from_pylist(drawn, schema=GIVEN)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rows_of_all_types_go_through_the_shuffle(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Values of every type, nested ones and nulls come out as they went in, wherever NaN is."""
+    divide_all(monkeypatch)
+    settings = settings_of(tmp_path, ALL_TYPES, target=20_000)
+    whole = every_type(1_500)
+    task = group(settings, [whole.slice(start, 500) for start in range(0, 1_500, 500)], 3)
+    order = RowOrder.of(by(10, 2, 7, strategy=strategy), settings)
+    [outcome] = run(spark, [task], order, settings)
+    assert len(outcome.files) > 1
+    found = pa.concat_tables([pq.read_table(local(file.path)) for file in outcome.files])
+    assert repr(rows_of(found)) == repr(content([task], settings))
+    assert sum(sum(file.nan_value_counts.values()) for file in outcome.files) == sum(
+        1 for i in range(1_500) if i % 3 and i % 7 == 0
+    )
+
+
+def scattered(task: MergeTask, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
+    """What a task sends that reads all victims."""
+    work = Scatter((((0, task),),), {0: division}, order, settings, 1)
+    return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
+
+
+@pytest.mark.parametrize("places", [1, 4])
+def test_heavy_equal_keys(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, places: int) -> None:
+    """A part many times larger than planned is written in pieces, by one task or by several in turn."""
+    monkeypatch.setattr(gather, "MAX_SORTED_BYTES", 10_000)
+    monkeypatch.setattr(gather, "WAITING_BYTES", 10_000)
+    monkeypatch.setattr(scatter, "SCATTERED_BYTES", 50_000)
+    monkeypatch.setattr(scatter, "BLOB_BYTES", 5_000)
+    heavy = [rows(v).set_column(0, "user", pa.repeat(pa.scalar(2_500), VICTIM_ROWS)) for v in range(6)]
+    task = group(settings, [rows(100), *heavy], 4)
+    order = replace(RowOrder.of(by(1), settings), sort_order_id=9)
+    sample = order.keys(pa.concat_tables([rows(100), *heavy]))
+    ranking = order.fit(sample)
+    division, outputs = divide(ranking, sample, 8.0, 4, places)
+    assert max(map(len, division.places)) == places
+    destination = Destination(ranking, "k1o-1", task.partition, 7)
+    work = Gather(tuple(Place(0, n) for n in outputs), {0: destination}, order, settings)
+    answers = map(read_answer, (a.column(0)[0].as_py() for a in work(scattered(task, division, order, settings))))
+    files = [file for _, made in answers for file in made]
+    found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
+    assert repr(rows_of(found)) == repr(content([task], settings))
+    for file in files:
+        users = pq.read_table(local(file.path))["user"]
+        if file.sort_order_id == 9:
+            at = users.to_pylist()
+            assert at == sorted(at, key=lambda user: -1 if user is None else user)
+    assert None in {file.sort_order_id for file in files}
+
+
+def test_scattering_again_sends_rows_where_they_went(settings: WriteSettings) -> None:
+    """A stage that is computed again is the same stage, to the byte."""
+    task = group(settings, [rows(v) for v in range(3)], 4)
+    order = RowOrder.of(by(1, 2), settings)
+    sample = order.keys(rows(0))
+    division, _ = divide(order.fit(sample), sample, 8.0, 4, 4)
+    first, second = (scattered(task, division, order, settings) for _ in range(2))
+    assert len(first) == len(division.places) * 1
+    assert all(one.equals(other) for one, other in zip(first, second, strict=True))
+
+
+@given(
+    values=st.lists(st.integers(0, 30) | st.none(), min_size=1, max_size=200),
+    outputs=st.integers(1, 20),
+    slots=st.integers(1, 8),
+    parts=st.floats(0, 40),
+)
+def test_places_follow_each_other(values: list[int | None], outputs: int, slots: int, parts: float) -> None:
+    """Parts go to places in order, of which there are no more than slots and outputs, and all of them are possible."""
+    order = RowOrder(SORT, (("v", ()),))
+    keys = pa.table({"key 0": pa.array(values, pa.int64())})
+    division, files = divide(order.fit(keys), keys, parts, outputs, slots, 100)
+    assert 1 <= len(files) <= min(outputs, slots)
+    assert min(files) >= 1
+    assert len(division.places) >= parts
+    starts = [places.start for places in division.places]
+    assert starts == sorted(starts)
+    assert all(100 <= places.start < places.stop <= 100 + len(files) for places in division.places)
+    assert int(division.cuts.part_of(keys).max()) < len(division.places)
+
+
+def test_places_of_even_keys_are_even() -> None:
+    """Every place has its share of the files, however many parts it has."""
+    order = RowOrder(SORT, (("v", ()),))
+    keys = pa.table({"key 0": pa.array(range(10_000))})
+    for outputs, slots, wanted in ((7, 3, (3, 3, 1)), (8, 4, (2, 2, 2, 2)), (3, 8, (1, 1, 1))):
+        division, files = divide(order.fit(keys), keys, 20.0, outputs, slots)
+        assert files == wanted
+        of_places = np.array([places.start for places in division.places])[division.cuts.part_of(keys)]
+        assert np.bincount(of_places) / 10_000 == pytest.approx([n / outputs for n in wanted], abs=0.01)

@@ -1,0 +1,240 @@
+"""The facade's clustering without Spark: what is laid out, what is remembered, and what is left alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import icesize
+from icesize import failpoints
+from icesize.environment import Environment
+from icesize.errors import EngineUnavailable, TableError
+from icesize.sized_table import SizedTable
+from tests.rival_deletes import delete_rows
+from tests.tables import (
+    FakeTime,
+    append,
+    arrow,
+    check,
+    compact,
+    data_files_on_disk,
+    ids_of,
+    live_paths,
+    make_table,
+    operations,
+    small_files,
+    sqlite_catalog,
+)
+
+ROWS = 1_500
+TARGET_BYTES = 20_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SqlCatalog:
+    return sqlite_catalog(tmp_path)
+
+
+def fill(lake: SqlCatalog, files: int, kinds: str = "a", seed: int = 1) -> Table:
+    """PyIceberg's own appends: files of about 20 kB in each partition, ids in any order."""
+    table = lake.load_table("db.t")
+    chance = random.Random(seed)
+    for _ in range(files):
+        for kind in kinds:
+            table.append(arrow([chance.randrange(10**6) for _ in range(ROWS)], kind))
+    return lake.load_table("db.t")
+
+
+def opened(lake: Any, **policy: object) -> SizedTable:
+    """The table with files of 20 kB."""
+    time = FakeTime()
+    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep)
+    policy = {"target-file-size-bytes": TARGET_BYTES, "small-file-limit-bytes": 8_000} | policy
+    return icesize.open(None, "db.t", catalog=lake, policy=policy, environment=environment)
+
+
+def test_a_sort_lays_rows_out_once_and_is_remembered(lake: SqlCatalog) -> None:
+    """A value is in one file or two where it was in all; rows are the same, and nothing is left to do."""
+    make_table(lake)
+    before = ids_of_filled(lake, 8)
+    table = opened(lake)
+    planned = table.plan_clustering(["id"])
+    assert planned is not None
+    report = table.cluster(["id"])
+    assert ids_of(lake) == before
+    assert report.operations == ("replace",)
+    assert (report.files_removed, report.rows) == (8, 0)
+    # sorted rows take fewer bytes
+    assert 4 <= report.files_added <= planned.groups[0].outputs
+    assert report.clustering is not None
+    opens = report.clustering["before"]["id"]["point_files"], report.clustering["after"]["id"]["point_files"]
+    assert opens[0] >= 7
+    assert opens[1] == 1.0
+    assert report.clustering["amplification"] < 1.1
+    loaded = lake.load_table("db.t")
+    check(loaded)
+    properties = loaded.metadata.properties
+    assert (properties["icesize.cluster.by"], "icesize.cluster.strategy" in properties) == ("id", False)
+    assert [field.source_id for field in loaded.sort_order().fields] == [1]
+    assert set(loaded.inspect.files()["sort_order_id"].to_pylist()) == {loaded.sort_order().order_id}
+    again = table.cluster()
+    assert (again.snapshot_ids, again.skipped) == ((), {"CLUSTERED": report.files_added})
+    assert table.compact().snapshot_ids == ()
+
+
+def ids_of_filled(lake: SqlCatalog, files: int, kinds: str = "a") -> list[int]:
+    """The ids of a table after `fill`."""
+    fill(lake, files, kinds)
+    return ids_of(lake)
+
+
+@pytest.mark.parametrize("strategy", ["zorder", "hilbert"])
+def test_curves_serve_queries_by_each_column(lake: SqlCatalog, strategy: str) -> None:
+    """Of two independent columns both are in fewer files than before, and the table gets no sort order."""
+    make_table(lake)
+    table = lake.load_table("db.t")
+    chance = random.Random(3)
+    for _ in range(16):
+        rows = arrow([chance.randrange(10**6) for _ in range(ROWS)])
+        shuffled = rows["ts"].take([chance.randrange(ROWS) for _ in range(ROWS)])
+        table.append(rows.set_column(2, "ts", shuffled))
+    before = ids_of(lake)
+    sized = opened(lake)
+    report = sized.cluster(["id", "ts"], strategy)
+    assert ids_of(lake) == before
+    assert report.clustering is not None
+    for column in ("id", "ts"):
+        opens = (report.clustering[when][column]["point_files"] for when in ("before", "after"))
+        was, now = opens
+        assert now < 0.6 * was
+    loaded = lake.load_table("db.t")
+    check(loaded)
+    assert loaded.sort_order().is_unsorted
+    assert sized.cluster().snapshot_ids == ()
+    assert sized.plan_clustering(["id"], "sort") is not None
+    assert sized.cluster(["id"], "sort").clustering is not None
+
+
+def test_new_files_wait_until_they_are_a_fifth(lake: SqlCatalog) -> None:
+    """Less than that is left alone; then what is new and what it joins are written together."""
+    make_table(lake)
+    fill(lake, 12)
+    table = opened(lake)
+    first = table.cluster(["id"])
+    fill(lake, 1, seed=5)
+    waits = table.cluster()
+    assert waits.snapshot_ids == ()
+    assert waits.skipped == {"CLUSTERED": first.files_added, "TOO_FEW": 1}
+    fill(lake, 1, seed=6)
+    before = ids_of(lake)
+    report = table.cluster()
+    assert report.files_removed == first.files_added + 2
+    assert ids_of(lake) == before
+    assert report.clustering is not None
+    assert report.clustering["after"]["id"]["point_files"] == 1.0
+    assert 3 < report.clustering["amplification"] <= 6
+
+
+def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog) -> None:
+    """Of three partitions a filter takes one, a budget what it pays for; the last call does the rest."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abc")
+    table = opened(lake)
+    assert table.cluster(["id"], where="kind = 'b'").partitions_touched == 1
+    report = table.cluster(budget_bytes=110_000)
+    assert report.partitions_touched == 1
+    assert report.skipped["OVER_BUDGET"] == 5
+    assert any("did not fit into the budget" in note for note in report.notes)
+    assert table.cluster().partitions_touched == 1
+    assert table.cluster().snapshot_ids == ()
+    assert ids_of(lake) == before
+
+
+def test_appends_that_land_meanwhile_do_not_touch_what_was_written(lake: SqlCatalog) -> None:
+    """The commit is made again on top of them with the same files."""
+    make_table(lake)
+    before = ids_of_filled(lake, 6)
+    table = opened(lake)
+    late = [[7], [8]]
+
+    def rival() -> None:
+        if late:
+            append(lake, late.pop())
+
+    written: list[set[str]] = []
+    with (
+        failpoints.armed("files-written", lambda: written.append(data_files_on_disk(lake.load_table("db.t")))),
+        failpoints.armed("before-swap", rival),
+    ):
+        report = table.cluster(["id"])
+    loaded = lake.load_table("db.t")
+    check(loaded)
+    assert (report.operations, report.conflicts) == (("replace",), ())
+    assert len(set(live_paths(loaded)) & written[0]) == report.files_added
+    assert ids_of(lake) == sorted([*before, 7, 8])
+    assert operations(loaded)[-3:] == ["append", "append", "replace"]
+
+
+def test_a_group_whose_files_are_taken_is_dropped_alone(lake: SqlCatalog) -> None:
+    """Another compaction of one partition and a delete in another come first: the third lands, nothing is left over."""
+    make_table(lake)
+    fill(lake, 5, "abc")
+    table = opened(lake)
+
+    def rival() -> None:
+        if len(lake.load_table("db.t").metadata.snapshots) == 15:
+            compact(lake, "a")
+            delete_rows(lake, small_files(lake.load_table("db.t"), "b")[0])
+
+    with failpoints.armed("files-written", rival):
+        report = table.cluster(["id"])
+    loaded = lake.load_table("db.t")
+    check(loaded)
+    assert report.partitions_touched == 1
+    assert len(report.conflicts) == 2
+    assert all("dropped" in sentence for sentence in report.conflicts)
+    assert data_files_on_disk(loaded) >= set(live_paths(loaded))
+
+
+def test_nothing_to_go_by_is_said(lake: SqlCatalog) -> None:
+    """Neither an argument nor a property: the sentence names both; plans and rounds have nothing to do."""
+    make_table(lake)
+    fill(lake, 2)
+    table = opened(lake)
+    with pytest.raises(TableError, match=r"neither the argument 'by' nor the table's property 'icesize.cluster.by'"):
+        table.cluster()
+    assert (table.plan_clustering(), table.cluster_round(10**9), table.is_clustered) == (None, None, False)
+    with pytest.raises(TableError, match=r"Cannot cluster 'lake\.db\.t' by 'idd': the table has no such column"):
+        table.cluster(["idd"])
+    with pytest.raises(ValueError, match=r"'budget_bytes' \(-1\) must be >= 0"):
+        table.cluster(["id"], budget_bytes=-1)
+
+
+def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound without Spark is told before a row is read; rounds of maintenance keep to it."""
+    make_table(lake)
+    fill(lake, 8)
+    monkeypatch.setattr("icesize.table.maintenance.MAX_BYTES_WITHOUT_SPARK", 60_000)
+    table = opened(lake)
+    with pytest.raises(EngineUnavailable, match=r"Cannot cluster .* of files without Spark: the bound is 58\.6 KiB"):
+        table.cluster(["id"])
+    report = table.cluster_round(10**9)
+    assert report is not None
+    assert 0 < report.bytes_written <= 60_000
+
+
+def test_maintenance_clusters_after_merging(lake: SqlCatalog) -> None:
+    """A pass lays the rows out of a table that wants it, and the next pass has nothing to do."""
+    make_table(lake, properties={"icesize.cluster.by": "id"})
+    before = ids_of_filled(lake, 8)
+    table = opened(lake)
+    report = table.maintain()
+    assert report.failed == {}
+    assert [clustering.files_removed for clustering in report.clusterings] == [8]
+    assert table.maintain().clusterings == ()
+    assert ids_of(lake) == before
