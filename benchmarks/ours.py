@@ -2,6 +2,7 @@
 
     python -m benchmarks.ours stream DATA WAREHOUSE --target-bytes 4000000 --partition hour
     python -m benchmarks.ours compact WAREHOUSE --target-bytes 134217728
+    python -m benchmarks.ours cluster WAREHOUSE --by user_id,event_time --strategy zorder --target-bytes 4194304
 
 Each prints one JSON line.
 """
@@ -71,6 +72,16 @@ def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
     groups in a `second_plan` and the `rows`.
     """
     return run_child("benchmarks.ours", "compact", str(warehouse), "--target-bytes", str(target_bytes))
+
+
+def cluster(warehouse: Path, by: str, strategy: str, target_bytes: int) -> dict[str, Any]:
+    """Cluster the table in `warehouse` in a warm session, which has clustered `c.db.warm` before, then once more.
+
+    Returns `seconds`, `phases`, `files` after it, what the report says of `clustering`, `second_plan_groups` and the
+    files that the second run has rewritten (`rewritten_again`).
+    """
+    options = ("--by", by, "--strategy", strategy, "--target-bytes", str(target_bytes))
+    return run_child("benchmarks.ours", "cluster", str(warehouse), *options)
 
 
 def _stream(args: argparse.Namespace) -> dict[str, Any]:
@@ -209,6 +220,26 @@ def _reasons(reports: Sequence[Report]) -> dict[str, int]:
     return dict(reasons)
 
 
+def _cluster(args: argparse.Namespace) -> dict[str, Any]:
+    spark, by = peers.session(args.warehouse), args.by.split(",")
+    policy = {"target-file-size-bytes": args.target_bytes}
+    icesize.open(spark, peers.WARM_TABLE, policy=policy).cluster(by, args.strategy)
+    table = icesize.open(spark, peers.TABLE, policy=policy)
+    began = time.perf_counter()
+    report = table.cluster(by, args.strategy)
+    seconds = time.perf_counter() - began
+    second = table.plan_clustering()
+    return {
+        "engine": f"icesize cluster, {args.strategy}",
+        "seconds": round(seconds, 3),
+        "phases": report.seconds,
+        "files": table.inspect().files,
+        "clustering": report.clustering,
+        "second_plan_groups": len(second.groups) if second else None,
+        "rewritten_again": table.cluster().files_removed,
+    }
+
+
 def _plan(args: argparse.Namespace) -> dict[str, Any]:
     root = args.warehouse.resolve()
     catalog = peers.catalog(root)
@@ -238,7 +269,11 @@ def _parser() -> argparse.ArgumentParser:
     streaming.set_defaults(run=_stream)
     compacting = commands.add_parser("compact")
     compacting.set_defaults(run=_compact)
-    for command in (streaming, compacting):
+    clustering = commands.add_parser("cluster")
+    clustering.add_argument("--by", required=True, help="columns, with commas between them")
+    clustering.add_argument("--strategy", required=True)
+    clustering.set_defaults(run=_cluster)
+    for command in (streaming, compacting, clustering):
         command.add_argument("warehouse", type=Path)
         command.add_argument("--target-bytes", type=int, required=True)
     planning = commands.add_parser("plan")

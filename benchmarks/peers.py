@@ -137,7 +137,7 @@ def create_stream_table(
     """Create `c.db.t` with the columns of the batches in `data`."""
     fields = spark.read.parquet(str(batch_files(data)[0])).schema
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
-    _create(spark, TABLE, columns, _PARTITIONING[partition], distribution, target_bytes)
+    create(spark, TABLE, columns, _PARTITIONING[partition], distribution, target_bytes)
 
 
 def _stream(args: argparse.Namespace) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def create_small_files(
     spark: SparkSession, table: str, parts: Sequence[tuple[int, int, int, int]], target_bytes: int
 ) -> None:
     """Create a table partitioned by `p`; a part is its first `p`, its partitions, files in each and rows per file."""
-    _create(spark, table, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", target_bytes)
+    create(spark, table, _SMALL_FILE_COLUMNS, "PARTITIONED BY (p)", "none", target_bytes)
     for first, partitions, files, rows in parts:
         some = _random_rows(spark, partitions, files, rows)
         # each task writes one file into every partition
@@ -227,9 +227,10 @@ def call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str
     return result
 
 
-def _create(
+def create(
     spark: SparkSession, table: str, columns: str, partitioning: str, distribution: str, target_bytes: int
 ) -> None:
+    """Create an empty table whose writers keep a file open for each partition."""
     properties = {
         "write.distribution-mode": distribution,
         "write.target-file-size-bytes": str(target_bytes),
