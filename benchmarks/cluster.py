@@ -89,7 +89,7 @@ class _Bench:
         return bench
 
     def restore(self) -> None:
-        compact._restore(self.table, self.master)
+        compact.restore(self.table, self.master)
 
     @cached_property
     def times(self) -> dict[Partition, Integers]:

@@ -70,12 +70,12 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 def _pair(table: Path, master: Path, target: int, first_ours: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     results: dict[bool, dict[str, Any]] = {}
     for is_ours in (first_ours, not first_ours):
-        _restore(table, master)
+        restore(table, master)
         results[is_ours] = ours.compact(table, target) if is_ours else peers.rewrite_data_files(table, target)
     return results[True], results[False]
 
 
-def _restore(table: Path, master: Path) -> None:
+def restore(table: Path, master: Path) -> None:
     """The table as it was made. Data files are linked: programs delete them, but none writes into one."""
     shutil.rmtree(table, ignore_errors=True)
     shutil.copytree(master, table, copy_function=_link_data)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestFile
 from pyiceberg.table import Table
@@ -168,18 +168,18 @@ class Water:
         return MiniRest(self.folder)
 
     @cached_property
-    def ours(self) -> RestCatalog:
+    def ours(self) -> Catalog:
         return self.mini.catalog("lake")
 
     @cached_property
-    def others(self) -> RestCatalog:
+    def others(self) -> Catalog:
         return self.mini.catalog("rival")
 
     def begin(self, version: str) -> None:
         """Make the table, and one beside it that nobody must touch."""
         self.version = version
         properties = {"format-version": version, "commit.manifest.min-count-to-merge": "3"}
-        self.mini.create_namespace(("db",), {})
+        self.ours.create_namespace_if_not_exists("db")
         neighbour = make_table(self.ours, name="db.neighbour")
         neighbour.append(arrow([1]))
         make_table(self.ours, properties=properties)
