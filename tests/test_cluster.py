@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 import icesize
 from icesize import failpoints
@@ -238,3 +243,61 @@ def test_maintenance_clusters_after_merging(lake: SqlCatalog) -> None:
     assert [clustering.files_removed for clustering in report.clusterings] == [8]
     assert table.maintain().clusterings == ()
     assert ids_of(lake) == before
+
+
+KINDS = "abc"
+appends = st.tuples(st.just("append"), st.sampled_from(KINDS), st.integers(1, 2_000))
+clusterings = st.tuples(
+    st.just("cluster"),
+    st.sampled_from([("id", "sort"), ("ts,id", "sort"), ("id,ts", "zorder"), ("id,ts", "hilbert"), ("id", "hilbert")]),
+    st.sampled_from([None, None, 0, 20_000, 60_000, 200_000]),
+)
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(st.one_of(appends, appends, clusterings), min_size=4, max_size=16), last=clusterings)
+def test_any_clusterings_between_any_appends_keep_rows_and_converge(steps: list[Any], last: Any) -> None:
+    """After appends of any size and clusterings of any kind and budget rows are exact, no budget is exceeded, and of
+    two runs without a bound the second has nothing to do."""
+    with tempfile.TemporaryDirectory() as folder:
+        lake, rows, chance = sqlite_catalog(Path(folder)), Counter[int](), random.Random(len(steps))
+        make_table(lake)
+        for what, choice, size in (*steps, ("append", "a", 2_000), last):
+            if what == "append":
+                ids = [chance.randrange(10**6) for _ in range(size)]
+                shuffled = arrow([chance.randrange(10**6) for _ in ids])["ts"]
+                lake.load_table("db.t").append(arrow(ids, choice).set_column(2, "ts", shuffled))
+                rows.update(ids)
+                continue
+            report = opened(lake).cluster(choice[0].split(","), choice[1], budget_bytes=size)
+            assert size is None or report.bytes_written <= 1.1 * size
+        opened(lake).cluster()
+        assert opened(lake).cluster().snapshot_ids == ()
+        loaded = lake.load_table("db.t")
+        check(loaded)
+        assert Counter(ids_of(lake)) == rows
+        summaries = [snapshot.summary for snapshot in loaded.metadata.snapshots if snapshot.summary]
+        replaced = [each for each in summaries if each.operation == Operation.REPLACE]
+        assert [each["added-records"] for each in replaced] == [each["deleted-records"] for each in replaced]
+        lake.close()
+
+
+def test_bytes_are_written_about_six_times_at_most(lake: SqlCatalog) -> None:
+    """Ever more appends with a clustering after each: what was written in all stays within the bound that is told."""
+    make_table(lake)
+    table, written, repeated = opened(lake), 0, 0
+    for number in range(14):
+        fill(lake, 1, seed=number)
+        report = table.cluster(["id"])
+        written += report.bytes_written
+        repeated += bool(report.snapshot_ids)
+    assert repeated >= 4
+    assert written <= (1 + 1 / 0.2) * bytes_appended(lake)
+    check(lake.load_table("db.t"))
+
+
+def bytes_appended(lake: SqlCatalog) -> int:
+    """Of all appends, as their snapshots tell."""
+    snapshots = lake.load_table("db.t").metadata.snapshots
+    summaries = [snapshot.summary for snapshot in snapshots if snapshot.summary]
+    return sum(int(each["added-files-size"] or 0) for each in summaries if each.operation == Operation.APPEND)

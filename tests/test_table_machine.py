@@ -15,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import icesize
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
+from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.layout import PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.handle import TableHandle
+from icesize.table.handle import PolicyArgument, TableHandle
 from icesize.table.ledger import entries
 from icesize.table.request import CommitRequest, Overtaken
 from icesize.table.restore import RESTORED_ID, restore
@@ -103,8 +104,9 @@ class TableMachine(RuleBasedStateMachine):
         for name, pick in others:
             self.rival.act(name, pick)
 
-    def opened(self, later_ms: int = 0) -> SizedTable:
-        return icesize.open(None, "db.t", catalog=self.water.ours, environment=self.water.environment(later_ms))
+    def opened(self, later_ms: int = 0, policy: PolicyArgument = None) -> SizedTable:
+        environment = self.water.environment(later_ms)
+        return icesize.open(None, "db.t", catalog=self.water.ours, policy=policy, environment=environment)
 
     @rule(kind=kinds, files=st.integers(1, 3))
     def fill(self, kind: str, files: int) -> None:
@@ -187,6 +189,23 @@ class TableMachine(RuleBasedStateMachine):
         """All partitions by the facade; unless something went wrong no more than one file is left in each."""
         done = self.attempt(self.opened().compact, bad, [], death)
         assert not done or not self.water.mergeable(self.water.table())
+
+    @rule(strategy=st.sampled_from(STRATEGIES), bad=faults, others=acts, death=deaths)
+    def cluster(
+        self, strategy: str, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None
+    ) -> None:
+        """Rows in order, in files of a few rows; unless something went wrong nothing is left to do."""
+        now = self.water.table()
+        files = [file for kind in "ab" * 3 for file in self.water.write(now, self.water.new_ids(3), kind)]
+        self.water.commit(request_on(now, files), now)
+        self.water.rows += self.water.rows_of(files)
+        table = self.opened(policy={"target-file-size-bytes": 1_000, "small-file-limit-bytes": 300})
+        columns = [now.schema().find_field(i).name for i in (1, 3)]
+        done = self.attempt(lambda: table.cluster(columns, strategy), bad, others, death)
+        if done and not (bad or others or death):
+            plan = table.plan_clustering()
+            assert plan is not None
+            assert plan.groups == ()
 
     @rule(others=acts)
     def rivals(self, others: Sequence[tuple[str, int]]) -> None:

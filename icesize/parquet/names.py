@@ -17,7 +17,7 @@ from icesize.planning.layout import PartitionKey
 
 _END = r"-(\d+)-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet$"
 _TASK = re.compile(_END)
-_SET = re.compile(r"(?:^|/)k([0-9a-f]{8})([fo])-([0-9a-f]+)" + _END)
+_SET = re.compile(r"(?:^|[/-])k([0-9a-f]{8})([fo])-([0-9a-f]+)" + _END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def set_prefix(key: str, run: str, group: int, full: bool) -> str:
 
 def set_of(path: str) -> tuple[str, str, bool] | None:
     """(key, set id, full) of a clustered file, from its name; None for any other, and where a location provider has
-    changed the name."""
+    changed more of the name than to put a hash before it, as Iceberg's for object stores does."""
     found = _SET.search(path)
     return (found[1], found[3], found[2] == "f") if found else None
 

@@ -98,12 +98,29 @@ def in_order(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) ->
     sized ones, if a point query opens no more of them than `FLOOR_SLACK` times the floor.
     """
     if by.strategy == SORT:
-        return _chain(files, leading_column(files))
+        return _ordered(files, leading_column(files))
     well_sized = [file for file in files if file.fact.size_bytes >= policy.small_file_limit_bytes]
     for some in (files, well_sized):
         if some and depth(some, by) <= FLOOR_SLACK * floor_depth(len(some), by):
             return list(some)
     return []
+
+
+def _ordered(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
+    """The chain by this column, in which files of one and the same value are a chain by the next column, too."""
+    chain = _chain(files, column)
+    alike: dict[tuple[Any, Any], list[ClusterFile]] = {}
+    for file in chain:
+        bounds = file.bounds[column]
+        span = _span(bounds) if bounds else None
+        if span is not None and span[0] == span[1]:
+            alike.setdefault(span, []).append(file)
+    kept = {file.fact.path for file in chain}
+    for members in alike.values():
+        if len(members) > 1 and column + 1 < len(files[0].bounds):
+            kept -= {file.fact.path for file in members}
+            kept |= {file.fact.path for file in _ordered(members, column + 1)}
+    return [file for file in chain if file.fact.path in kept]
 
 
 def _chain(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
@@ -152,12 +169,18 @@ def leading_column(files: Sequence[ClusterFile]) -> int:
 
     Where a partition holds one tenant, a sort by tenant and time is one by time.
     """
+    return next(iter(telling_columns(files)), 0)
+
+
+def telling_columns(files: Sequence[ClusterFile]) -> list[int]:
+    """The columns that files can be told apart by: not one and the same value in all of them, and not nulls alone."""
+    telling = []
     for column in range(len(files[0].bounds) if files else 0):
         first = files[0].bounds[column]
-        constant = first and first[0] == first[1] and all(file.bounds[column] == first for file in files)
-        if not constant:
-            return column
-    return 0
+        alike = first is not None and (not first or first[0] == first[1])
+        if not alike or any(file.bounds[column] != first for file in files):
+            telling.append(column)
+    return telling
 
 
 def placed(files: Sequence[ClusterFile]) -> list[ClusterFile]:
@@ -175,7 +198,7 @@ def placed(files: Sequence[ClusterFile]) -> list[ClusterFile]:
 
 def depth(files: Sequence[ClusterFile], by: ClusterBy) -> float:
     """Files that a point query opens, on a sort's leading column, or on average over the columns of a curve."""
-    columns = [leading_column(files)] if by.strategy == SORT else range(len(by.columns))
+    columns = [leading_column(files)] if by.strategy == SORT else telling_columns(files) or [0]
     return sum(opened([(f.bounds[n], f.fact.size_bytes) for f in files]).point_files for n in columns) / len(columns)
 
 

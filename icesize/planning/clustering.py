@@ -2,7 +2,8 @@
 
 Planning knows nothing but the files: their names tell what was clustered together, their bounds tell what is in order
 without that. A partition is due when the bytes in no set, with those of all open sets but the largest, have
-`new_share` of the largest open set, so each byte is written 1 + 1 / `new_share` times at most until its set is full.
+`new_share` of the largest open set, so bytes are written 1 + 1 / `new_share` times at most, on average over a set,
+until it is full.
 After a plan without a budget each partition has one open set at most and what is not due, so a second plan is empty.
 """
 

@@ -10,8 +10,9 @@ from typing import Any
 from pyiceberg.manifest import ManifestFile
 
 from icesize.environment import Environment
+from icesize.errors import UnsupportedTable
 from icesize.parquet.merge_task import MergeTask
-from icesize.parquet.names import set_prefix
+from icesize.parquet.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.pool import Result
 from icesize.parquet.row_order import RowOrder
 from icesize.parquet.settings import WriteSettings
@@ -128,18 +129,30 @@ class ClusterPass:
         run = stream_hash(self.environment.new_id())
         by = self.look.by
         prefixes = [set_prefix(by.key, run, group, full) for group, full in enumerate(details.full)]
+        self._check_names(settings, tasks[0].partition, prefixes[0])
         return self.runner(tasks, prefixes, RowOrder.of(by, settings), settings)
+
+    def _check_names(self, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
+        """What was clustered is known by names of files: where they are lost it would be clustered for ever."""
+        location = data_location(settings, partition, FileNames(prefix, 0, 0).next())
+        if set_of(location) is None:
+            raise UnsupportedTable(
+                f"Cannot cluster '{self.look.current.name}': its location provider ('write.py-location-provider.impl') "
+                "changes the names of files, which tell what was clustered together",
+                table=self.look.current.name,
+            )
 
     def _told(self, landed: Sequence[MergedGroup], report: Report) -> dict[str, Any]:
         by, details = self.look.by, self.plan.clustering
         before = details.before if details else by_column(self.look.files, by.columns)
         after = by_column(self.look.after(landed), by.columns) if landed else before
-        new_bytes = details.new_bytes if details else 0
+        new = {file.fact.path for files in self.look.files.values() for file in files if file.set_id is None}
+        new_bytes = sum(v.size_bytes for group in landed for v in group.victims if v.path in new)
         return {
             "columns": list(by.columns),
             "strategy": by.strategy,
             "before": {column: opened.to_dict() for column, opened in before.items()},
             "after": {column: opened.to_dict() for column, opened in after.items()},
             "new_bytes": new_bytes,
-            "amplification": round(report.bytes_written / new_bytes, 3) if new_bytes and landed else None,
+            "amplification": round(report.bytes_written / new_bytes, 3) if new_bytes else None,
         }

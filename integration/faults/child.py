@@ -97,16 +97,21 @@ def _die_at_a_new_file(lake: Lake) -> None:
 
 JOBS: dict[str, Callable[[SizedTable], Any]] = {
     "compact": lambda table: table.compact(),
+    "cluster": lambda table: table.cluster(["id"]),
     "expire": lambda table: table.expire_snapshots(older_than=timedelta(0), retain_last=1),
     "orphans": lambda table: table.remove_orphan_files(dry_run=False),
 }
 """Maintenance, without Spark."""
 
+TINY = {"cluster": {"target-file-size-bytes": 3_000, "small-file-limit-bytes": 1_000}}
+"""Sizes at which a job has more to do than to merge everything."""
+
 
 def maintain(lake: Lake, job: str) -> None:
     """One job on the table."""
     sweeping.BUNCH = orphans.DELETE_BATCH = BUNCH
-    report = JOBS[job](icesize.open(None, "db.events", catalog=lake.catalog, policy=POLICY))
+    policy = POLICY | TINY.get(job, {})
+    report = JOBS[job](icesize.open(None, "db.events", catalog=lake.catalog, policy=policy))
     print(json.dumps(report.to_dict()))
 
 

@@ -26,11 +26,15 @@ KILLED = -signal.SIGKILL
 BATCHES = 5
 
 
-def fill(story: Story, first: int = 0, last: int = BATCHES) -> None:
-    """Small files that are due to be merged: in each of two partitions as many as there are batches."""
+def fill(story: Story, first: int = 0, last: int = BATCHES, step: int = 1) -> None:
+    """Small files that are due to be merged: in each of two partitions as many as there are batches.
+
+    With a `step` of so many batches ids are in no order.
+    """
     sink = story.sized().sink("s", query_id="q", merge="off", listener=story.reports.append)
     for number in range(first, last):
-        rows = events(range(number * 30, number * 30 + 30), hours=2)
+        begin = number * 30 if step == 1 else number
+        rows = events(range(begin, begin + 30 * step, step), hours=2)
         sink.run(story.batch(rows), number)
         story.expect(rows)
 
@@ -66,6 +70,30 @@ def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
         code, [report] = run_child(story, "compact")
         assert (code, report["operations"]) == (0, operations)
         assert set(story.files_per_partition().values()) == {1}
+
+
+@pytest.mark.fault(35)
+@pytest.mark.parametrize(
+    ("point", "landed"),
+    [
+        pytest.param("planned", False, marks=pytest.mark.slow),
+        pytest.param("writing@2", False, marks=pytest.mark.slow),
+        pytest.param("files-written", False, marks=pytest.mark.slow),
+        ("before-swap@2", False),
+        pytest.param("after-swap@2", True, marks=pytest.mark.slow),
+    ],
+)
+def test_clustering_killed(story: Story, point: str, landed: bool) -> None:
+    """A clustering that dies landed whole or not at all; run again it does what is left, and no more after that."""
+    fill(story, step=BATCHES)
+    # the first swap is that of what is remembered
+    code, _ = run_child(story, "cluster", f"{point}=kill")
+    assert code == KILLED
+    assert story.operations().count("replace") == landed
+    for operations in ([] if landed else ["replace"]), []:
+        code, [report] = run_child(story, "cluster")
+        assert (code, report["operations"]) == (0, operations)
+        assert {after["point_files"] for after in report["clustering"]["after"].values()} == {2.0}
 
 
 @pytest.mark.fault(35)
