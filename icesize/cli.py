@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 outcome of the commit unknown, 13
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +98,13 @@ def plan(target: Target, as_json: bool, where: str | None, policy: Mapping[str, 
     from icesize.console import console_on, show_plan
 
     sized = target.open(policy)
-    planned, clustering = sized.plan(where), sized.plan_clustering(where=where)
+    planned = sized.plan(where)
+    try:
+        clustering = sized.plan_clustering(where=where)
+    except IcesizeError as error:
+        clustering, planned = None, replace(planned, notes=(*planned.notes, str(error)))
     if as_json:
-        print_json(planned.to_dict() | {"clustering": clustering and clustering.to_dict()})
+        print_json(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()})
         return
     show_plan(console_on(), planned, groups=True)
     if clustering is not None:
@@ -121,7 +126,7 @@ def compact(target: Target, as_json: bool, where: str | None, policy: Mapping[st
 
 @main.command()
 @click.option("--by", metavar="COLUMNS", help="Columns, separated by commas; remembered in the table's properties.")
-@click.option("--strategy", type=click.Choice(STRATEGIES), help="How; remembered, too. Without it: sort.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How; remembered, too: sort at first.")
 @click.option("--budget-bytes", type=click.IntRange(0), metavar="N", help="Bytes that may be written anew.")
 @spark_options
 @choice_options

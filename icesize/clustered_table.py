@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -57,12 +58,16 @@ class ClusteredTable(VersionedTable):
         EngineUnavailable when more than 1 GiB is to be written and there is no Spark.
         """
         with self._lock:
-            remembered = self._remember(by, strategy)
-            look, plan = self._planned(None, None, where, budget_bytes)
-            plan = replace(plan, notes=(*remembered, *plan.notes))
+            by = by if by is None or isinstance(by, str) else list(by)
+            # what is refused is refused before anything is remembered
+            look, plan = self._planned(by, strategy, where, budget_bytes)
             if on_plan is not None:
                 on_plan(plan)
-            return self._cluster(look, plan, progress)
+            self._check_affordable(plan, "cluster", "files")
+            kept = self._handle.change(look.current, KeepClusterBy(look.by, self._environment), self._environment)
+            if kept.changed:
+                look, plan = self._planned(None, None, where, budget_bytes)
+            return self._cluster(look, replace(plan, notes=(*kept.notes, *plan.notes)), progress)
 
     def plan_clustering(
         self,
@@ -72,26 +77,44 @@ class ClusteredTable(VersionedTable):
         budget_bytes: int | None = None,
     ) -> Plan | None:
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
-        if self._clustered_by(by, strategy) is None:
-            return None
-        return self._planned(by, strategy, where, budget_bytes)[1]
+        by = by if by is None or isinstance(by, str) else list(by)
+        with self._lock:
+            if self._clustered_by(by, strategy) is None:
+                return None
+            return self._planned(by, strategy, where, budget_bytes)[1]
 
-    def cluster_round(self, budget_bytes: int) -> Report | None:
-        """Cluster what `budget_bytes` pay for; None when nothing is due, or the table is not to be clustered.
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
+        """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
+        bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
+        report without snapshots when something is, and is too large.
 
         Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
         """
         with self._lock:
             if not self.is_clustered:
                 return None
-            look, plan = self._planned(None, None, None, self._affordable(budget_bytes), spare_contested=True)
-            return self._cluster(look, plan, lambda size_bytes: None) if plan.groups else None
+            current, layout, notes, selection = self._select(None)
+            look = self._look(current, layout, selection, None, None)
+            contested = self._handle.contested(current, self._environment)
+            most_bytes = self._affordable(sys.maxsize if most_bytes is None else most_bytes)
+            plan = noted(look.round(self._affordable(budget_bytes), most_bytes, contested), current, notes)
+            return self._cluster(look, plan, lambda size_bytes: None) if plan.is_due else None
 
     def _clustered_by(self, by: Columns = None, strategy: str | None = None) -> ClusterBy | None:
         return wanted_by(self._handle.load(), by, strategy)
 
-    def _remember(self, by: Columns, strategy: str | None) -> tuple[str, ...]:
-        current = self._handle.load()
+    def _planned(
+        self, by: Columns, strategy: str | None, where: Where, budget_bytes: int | None
+    ) -> tuple[ClusterLook, Plan]:
+        if budget_bytes is not None and budget_bytes < 0:
+            raise ValueError(f"'budget_bytes' ({budget_bytes}) must be >= 0: leave it out for no bound")
+        current, layout, notes, selection = self._select(where)
+        look = self._look(current, layout, selection, by, strategy)
+        return look, noted(look.plan(budget_bytes), current, notes)
+
+    def _look(
+        self, current: Current, layout: Layout, selection: PartitionFilter, by: Columns, strategy: str | None
+    ) -> ClusterLook:
         wanted = wanted_by(current, by, strategy)
         if wanted is None:
             raise TableError(
@@ -99,24 +122,9 @@ class ClusteredTable(VersionedTable):
                 "'icesize.cluster.by' says by which columns",
                 table=current.name,
             )
-        return self._handle.change(current, KeepClusterBy(wanted, self._environment), self._environment).notes
-
-    def _planned(
-        self, by: Columns, strategy: str | None, where: Where, budget_bytes: int | None, spare_contested: bool = False
-    ) -> tuple[ClusterLook, Plan]:
-        if budget_bytes is not None and budget_bytes < 0:
-            raise ValueError(f"'budget_bytes' ({budget_bytes}) must be >= 0: leave it out for no bound")
-        current, layout, notes, selection = self._select(where)
-        wanted = wanted_by(current, by, strategy)
-        if wanted is None:
-            raise TableError(f"Cannot cluster '{current.name}': its properties were changed meanwhile, try again")
-        look = ClusterLook.at(self._handle, current, layout, wanted, selection.may_hold)
-        contested = self._handle.contested(current, self._environment) if spare_contested else frozenset()
-        return look, noted(look.plan(budget_bytes, contested), current, notes)
+        return ClusterLook.at(self._handle, current, layout, wanted, selection.may_hold)
 
     def _cluster(self, look: ClusterLook, plan: Plan, progress: Progress) -> Report:
-        self._check_affordable(plan, "cluster", "files")
-
         def run(
             tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
         ) -> list[Result]:

@@ -86,7 +86,7 @@ class Maintained(Protocol):
     @property
     def is_clustered(self) -> bool: ...
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None: ...
-    def cluster_round(self, budget_bytes: int) -> Report | None: ...
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None) -> Report | None: ...
     def rewrite_manifests(self) -> ManifestReport: ...
     def expire_snapshots(self) -> ExpiryReport: ...
     def remove_orphan_files(self) -> OrphanReport: ...
@@ -152,7 +152,13 @@ class Upkeep:
     def _cluster(self) -> None:
         """Does not begin too late either; of a table that nobody wants clustered nothing is left for later."""
         if self._table.is_clustered:
-            self._rounds("clustering", self._table.cluster_round, self._clusterings)
+            self._rounds("clustering", self._cluster_round, self._clusterings)
+            if self._clusterings and not self._clusterings[-1].snapshot_ids:
+                # due, and larger than the budget or failed: its report says which
+                self._left.append("clustering")
+
+    def _cluster_round(self, budget_bytes: int) -> Report | None:
+        return self._table.cluster_round(budget_bytes, self._bytes_left)
 
     def _rounds(self, name: str, one: Callable[[int], Report | None], done: list[Report]) -> bool:
         """Rounds until nothing is due; False when time or bytes were spent before that."""

@@ -96,7 +96,7 @@ def test_json_has_only_the_report_on_stdout(ids: list[int], invoke: Run) -> None
 
 def test_plan_shows_merges_and_clustering(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
     """`plan` says both, changes nothing, and --json has the clustering beside the merges; null where none is wanted."""
-    assert json.loads(invoke("plan", "--json", *SIZES).stdout)["clustering"] is None
+    assert json.loads(invoke("plan", "--json", *SIZES).stdout)["cluster_plan"] is None
     assert "cluster" not in invoke("plan", *SIZES).stdout
     # a budget of nothing only has the columns remembered
     remembered = invoke("cluster", "--by", "id", "--budget-bytes", "0", *SIZES)
@@ -110,7 +110,7 @@ def test_plan_shows_merges_and_clustering(lake: SqlCatalog, ids: list[int], invo
     assert {line.split()[0] for line in lines[head + 1 : head + 3]} == {"kind=a", "kind=b"}
     planned = json.loads(invoke("plan", "--json", *SIZES).stdout)
     assert {"snapshot_id", "groups", "skipped", "notes"} <= planned.keys()
-    clustering = planned["clustering"]
+    clustering = planned["cluster_plan"]
     assert {group["partition"]: group["files"] for group in clustering["groups"]} == {"kind=a": 6, "kind=b": 6}
     assert list(clustering["clustering"]) == [
         "strategy", "columns", "full", "before", "expected_point_files", "new_bytes", "amplification",

@@ -222,7 +222,7 @@ def test_nothing_to_go_by_is_said(lake: SqlCatalog) -> None:
 
 def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound without Spark is told before a row is read; rounds of maintenance keep to it."""
-    make_table(lake)
+    make_table(lake, properties={"icesize.cluster.by": "id"})
     fill(lake, 8)
     monkeypatch.setattr("icesize.table.maintenance.MAX_BYTES_WITHOUT_SPARK", 60_000)
     table = opened(lake)
@@ -301,3 +301,49 @@ def bytes_appended(lake: SqlCatalog) -> int:
     snapshots = lake.load_table("db.t").metadata.snapshots
     summaries = [snapshot.summary for snapshot in snapshots if snapshot.summary]
     return sum(int(each["added-files-size"] or 0) for each in summaries if each.operation == Operation.APPEND)
+
+
+def test_rounds_grow_where_a_set_is_larger_than_one(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets that rounds of maintenance have made are joined in the end, unless a budget forbids it, which is said."""
+    make_table(lake, properties={"icesize.cluster.by": "id"})
+    before = ids_of_filled(lake, 12)
+    monkeypatch.setattr("icesize.upkeep.ROUND_BYTES", 60_000)
+    table = opened(lake)
+    poor = table.maintain(budget_bytes=30_000)
+    assert [round_.snapshot_ids for round_ in poor.clusterings] == [()]
+    assert "clustering" in poor.left
+    assert any("did not fit into the budget" in note for note in poor.clusterings[0].notes)
+    report = table.maintain()
+    assert len(report.clusterings) > 1
+    assert report.left == ()
+    planned = table.plan_clustering()
+    assert planned is not None
+    assert planned.groups == ()
+    assert planned.clustering is not None
+    assert planned.clustering.before["id"].point_files == 1.0
+    assert ids_of(lake) == before
+
+
+def test_what_is_refused_is_not_remembered(lake: SqlCatalog) -> None:
+    """A filter or a budget that makes no sense, or too many bytes for this process: the table is as it was."""
+    make_table(lake)
+    fill(lake, 2)
+    table = opened(lake)
+    before = lake.load_table("db.t").metadata_location
+    for wrong in ({"where": "nope = 3"}, {"budget_bytes": -1}):
+        with pytest.raises((TableError, ValueError)):
+            table.cluster(["id"], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TableError, match="columns are given by their names"):
+        table.cluster(["id", 1])  # type: ignore[list-item]
+    assert lake.load_table("db.t").metadata_location == before
+
+
+def test_names_behind_the_hashes_of_an_object_store_tell_their_sets(lake: SqlCatalog) -> None:
+    """Iceberg's layout for object stores puts a hash before the name when partitions are no folders."""
+    layout = {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"}
+    make_table(lake, properties=layout)
+    fill(lake, 6)
+    table = opened(lake)
+    assert table.cluster(["id", "ts"], "zorder").files_removed == 6
+    assert all("-k" in path.rpartition("/")[2] for path in live_paths(lake.load_table("db.t")))
+    assert table.cluster().snapshot_ids == ()

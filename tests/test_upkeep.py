@@ -44,7 +44,7 @@ class FakeTable:
             self.hot_bytes -= size
         return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
 
-    def cluster_round(self, budget_bytes: int) -> Report | None:
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None) -> Report | None:
         self._work(f"cluster {budget_bytes}", "clustering")
         size = min(budget_bytes, self.loose_bytes)
         self.loose_bytes -= size

@@ -12,8 +12,8 @@ SORT, ZORDER, HILBERT = "sort", "zorder", "hilbert"
 STRATEGIES = (SORT, ZORDER, HILBERT)
 
 NEW_SHARE = 0.2
-"""New bytes, per byte of the set they are to join, from which on both are written anew. Bytes are then written 1 + 1 / 0.2
-= 6 times on average, and at most, until their set is full, and never again; the oldest ones more often."""
+"""New bytes, per byte of the set they are to join, from which on both are written anew. Bytes are then written at most
+1 + 1 / 0.2 = 6 times, on average over a set, until it is full, and never again."""
 
 FULL_SET_TARGETS = 64
 """Files of the target size after which a set is full: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""

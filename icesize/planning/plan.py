@@ -131,6 +131,11 @@ class Plan:
         return sum(g.size_bytes for g in self.groups)
 
     @property
+    def is_due(self) -> bool:
+        """Whether there is something to do, if only a budget allowed it."""
+        return bool(self.groups) or any(skip.reason is SkipReason.OVER_BUDGET for skip in self.skipped)
+
+    @property
     def files_removed(self) -> int:
         """Number of victims."""
         return sum(len(g.victims) for g in self.groups)

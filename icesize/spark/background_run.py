@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -100,8 +101,8 @@ class Run:
         current = self._begin("clustering", "cluster")
         turn, environment = self._turn()
         run = ClusterRun(
-            self.job.kick.spark, self.handle, environment, turn, ROUND_BYTES, self.job.contested, self.job.cancelled,
-            half_the_cores=True, on_commit=self._remember,
+            self.job.kick.spark, self.handle, environment, turn, ROUND_BYTES, sys.maxsize, self.job.contested,
+            self.job.cancelled, half_the_cores=True, on_commit=self._remember,
         )  # fmt: skip
         return current, run.run(current)
 

@@ -21,6 +21,7 @@ from icesize.parquet.pool import Result
 from icesize.parquet.row_order import RowOrder
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.layout import PartitionKey
+from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark.clusters import run_clusters
 from icesize.table.cluster_pass import ClusterLook, ClusterPass, wanted_by
@@ -31,10 +32,23 @@ ROUND_BYTES = 2 * 2**30
 """Bytes that one pass in the background writes at most before it commits, as `icesize.upkeep.ROUND_BYTES`."""
 
 
+LEAST_FILES = 4
+"""Files of the target size that one pass after a batch may write at least: what is due has two or more of them, more
+than the merges of a small batch may rewrite."""
+
+
+def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
+    """Bytes that clustering may write after a batch: as much as its merges, and enough for something to be due unless
+    the table's own `merge-budget-bytes` says otherwise."""
+    budget = policy.budget_for(batch_bytes)
+    return budget if policy.merge_budget_bytes is not None else max(budget, LEAST_FILES * policy.target_file_size_bytes)
+
+
 @dataclass(frozen=True)
 class ClusterRun:
     """One look at the table: plan, write, commit. `turn` is entered for the commit and may raise instead.
 
+    `budget_bytes` bounds what is written, up to `most_bytes` where that pays for no set that is due.
     `on_commit` hears what became visible. With `half_the_cores` batches find free ones at any time.
     """
 
@@ -43,13 +57,16 @@ class ClusterRun:
     environment: Environment
     turn: AbstractContextManager[object]
     budget_bytes: int
+    most_bytes: int
     contested: Collection[PartitionKey] = ()
     cancelled: threading.Event | None = None
     half_the_cores: bool = False
     on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
 
     def run(self, current: Current) -> Report | None:
-        """What was done; None when nothing is due. Raises whatever kept it from being done."""
+        """What was done; None when nothing is due, a report without snapshots when it is too large. Raises whatever
+        kept it from being done.
+        """
         metadata, io, policy = current.table.metadata, current.table.io, current.policy
         by = wanted_by(current)
         if by is None:
@@ -62,8 +79,8 @@ class ClusterRun:
         look = ClusterLook.at(self.handle, current, layout, by)
         recent = [k for k, facts in layout.partitions.items() if facts.commits_since_append < policy.cold_after_commits]
         contested = {*self.contested, *self.handle.contested(current, self.environment)}
-        plan = look.plan(self.budget_bytes, contested, recent)
-        if not plan.groups:
+        plan = look.round(self.budget_bytes, self.most_bytes, contested, recent)
+        if not plan.is_due:
             return None
         return ClusterPass(
             self.handle, look, plan, self._move, self.environment, turn=self.turn, on_commit=self.on_commit

@@ -17,7 +17,7 @@ from icesize.spark import runtime, session
 from icesize.spark.background import expiry_note
 from icesize.spark.background_run import Kick
 from icesize.spark.batch import BatchOptions, run_batch
-from icesize.spark.cluster_run import ClusterRun
+from icesize.spark.cluster_run import ClusterRun, inline_budget
 from icesize.table.handle import TableHandle
 from icesize.table.ledger import LedgerEntry, stream_hash
 from icesize.table.request import brief
@@ -194,8 +194,8 @@ class Sink:
             current = handle.load()
             if self.source.table_uuid not in (None, current.uuid):
                 raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
-            budget = current.policy.budget_for(batch.bytes_ingested)
-            report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget).run(current)
+            budget = inline_budget(current.policy, batch.bytes_ingested)
+            report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
         except Exception as error:
             LOG.warning("%s: clustering failed, the batch is committed", handle.name, exc_info=True)
             return None, [f"clustering failed: {brief(error)}"]
@@ -203,9 +203,11 @@ class Sink:
             return None, []
         if report.snapshot_ids:
             runtime.refresh(spark, self.source, handle.name, handle.spark_conf)
-        self._tell(report)
         # the batch has said what its own table's settings make worth knowing
         said = replace(report, notes=tuple(note for note in report.notes if note not in current.warnings))
+        if not report.seconds.get("merge"):
+            return None, [f"clustering waits: {sentence}" for sentence in said.notes]
+        self._tell(report)
         failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
         return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
 

@@ -87,6 +87,8 @@ def _wanted_names(
             )
         return names
     names = _split(columns) if isinstance(columns, str) else tuple(columns)
+    if not all(isinstance(name, str) for name in names):
+        raise TableError(f"Cannot cluster '{table}' by {list(names)}: columns are given by their names", table=table)
     if not any(names):
         raise TableError(f"Cannot cluster '{table}': no column is named", table=table)
     return names

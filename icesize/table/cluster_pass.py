@@ -80,6 +80,22 @@ class ClusterLook:
             budget_bytes=budget_bytes, contested=contested, leave_small=leave_small,
         )  # fmt: skip
 
+    def round(
+        self,
+        budget_bytes: int,
+        most_bytes: int,
+        contested: Collection[PartitionKey] = (),
+        leave_small: Collection[PartitionKey] = (),
+    ) -> Plan:
+        """What to do in one of several rounds: what the budget pays for, or, where it pays for nothing that is due, the
+        least that more pays for, up to `most_bytes`. A set is written as a whole, and may be larger than a round.
+        """
+        plan = self.plan(budget_bytes, contested, leave_small)
+        while plan.is_due and not plan.groups and budget_bytes < most_bytes:
+            budget_bytes = min(2 * max(1, budget_bytes), most_bytes)
+            plan = self.plan(budget_bytes, contested, leave_small)
+        return plan
+
     def after(self, landed: Sequence[MergedGroup]) -> Files:
         """The files once these groups have taken the place of their victims."""
         gone = {victim.path for group in landed for victim in group.victims}
