@@ -29,9 +29,12 @@ from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.row_order import RowOrder
 from icesize.parquet.settings import WriteSettings
+from icesize.parquet.sizes import measure
+from icesize.parquet.sorted_files import SortedFiles, Target
 from icesize.parquet.written import WrittenFile
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.layout import FileFact, PartitionKey
+from icesize.planning.sizing import merged_files
 from tests.lane_tools import content, spelt_rows
 from tests.parquet_tools import NAMES, REMOTE, fact, files_below, local, schema_of, settings_of, write_one
 from tests.test_merge_properties import COLUMNS, Case, Made, Seen, check_metrics, rows_of
@@ -256,6 +259,95 @@ def test_larger_rows_of_some_users_make_no_larger_files(tmp_path: Path) -> None:
     assert len(sizes) == 4
     assert max(sizes) <= 1.2 * min(sizes)
     assert max(f.rows for f in done.files) > 3 * min(f.rows for f in done.files)
+
+
+def wide_rows(first: int, widths: Sequence[int], seed: int = 0) -> pa.Table:
+    """Rows of EVENTS in order of `user`, one for each width of its text, from this user on."""
+    chance = random.Random(seed)
+    return pa.table(
+        {
+            "user": pa.array(range(first, first + len(widths)), pa.int64()),
+            "at": pa.array([chance.randrange(2**62) for _ in widths], pa.int64()),
+            "text": pa.array([chance.randbytes(width).hex() for width in widths], pa.large_string()),
+            "value": pa.array([chance.random() for _ in widths], pa.float64()),
+        }
+    )
+
+
+@pytest.mark.parametrize("wide", [range(2_500), range(2_500, 5_000), range(1_500, 3_000)])
+@pytest.mark.parametrize("limit", [50_000, 75_000])
+def test_parts_of_other_density_make_no_small_and_no_large_files(tmp_path: Path, wide: range, limit: int) -> None:
+    """Whether the large rows come first, last or between: as many files as the bytes need, none small, none of many
+    times the target."""
+    options = replace(settings_of(tmp_path, EVENTS, target=100_000), small_file_limit_bytes=limit)
+    rows = wide_rows(0, [150 if user in wide else 1 for user in range(5_000)])
+    places = list(range(5_000))
+    random.Random(0).shuffle(places)
+    mixed = rows.take(places)
+    tables = [mixed.slice(i * 500, 500) for i in range(10)]
+    planned = sum(victim.size_bytes for victim in stored(options, tables)) // 100_000
+    done = clustered(options, tables, order_by(options, "user"), planned, 3.5)
+    sizes = [file.size_bytes for file in done.files]
+    assert planned - 1 <= len(sizes) <= planned
+    assert limit <= min(sizes)
+    assert max(sizes) <= 160_000
+    assert table_of(options, done.files).cast(rows.schema).equals(rows)
+
+
+_TARGET, _LIMIT = 24_000, 18_000
+
+
+def in_parts(options: WriteSettings, parts: Sequence[pa.Table], outputs: int | None, told: bool) -> list[WrittenFile]:
+    """Rows in order of `user` written part by part; `told` says whether the size of later parts is."""
+    target, order = Target(KEY, sum(part.num_rows for part in parts), outputs, None, 1), order_by(options, "user")
+    writing = SortedFiles(target, options, NAMES)
+    for number, part in enumerate(parts, 1):
+        keys = order.keys(part)
+        later = sum(part.nbytes for part in parts[number:]) if told else None
+        writing.write([part], order.fit(keys).arrange(keys), later_arrow_bytes=later)
+    return writing.close()
+
+
+@pytest.mark.parametrize(("large", "expected"), [(7, [567]), (28, [560, 28])])
+def test_a_file_that_has_its_share_ends_before_rows_enough_for_another(
+    tmp_path: Path, large: int, expected: list[int]
+) -> None:
+    """Few rows that are larger than expected follow a file of 1.4 x target: they get a file of their own unless it
+    would be small."""
+    options = replace(settings_of(tmp_path, EVENTS, target=_TARGET), small_file_limit_bytes=_LIMIT)
+    parts = [wide_rows(0, [40] * 560), wide_rows(560, [1_000] * large)]
+    files = in_parts(options, [part.cast(options.arrow_schema) for part in parts], None, told=False)
+    assert [file.rows for file in files] == expected
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 800), st.integers(4, 120)), min_size=1, max_size=5),
+    spare=st.none() | st.integers(0, 3),
+    told=st.booleans(),
+)
+def test_parts_of_any_density_make_files_near_the_target(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[int, int]], spare: int | None, told: bool
+) -> None:
+    """All rows in order, in no more files than planned. None but the last is small, and that only where the size of
+    later rows was not told; then none is much above the target either, if more could be written."""
+    folder = tmp_path_factory.mktemp("case")
+    options = replace(settings_of(folder, EVENTS, target=_TARGET), small_file_limit_bytes=_LIMIT)
+    tables, first = [], 0
+    for rows, width in parts:
+        tables.append(wide_rows(first, [width] * rows, first).cast(options.arrow_schema))
+        first += rows
+    everything = pa.concat_tables(tables)
+    planned = merged_files(measure(everything, options), _TARGET, _LIMIT) + (spare or 0)
+    files = in_parts(options, tables, None if spare is None else planned, told)
+    assert table_of(options, files).cast(everything.schema).equals(everything)
+    sizes = [file.size_bytes for file in files]
+    assert spare is None or len(files) <= planned
+    assert all(size >= _LIMIT for size in sizes[:-1])
+    if told and len(sizes) > 1:
+        assert sizes[-1] >= _LIMIT
+    if told and spare != 0:
+        assert max(sizes) <= 1.7 * _TARGET
 
 
 def test_rows_that_compress_better_in_order_become_fewer_files(tmp_path: Path) -> None:

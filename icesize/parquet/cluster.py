@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.decode_merge import read_victims
 from icesize.parquet.encoding import nan_columns
 from icesize.parquet.fetched import Fetched
+from icesize.parquet.key_order import Rows
 from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.row_order import Cuts, Ranking, RowOrder
@@ -26,6 +29,8 @@ MOST_PASSES = 4
 """How often all victims are decoded at most: beyond that moving each row once, between processes, is faster."""
 SAMPLE_ROWS = 2**20
 """Keys from which the parts of several passes are cut, each then within 1% of its share."""
+SIZE_STEP = 16
+"""Of so many rows one tells how large a part is."""
 
 
 class TooLarge(Exception):
@@ -58,7 +63,7 @@ def cluster(task: MergeTask, order: RowOrder, settings: WriteSettings, names: Fi
         with Fetched(settings.storage) as fetched:
             reading = _Reading(task, order, settings, fetched)
             for ranking, rows in reading.parts():
-                writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan)
+                writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)
         files = writing.close()
         _check_rows(task.rows, files)
     except (pa.ArrowException, OSError) as error:
@@ -76,6 +81,12 @@ def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
     return pa.concat_tables([order.keys(table) for table in rows])
 
 
+def _arrow_bytes(table: pa.Table, places: Rows) -> float:
+    """Memory of these rows, estimated from one of each `SIZE_STEP`."""
+    some = places[::SIZE_STEP]
+    return float(table.take(pa.array(some)).nbytes * len(places) / max(1, len(some)))
+
+
 def _check_rows(rows: int, files: list[WrittenFile]) -> None:
     written = sum(file.rows for file in files)
     if written != rows:
@@ -88,6 +99,8 @@ class _Reading:
     def __init__(self, task: MergeTask, order: RowOrder, settings: WriteSettings, fetched: Fetched) -> None:
         self.nan: frozenset[int] = frozenset()
         """Float columns in which some row holds NaN, once there are more parts than one."""
+        self.later_arrow_bytes = 0.0
+        """Arrow memory of the rows of later parts, from a sample."""
         self._task = task
         self._order = order
         self._settings = settings
@@ -105,8 +118,11 @@ class _Reading:
             raise TooLarge(f"{passes} passes")
         self._fetch()
         ranking, cuts = self._cuts(passes)
+        part_bytes = np.zeros(passes)
         for part in range(passes):
-            yield ranking, self._part(cuts, part)
+            rows = self._part(cuts, part, part_bytes)
+            self.later_arrow_bytes = float(part_bytes[part + 1 :].sum())
+            yield ranking, rows
 
     def _at_once(self) -> tuple[list[pa.Table], int]:
         """All rows if they fit, and in how many passes they do, judged as soon as an eighth of the memory is filled."""
@@ -138,13 +154,18 @@ class _Reading:
         ranking = self._order.fit(keys)
         return ranking, ranking.cuts(keys, [1.0] * passes)
 
-    def _part(self, cuts: Cuts, part: int) -> list[pa.Table]:
+    def _part(self, cuts: Cuts, part: int, part_bytes: npt.NDArray[np.float64]) -> list[pa.Table]:
+        """The rows of a part. With the first one it is learned how large all of them are."""
         held: list[pa.Table] = []
         held_bytes = 0
         for table in read_victims(self._task, self._settings, self._fetched):
+            parts = cuts.part_of(self._order.keys(table))
             if part == 0:
                 self.nan |= nan_columns(self._settings, table)
-            held.append(table.filter(pa.array(cuts.part_of(self._order.keys(table)) == part)))
+                part_bytes += [
+                    _arrow_bytes(table, np.flatnonzero(parts == number)) for number in range(len(part_bytes))
+                ]
+            held.append(table.filter(pa.array(parts == part)))
             held_bytes += held[-1].nbytes
             if held_bytes > 2 * MAX_SORTED_BYTES:
                 raise TooLarge(f"{held_bytes} bytes in pass {part + 1}")

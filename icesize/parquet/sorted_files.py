@@ -19,7 +19,7 @@ from icesize.parquet.settings import WriteSettings
 from icesize.parquet.sizes import measure
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import PartitionKey
-from icesize.planning.sizing import merged_files
+from icesize.planning.sizing import least_output_bytes, merged_files
 
 WINDOWS = 64
 """Places at which the density of ordered rows is measured: values that are large may have keys of their own."""
@@ -81,25 +81,32 @@ class SortedFiles:
     """Writes ordered rows, a bounded part of them at a time; a file may have rows of several parts.
 
     Files are cut where an equal share of the encoded bytes is reached, as measured from samples, or up to `CUT_SLACK`
-    of a file away at a better place (`Arranged.cut`). On any error call `remove`.
+    of a file away at a better place (`Arranged.cut`). The share is found anew for each part, from what is not in a
+    finished file yet; no file ends with a part, as the next one tells more. On any error call `remove`.
     """
 
     def __init__(self, target: Target, settings: WriteSettings, names: FileNames) -> None:
         self._target = target
         self._settings = settings
         self._names = names
-        self._outputs = target.outputs
-        self._counted = False
         self._rows_done = 0
-        self._bytes_done = 0.0
+        self._file_rows = target.rows
+        self._open_bytes = 0.0
         self._current: FileEncoder | None = None
         self._done: list[WrittenFile] = []
 
-    def write(self, tables: list[pa.Table], arranged: Arranged, later_nan: frozenset[int] = frozenset()) -> None:
+    def write(
+        self,
+        tables: list[pa.Table],
+        arranged: Arranged,
+        later_nan: frozenset[int] = frozenset(),
+        later_arrow_bytes: float | None = None,
+    ) -> None:
         """Write rows that come after all written before; the list is emptied to free memory.
 
         `arranged` is the order of these rows, behind each other. `later_nan` are the float columns in which rows of
-        later calls may hold NaN.
+        later calls may hold NaN. `later_arrow_bytes` is the Arrow memory of those rows, expected to be encoded as well
+        as these; when None they are taken to be as large as these, row by row.
         """
         rows = in_one_piece(tables)
         if not rows.num_rows:
@@ -107,19 +114,15 @@ class SortedFiles:
         part = _Part(
             rows, arranged, SizeProfile(rows, arranged.order, self._settings), nan_columns(self._settings, rows)
         )
-        here_bytes = part.sizes.before(rows.num_rows)
-        left_rows = self._target.rows - self._rows_done - rows.num_rows
-        total_bytes = self._bytes_done + here_bytes / rows.num_rows * (rows.num_rows + left_rows)
-        outputs = self._count(total_bytes)
-        start = 0
-        while start < rows.num_rows:
-            end, complete = self._end(part, start, total_bytes / outputs, len(self._done) + 1 == outputs)
-            self._append(part, start, end, frozenset() if complete else later_nan)
-            if complete:
-                self._finish()
-            start = end
-        self._bytes_done += here_bytes
         self._rows_done += rows.num_rows
+        later_rows = self._target.rows - self._rows_done
+        times = later_rows / rows.num_rows if later_arrow_bytes is None else later_arrow_bytes / max(1, rows.nbytes)
+        start = 0
+        for end in self._ends(part, part.sizes.before(rows.num_rows) * times):
+            self._append(part, start, end, frozenset())
+            self._finish()
+            start = end
+        self._append(part, start, rows.num_rows, later_nan)
 
     def close(self) -> list[WrittenFile]:
         """All files."""
@@ -132,40 +135,57 @@ class SortedFiles:
             self._current.discard()
         remove_files(self._settings.storage, self._done)
 
-    def _count(self, total_bytes: float) -> int:
-        """The number of files: rows in order often need fewer bytes than planning knows of, and no file may be small
-        for that."""
-        if not self._counted:
-            target, limit = self._settings.target_file_size_bytes, self._settings.small_file_limit_bytes
-            files = merged_files(int(total_bytes), target, limit)
-            self._outputs = files if self._outputs is None else min(files, self._outputs)
-            self._counted = True
-        return self._outputs or 1
+    def _count(self, left_bytes: float) -> int:
+        """How many files these bytes become: rows in order often need fewer bytes than planning knows of, and no file
+        may be small for that."""
+        target, limit = self._settings.target_file_size_bytes, self._settings.small_file_limit_bytes
+        files = merged_files(int(left_bytes), target, limit)
+        if self._target.outputs is None:
+            return files
+        return max(1, min(files, self._target.outputs - len(self._done)))
 
-    def _end(self, part: _Part, start: int, file_bytes: float, last: bool) -> tuple[int, bool]:
-        """Where the file that has the row `start` ends, and whether that is its end and not only this part's."""
+    def _share(self, left_bytes: float) -> tuple[int, float]:
+        """How many files are made of what is not in a finished file, the open one with it, and their bytes; that one is
+        finished first if it has its share, and what follows is no small file."""
+        files = self._count(self._open_bytes + left_bytes)
+        share = (self._open_bytes + left_bytes) / files
+        enough = least_output_bytes(self._settings.small_file_limit_bytes)
+        if files > 1 and self._open_bytes >= (1 - CUT_SLACK) * share and left_bytes >= enough:
+            self._finish()
+            files = self._count(left_bytes)
+            share = left_bytes / files
+        return files, share
+
+    def _ends(self, part: _Part, later_bytes: float) -> Iterator[int]:
+        """Where files end within a part."""
         rows = part.rows.num_rows
-        if last:
-            return rows, False
-        wanted_bytes = (len(self._done) + 1) * file_bytes - self._bytes_done
-        if part.sizes.before(rows) <= wanted_bytes - CUT_SLACK * file_bytes:
-            return rows, False
-        wanted = part.sizes.place(wanted_bytes)
-        slack = (wanted - part.sizes.place(wanted_bytes - CUT_SLACK * file_bytes)) or 1
-        end = rows if rows - wanted <= slack else part.arranged.cut(wanted, slack)
-        return max(start + 1, end), True
+        files, share = self._share(part.sizes.before(rows) + later_bytes)
+        self._file_rows = math.ceil(self._target.rows / (len(self._done) + files))
+        begun, end = self._open_bytes, 0
+        for number in range(1, files):
+            wanted_bytes = number * share - begun
+            if wanted_bytes <= 0:
+                continue
+            wanted = part.sizes.place(wanted_bytes)
+            slack = (wanted - part.sizes.place(wanted_bytes - CUT_SLACK * share)) or 1
+            end = max(end + 1, part.arranged.cut(wanted, slack))
+            if end >= rows or rows - wanted <= slack:
+                return
+            yield end
 
     def _append(self, part: _Part, start: int, end: int, later_nan: frozenset[int]) -> None:
         limits, rows = self._settings.parquet, end - start
         size_bytes = part.sizes.before(end) - part.sizes.before(start)
+        self._open_bytes += size_bytes
         groups = max(math.ceil(size_bytes / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
         step = math.ceil(rows / max(1, groups))
         for group in part.groups(start, end, step):
             if self._current is None:
                 nan = part.nan_between(start, end, step, self._settings) | later_nan
                 encoding = Encoding(dictionary_columns(self._settings, group), nan)
-                expected = math.ceil(self._target.rows / (self._outputs or 1))
-                self._current = FileEncoder(self._settings, self._names, self._target.partition, encoding, expected)
+                self._current = FileEncoder(
+                    self._settings, self._names, self._target.partition, encoding, self._file_rows
+                )
             self._current.append(group)
 
     def _finish(self) -> None:
@@ -174,6 +194,7 @@ class SortedFiles:
         self._current.sort_order_id = self._target.sort_order_id
         file = self._current.finish()
         self._current = None
+        self._open_bytes = 0.0
         self._done.append(replace(file, sequence_number=self._target.sequence_number))
 
 
