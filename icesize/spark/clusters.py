@@ -15,7 +15,7 @@ from icesize.parquet.names import FileNames
 from icesize.parquet.pool import Result, rewrite_in_threads
 from icesize.parquet.row_order import RowOrder
 from icesize.parquet.settings import WriteSettings
-from icesize.spark.dividing import Dividing
+from icesize.spark.dividing import FILES_OF_A_PLACE, Dividing
 from icesize.spark.gather import ClusterGroups, Made, NeedsMany, cluster_alone
 from icesize.spark.jobs import balanced, run_bins
 from icesize.spark.merges import DRIVER_MERGE_BYTES, discard, results_of, slots_for, threads_for
@@ -73,7 +73,9 @@ def _uneven(run: _Run, slots: int) -> list[int]:
         i
         for i, task in enumerate(run.tasks)
         # `cluster` refuses files of another spec
-        if task.size_bytes > most and task.outputs > 1 and task.partition.spec_id == run.settings.spec_id
+        if task.size_bytes > most
+        and task.outputs >= 2 * FILES_OF_A_PLACE
+        and task.partition.spec_id == run.settings.spec_id
     ]
 
 

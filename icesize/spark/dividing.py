@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,13 @@ from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.cluster import MAX_SORTED_BYTES, MAX_SORTED_ROWS
+from icesize.parquet.encoder import remove_files
 from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.row_order import Ranking, RowOrder
 from icesize.parquet.settings import WriteSettings
+from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact
+from icesize.planning.sizing import merged_files
 from icesize.spark import routing, session
 from icesize.spark.gather import Destination, Gather, Made, Place
 from icesize.spark.jobs import balanced, bin_numbers, run_job
@@ -34,6 +38,14 @@ BIN_BYTES = 128 * 2**20
 
 BLOBS_AT_ONCE = 32
 """Blobs that Spark hands to Python together: before version 4.1 it counts them, however large they are."""
+
+FILES_OF_A_PLACE = 2
+"""Planned for each place, at least: how much less rows need in order is known when a place has them all, and only
+within it can files become fewer. What was planned as two is not one small file until rows need less than half."""
+
+SMALL_SHARE = 0.25
+"""More small files of a group than this share are not left to compaction, which would undo the order that they have.
+Writing them again costs the second and larger job once more (the first, of keys, is not repeated)."""
 
 CROWDED = 2.0
 """A part of equal keys with the rows of more places than this is sorted by several tasks."""
@@ -55,13 +67,20 @@ class Dividing:
     sparing: bool = False
 
     def run(self, cancelled: threading.Event) -> dict[int, list[Made]]:
-        """What was made of each group, place by place; nothing of any when the work was cancelled before files were
-        written. Raises as `run_job` does.
+        """What was made of each group, place by place; nothing of one whose files were not yet written when the
+        work was cancelled.
+
+        A group with many small files is written once more, as fewer, unless cancelled: how many bytes its rows need in
+        order is then known, and no sample of them tells it before. Raises as `run_job` does, nothing being left of jobs
+        that finished.
         """
         seen = self._look(self.tasks)
         made: dict[int, list[Made]] = {i: [found] for i, found in seen.items() if isinstance(found, RewriteFailed)}
         whole = {i: found for i, found in seen.items() if not isinstance(found, RewriteFailed)}
-        return made if cancelled.is_set() or not whole else made | self._rewrite(whole)
+        if cancelled.is_set() or not whole:
+            return made
+        made |= self._rewrite(whole, {i: self.tasks[i].outputs for i in whole})
+        return made if cancelled.is_set() else self._without_small(made, whole, cancelled)
 
     def _look(self, groups: Mapping[int, MergeTask]) -> dict[int, list[Seen] | RewriteFailed]:
         strides = {i: max(1, task.rows // _sample_rows(task)) for i, task in groups.items()}
@@ -76,7 +95,35 @@ class Dividing:
                 before.append(seen)
         return found
 
-    def _rewrite(self, seen: Mapping[int, Sequence[Seen]]) -> dict[int, list[Made]]:
+    def _without_small(
+        self, made: Mapping[int, list[Made]], seen: Mapping[int, Sequence[Seen]], cancelled: threading.Event
+    ) -> dict[int, list[Made]]:
+        fewer = {i: outputs for i in seen if (outputs := self._fewer(made[i]))}
+        for i in fewer:
+            remove_files(self.settings.storage, _files(made[i]))
+        kept = {i: places for i, places in made.items() if i not in fewer}
+        if not fewer:
+            return kept
+        try:
+            return kept | self._rewrite({i: seen[i] for i in fewer}, fewer)
+        except RewriteFailed as error:
+            return kept if cancelled.is_set() else kept | {i: [error] for i in fewer}
+        except BaseException:
+            for places in kept.values():
+                remove_files(self.settings.storage, _files(places))
+            raise
+
+    def _fewer(self, places: Sequence[Made]) -> int | None:
+        """How many files there should be instead, where too many are small; None when they are well sized."""
+        files = _files(places)
+        if len(places) < 2 or any(isinstance(place, RewriteFailed) for place in places):
+            return None
+        target, limit = self.settings.target_file_size_bytes, self.settings.small_file_limit_bytes
+        small = sum(file.size_bytes < limit for file in files)
+        outputs = merged_files(sum(file.size_bytes for file in files), target, limit)
+        return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
+
+    def _rewrite(self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]) -> dict[int, list[Made]]:
         total = sum(self.tasks[i].size_bytes for i in seen)
         places: list[Place] = []
         divisions: dict[int, Division] = {}
@@ -86,7 +133,7 @@ class Dividing:
             ranking = self.order.fit(sample)
             slots = math.ceil(self.slots * task.size_bytes / max(1, total))
             parts = max(_arrow_bytes(found, task.rows) / MAX_SORTED_BYTES, task.rows / MAX_SORTED_ROWS)
-            divisions[i], outputs = divide(ranking, sample, parts, task.outputs, slots, len(places))
+            divisions[i], outputs = divide(ranking, sample, parts, outputs_of[i], slots, len(places))
             places += [Place(i, files) for files in outputs]
             sequence_number = max(victim.sequence_number for victim in task.victims)
             destinations[i] = Destination(ranking, self.prefixes[i], task.partition, sequence_number)
@@ -125,21 +172,22 @@ def divide(
 ) -> tuple[Division, tuple[int, ...]]:
     """Where the rows of a group go, and how many files each of its places makes, from keys of a sample of them.
 
-    As many places as `slots`, if there are so many `outputs`, each of whole files and numbered from `first_place` on;
-    at least `parts` parts. Few places have several files each: rows in order may need so little that they become fewer.
+    As many places as `slots`, or fewer so that each has `FILES_OF_A_PLACE` of the `outputs` or more, all about as many,
+    numbered from `first_place` on; at least `parts` parts.
     """
-    files = math.ceil(outputs / slots)
-    of_places = [min(files, outputs - start) for start in range(0, outputs, files)]
-    each = max(1, math.ceil(parts / len(of_places)))
+    count = max(1, min(slots, outputs // FILES_OF_A_PLACE))
+    of_places = [(outputs + place) // count for place in range(count)]
+    each = max(1, math.ceil(parts / count))
     cuts = ranking.cuts(sample, [share / each for share in of_places for _ in range(each)])
-    rows = np.bincount(cuts.part_of(sample), minlength=each * len(of_places))
-    weights = rows / max(1, sample.num_rows) * outputs / files
-    routes = [_route(end - weight, end, len(of_places)) for weight, end in zip(weights, weights.cumsum(), strict=True)]
-    crowds = np.zeros(len(of_places))
-    for route, weight in zip(routes, weights, strict=True):
-        crowds[route.start : route.stop] += weight / len(route)
+    rows = np.bincount(cuts.part_of(sample), minlength=each * count)
+    files = rows / max(1, sample.num_rows) * outputs
+    ends = np.interp(np.append(0.0, files.cumsum()), np.append(0, np.cumsum(of_places)), np.arange(count + 1))
+    routes = [_route(begin, end, count) for begin, end in pairwise(ends.tolist())]
+    crowds = np.zeros(count)
+    for route, share in zip(routes, files, strict=True):
+        crowds[route.start : route.stop] += share / len(route)
     division = Division(cuts, tuple(range(first_place + r.start, first_place + r.stop) for r in routes))
-    return division, tuple(max(1, round(crowd * files)) for crowd in crowds)
+    return division, tuple(max(1, round(crowd)) for crowd in crowds)
 
 
 def _route(begin: float, end: float, places: int) -> range:
@@ -149,6 +197,10 @@ def _route(begin: float, end: float, places: int) -> range:
         return range(first, max(first + 1, min(round(end), places)))
     middle = min(int((begin + end) / 2), places - 1)
     return range(middle, middle + 1)
+
+
+def _files(places: Iterable[Made]) -> list[WrittenFile]:
+    return [file for place in places if not isinstance(place, RewriteFailed) for file in place]
 
 
 def _sample_rows(task: MergeTask) -> int:

@@ -120,7 +120,8 @@ class Gather:
                 tables = waiting.read(piece)
                 keys = pa.concat_tables([self.order.keys(table) for table in tables])
                 later_nan = frozenset[int]().union(*(later.nan for later in pieces[i + 1 :]))
-                files.write(tables, group.ranking.arrange(keys), later_nan)
+                later_bytes = sum(later.arrow_bytes for later in pieces[i + 1 :])
+                files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
             return files.close()
         except (RewriteFailed, pa.ArrowException, OSError) as error:
             files.remove()

@@ -6,12 +6,13 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import numpy as np
@@ -34,7 +35,7 @@ from icesize.spark.clusters import run_clusters
 from icesize.spark.dividing import divide
 from icesize.spark.gather import Destination, Gather, Place
 from icesize.spark.merges import discard
-from icesize.spark.scatter import Division, Scatter
+from icesize.spark.scatter import Division, Scatter, Seen
 from icesize.spark.worker import read_answer
 from tests.parquet_tools import fact, files_below, local, schema_of, settings_of, write_one
 from tests.spark.test_read_version import ALL_TYPES
@@ -64,6 +65,12 @@ def rows(seed: int, count: int = VICTIM_ROWS) -> pa.Table:
 def settings(tmp_path: Path) -> WriteSettings:
     """How files of SCHEMA are written: small ones."""
     return settings_of(tmp_path, SCHEMA, target=25_000)
+
+
+@pytest.fixture
+def limited(settings: WriteSettings) -> WriteSettings:
+    """The same, and files below a limit are small."""
+    return replace(settings, small_file_limit_bytes=18_750)
 
 
 def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeTask:
@@ -144,7 +151,9 @@ def assert_in_order(outcome: MergeOutcome, order: RowOrder) -> None:
     assert all(not one.slice(one.num_rows - 1).equals(other.slice(0, 1)) for one, other in pairwise(tables))
 
 
-@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize(
+    "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS], indirect=True
+)
 def test_groups_are_sorted_each_by_itself(
     spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeTask]]
 ) -> None:
@@ -166,6 +175,7 @@ def test_groups_are_sorted_each_by_itself(
     assert written_below(settings, tasks) == {local(file.path) for o in results for file in o.files}
 
 
+@pytest.mark.slow
 def test_group_that_others_would_wait_for_is_divided(
     spark: SparkSession,
     settings: WriteSettings,
@@ -185,6 +195,7 @@ def test_group_that_others_would_wait_for_is_divided(
         assert_in_order(large, order)
 
 
+@pytest.mark.slow
 def test_half_of_the_cores_make_the_same_files(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +210,7 @@ def test_half_of_the_cores_make_the_same_files(
     assert numbers == {"0"}, "one task"
 
 
-@pytest.mark.parametrize("damage", ["missing", "a column that is no key"])
+@pytest.mark.parametrize("damage", [pytest.param("missing", marks=pytest.mark.slow), "a column that is no key"])
 def test_damaged_victim_fails_its_group_alone(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -223,6 +234,7 @@ def test_damaged_victim_fails_its_group_alone(
     assert written_below(settings, tasks) == {local(file.path) for file in landed.files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["a row", "a place"])
 def test_group_that_is_not_whole_leaves_nothing(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, loss: str
@@ -247,6 +259,81 @@ def test_group_that_is_not_whole_leaves_nothing(
     assert written_below(settings, tasks) == set()
 
 
+def repeating_rows(seed: int) -> pa.Table:
+    """Rows whose users have one long text each: in order they need less than a third of the bytes."""
+    users = np.random.default_rng(seed).integers(0, 800, VICTIM_ROWS)
+    texts = [np.random.default_rng(user).bytes(60).hex() for user in users.tolist()]
+    same = pa.repeat(pa.scalar(0), VICTIM_ROWS)
+    return pa.table([pa.array(users), same, pa.array(texts), same.cast(pa.float64())], names=SCHEMA.column_names)
+
+
+@pytest.mark.slow
+def test_rows_that_shrink_in_order_are_no_small_files(
+    spark: SparkSession, limited: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of many places makes a small file of them: they are written again, as fewer, and a group beside is not."""
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
+    monkeypatch.setattr(clusters, "DIVIDED_BYTES", 0)
+    monkeypatch.setattr(clusters, "slots_for", lambda spark, half_the_cores: 16)
+    tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
+    order = RowOrder.of(by(1), limited)
+    rounds: list[Mapping[int, int]] = []
+
+    class Recorded(dividing.Dividing):
+        def _rewrite(
+            self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Made]]:
+            rounds.append(outputs_of)
+            return super()._rewrite(seen, outputs_of)
+
+    monkeypatch.setattr(clusters, "Dividing", Recorded)
+    shrunk, other = run(spark, tasks, order, limited)
+    assert rounds == [{0: 10, 1: 4}, {0: 3}]
+    assert min(file.size_bytes for file in shrunk.files) >= limited.small_file_limit_bytes
+    assert (shrunk.rows_out, other.rows_out) == (5_000, 5_000)
+    assert_in_order(shrunk, order)
+    assert written_below(limited, tasks) == {local(file.path) for o in (shrunk, other) for file in o.files}
+
+
+def job_without_spark(
+    settings: WriteSettings, tasks: Sequence[MergeTask], asked: list[Mapping[int, int]], error: BaseException | None
+) -> dividing.Dividing:
+    """Each place writes one small file; `asked` hears how many files are wanted, `error` is raised the second time."""
+
+    class Small(dividing.Dividing):
+        def _look(self, groups: Mapping[int, MergeTask]) -> dict[int, list[Seen] | RewriteFailed]:
+            return {i: [] for i in groups}
+
+        def _rewrite(
+            self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Made]]:
+            asked.append(outputs_of)
+            if len(asked) == 2 and error is not None:
+                raise error
+            places = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
+            return {i: [[write_one(settings, rows(n, 50))] for n in range(count)] for i, count in places.items()}
+
+    numbered, names = dict(enumerate(tasks)), dict(enumerate(prefixes(tasks)))
+    return Small(cast("SparkSession", None), numbered, names, RowOrder.of(by(1), settings), settings, 8)
+
+
+@pytest.mark.parametrize("error", [None, RewriteFailed("Cannot cluster files: no room"), KeyboardInterrupt()])
+def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseException | None) -> None:
+    """Then those of the first time are gone, and all are when that is interrupted; a group that fails does so alone."""
+    tasks = [group(limited, [rows(0)], 8), group(limited, [rows(1)], 3)]
+    asked: list[Mapping[int, int]] = []
+    job = job_without_spark(limited, tasks, asked, error)
+    made: dict[int, list[gather.Made]] = {}
+    with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
+        made = job.run(threading.Event())
+    assert asked == [{0: 8, 1: 3}, {0: 1}], "one place has no fewer files to make"
+    if isinstance(error, RewriteFailed):
+        assert made[0] == [error]
+    left = [file for places in made.values() for place in places if isinstance(place, list) for file in place]
+    assert len(left) == (2 if error is None else len(made) - 1 if made else 0)
+    assert written_below(limited, tasks) == {local(file.path) for file in left}
+
+
 class LateEvent(threading.Event):
     """Is set when it has been asked so many times."""
 
@@ -259,7 +346,26 @@ class LateEvent(threading.Event):
         return self.answers < 0
 
 
-@pytest.mark.parametrize("way", ["one task each", "all tasks"], indirect=True)
+def test_cancelled_run_keeps_small_files(limited: WriteSettings) -> None:
+    """Whoever is to be quick does not write them again."""
+    tasks = [group(limited, [rows(0)], 8)]
+    asked: list[Mapping[int, int]] = []
+    made = job_without_spark(limited, tasks, asked, None).run(LateEvent(1))
+    assert (asked, len(made[0])) == ([{0: 8}], 4)
+    assert written_below(limited, tasks) == {local(file.path) for [file] in cast("list[Any]", made[0])}
+
+
+def test_cancelled_second_writing_is_no_error(limited: WriteSettings) -> None:
+    """A job that was stopped tells nothing of its groups, and leaves nothing of what they had."""
+    tasks = [group(limited, [rows(0)], 8)]
+    asked: list[Mapping[int, int]] = []
+    job = job_without_spark(limited, tasks, asked, RewriteFailed("Cannot cluster files: cancelled"))
+    assert job.run(LateEvent(2)) == {}
+    assert asked == [{0: 8}, {0: 1}]
+    assert written_below(limited, tasks) == set()
+
+
+@pytest.mark.parametrize("way", [pytest.param("one task each", marks=pytest.mark.slow), "all tasks"], indirect=True)
 def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettings, way: str) -> None:
     """Whenever it is cancelled between two steps: a group is a result with all of its files, or None without any."""
     tasks = groups(settings, 1, outputs=2)
@@ -275,6 +381,7 @@ def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettin
     assert written_below(settings, tasks) == set()
 
 
+@pytest.mark.slow
 def test_job_that_fails_does_not_lose_finished_groups(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,15 +455,17 @@ def every_type(count: int) -> pa.Table:
     return pa.Table.from_pylist(drawn, schema=GIVEN)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", [kind if kind == ZORDER else pytest.param(kind, marks=pytest.mark.slow) for kind in STRATEGIES]
+)
 def test_rows_of_all_types_go_through_the_shuffle(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """Values of every type, nested ones and nulls come out as they went in, wherever NaN is."""
     divide_all(monkeypatch)
-    settings = settings_of(tmp_path, ALL_TYPES, target=20_000)
+    settings = settings_of(tmp_path, ALL_TYPES, target=10_000)
     whole = every_type(1_500)
-    task = group(settings, [whole.slice(start, 500) for start in range(0, 1_500, 500)], 3)
+    task = group(settings, [whole.slice(start, 500) for start in range(0, 1_500, 500)], 4)
     order = RowOrder.of(by(10, 2, 7, strategy=strategy), settings)
     [outcome] = run(spark, [task], order, settings)
     assert len(outcome.files) > 1
@@ -381,11 +490,11 @@ def test_heavy_equal_keys(settings: WriteSettings, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(scatter, "SCATTERED_BYTES", 50_000)
     monkeypatch.setattr(scatter, "BLOB_BYTES", 5_000)
     heavy = [rows(v).set_column(0, "user", pa.repeat(pa.scalar(2_500), VICTIM_ROWS)) for v in range(6)]
-    task = group(settings, [rows(100), *heavy], 4)
+    task = group(settings, [rows(100), *heavy], 8)
     order = replace(RowOrder.of(by(1), settings), sort_order_id=9)
     sample = order.keys(pa.concat_tables([rows(100), *heavy]))
     ranking = order.fit(sample)
-    division, outputs = divide(ranking, sample, 8.0, 4, places)
+    division, outputs = divide(ranking, sample, 8.0, 8, places)
     assert max(map(len, division.places)) == places
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Place(0, n) for n in outputs), {0: destination}, order, settings)
@@ -419,11 +528,11 @@ def test_scattering_again_sends_rows_where_they_went(settings: WriteSettings) ->
     parts=st.floats(0, 40),
 )
 def test_places_follow_each_other(values: list[int | None], outputs: int, slots: int, parts: float) -> None:
-    """Parts go to places in order, of which there are no more than slots and outputs, and all of them are possible."""
+    """Parts go to places in order: one for each slot, but two outputs for each; all rows have one."""
     order = RowOrder(SORT, (("v", ()),))
     keys = pa.table({"key 0": pa.array(values, pa.int64())})
     division, files = divide(order.fit(keys), keys, parts, outputs, slots, 100)
-    assert 1 <= len(files) <= min(outputs, slots)
+    assert len(files) == max(1, min(outputs // 2, slots))
     assert min(files) >= 1
     assert len(division.places) >= parts
     starts = [places.start for places in division.places]
@@ -436,7 +545,7 @@ def test_places_of_even_keys_are_even() -> None:
     """Every place has its share of the files, however many parts it has."""
     order = RowOrder(SORT, (("v", ()),))
     keys = pa.table({"key 0": pa.array(range(10_000))})
-    for outputs, slots, wanted in ((7, 3, (3, 3, 1)), (8, 4, (2, 2, 2, 2)), (3, 8, (1, 1, 1))):
+    for outputs, slots, wanted in ((7, 3, (2, 2, 3)), (8, 4, (2, 2, 2, 2)), (5, 8, (2, 3)), (3, 8, (3,))):
         division, files = divide(order.fit(keys), keys, 20.0, outputs, slots)
         assert files == wanted
         of_places = np.array([places.start for places in division.places])[division.cuts.part_of(keys)]
