@@ -10,9 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -30,6 +32,7 @@ from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, Layout
 from icesize.table.attempts import Timing
 from icesize.table.commit import commit
+from icesize.table.entries import read_entries
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
@@ -171,6 +174,18 @@ def compact(catalog: Catalog, kind: str = "a") -> Table:
 def ids_of(catalog: Catalog, name: str = "db.t") -> list[int]:
     """All rows that a reader sees, by id."""
     return sorted(catalog.load_table(name).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+
+def opened_by(monkeypatch: pytest.MonkeyPatch, module: str) -> list[str]:
+    """Paths of the manifests that a module opens from now on."""
+    opened: list[str] = []
+
+    def noted(io: FileIO, manifest: ManifestFile, **options: Any) -> Any:
+        opened.append(manifest.manifest_path)
+        return read_entries(io, manifest, **options)
+
+    monkeypatch.setattr(f"{module}.read_entries", noted)
+    return opened
 
 
 def live_paths(table: Table) -> list[str]:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -48,14 +47,26 @@ from icesize.parquet.written import CopiedFrom, WrittenFile
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.layout import PartitionKey, SkipReason
 from icesize.table.cluster_files import ClusterReader, cluster_file_of, read_cluster_files
-from icesize.table.entries import DataFileSchema, read_entries
+from icesize.table.entries import DataFileSchema
 from icesize.table.filters import partition_filter
 from icesize.table.reader import LayoutReader
 from icesize.table.victim_metrics import metrics_reader
 from tests.parquet_tools import append as append_files
 from tests.parquet_tools import data_file, schema_of
 from tests.rival_deletes import delete_ids, delete_rows
-from tests.tables import SCHEMA, append, compact, live_paths, local, make_table, request_on, run, small_files, write
+from tests.tables import (
+    SCHEMA,
+    append,
+    compact,
+    live_paths,
+    local,
+    make_table,
+    opened_by,
+    request_on,
+    run,
+    small_files,
+    write,
+)
 
 BY_ID = ClusterBy(("id", "ts"), (1, 3), "sort", 2**35)
 UNLIMITED = 2**60
@@ -341,14 +352,7 @@ def test_a_new_file_is_what_its_manifest_will_say(lake: SqlCatalog) -> None:
 @pytest.fixture
 def manifests_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the manifests that are opened."""
-    opened: list[str] = []
-
-    def noted(io: FileIO, manifest: Any, **options: Any) -> Any:
-        opened.append(manifest.manifest_path)
-        return read_entries(io, manifest, **options)
-
-    monkeypatch.setattr("icesize.table.cluster_files.read_entries", noted)
-    return opened
+    return opened_by(monkeypatch, "icesize.table.cluster_files")
 
 
 def test_manifests_are_read_once_and_forgotten_when_they_are_gone(lake: SqlCatalog, manifests_read: list[str]) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from icesize.planning.layout import PartitionKey, SkipReason
-from icesize.table.manifests import read_entries
 from icesize.table.reader import OLDEST, Labels, LayoutReader
 from tests.tables import (
     LIMIT,
@@ -23,6 +19,7 @@ from tests.tables import (
     live_paths,
     make_table,
     merged,
+    opened_by,
     request_on,
     run,
     small_files,
@@ -69,14 +66,7 @@ def test_files_of_pyicebergs_own_appends_are_read(lake: SqlCatalog) -> None:
 @pytest.fixture
 def manifests_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the manifests that the reader opens."""
-    opened: list[str] = []
-
-    def noted(io: FileIO, manifest: Any, **options: Any) -> Any:
-        opened.append(manifest.manifest_path)
-        return read_entries(io, manifest, **options)
-
-    monkeypatch.setattr("icesize.table.reader.read_entries", noted)
-    return opened
+    return opened_by(monkeypatch, "icesize.table.reader")
 
 
 def test_a_second_reading_opens_new_manifests_only(lake: SqlCatalog, manifests_read: list[str]) -> None:

@@ -32,7 +32,7 @@ from icesize.spark.background import Background
 from icesize.spark.jobs import SparkMerges
 from icesize.spark.sink import Sink
 from icesize.spark.worker import MergeGroups
-from tests.spark.tools import Lake, counted, events, rows_of
+from tests.spark.tools import Lake, await_file, counted, events, rows_of
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 120
@@ -401,11 +401,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     monkeypatch.setattr(MergeGroups, "__reduce__", lambda self: (_hang, (str(begun),)), raising=False)
     sink = lake.open(spark).sink("s", merge="async")
     fill(spark, sink, range(4))
-    for _ in range(100 * WAIT_S):
-        if begun.exists():
-            break
-        threading.Event().wait(0.01)
-    assert begun.exists()
+    await_file(begun, WAIT_S)
     sink.stop()
     assert background_of(sink).take_notes() == ()
     assert lake.operations() == ["append"] * 4

@@ -39,7 +39,7 @@ from tests.spark.test_async import (
     no_background_thread_left,  # noqa: F401
     wait_until_idle,
 )
-from tests.spark.tools import EVENTS, SCHEMA, Lake, Rows, counted, events, rows_of, write_json
+from tests.spark.tools import EVENTS, SCHEMA, Lake, Rows, await_file, counted, events, rows_of, write_json
 from tests.tables import local
 
 ROWS = 2_000
@@ -466,11 +466,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     monkeypatch.setattr(ClusterGroups, "__reduce__", lambda self: (_hang, (str(begun),)), raising=False)
     sink = opened(lake, spark).sink("s", cluster="async")
     fill(spark, sink, range(3, 4))
-    for _ in range(100 * WAIT_S):
-        if begun.exists():
-            break
-        threading.Event().wait(0.01)
-    assert begun.exists()
+    await_file(begun, WAIT_S)
     sink.stop()
     assert background_of(sink).take_notes() == ()
     assert lake.operations() == ["append"] * 4

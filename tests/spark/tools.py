@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -159,3 +160,12 @@ def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
+
+
+def await_file(path: Path, seconds: float) -> None:
+    """Return when another process has made this file."""
+    for _ in range(round(100 * seconds)):
+        if path.exists():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{path} was never made")
