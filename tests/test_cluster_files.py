@@ -46,7 +46,7 @@ from icesize.parquet.write import write_rows
 from icesize.parquet.written import CopiedFrom, WrittenFile
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.layout import PartitionKey, SkipReason
-from icesize.table.cluster_files import ClusterReader, cluster_file_of, read_cluster_files
+from icesize.table.cluster_files import ClusterReader, cluster_file_of
 from icesize.table.entries import DataFileSchema
 from icesize.table.filters import partition_filter
 from icesize.table.reader import LayoutReader
@@ -115,7 +115,7 @@ def add(catalog: SqlCatalog, rows: Sequence[dict[str, Any]]) -> Table:
 
 def files_of(table: Table, by: ClusterBy = BY_ID) -> list[ClusterFile]:
     """Every file, those that came first in front."""
-    found = read_cluster_files(table.metadata, table.io, by)
+    found = ClusterReader(by).read(table.metadata, table.io)
     files = [file for each in found.values() for file in each]
     return sorted(files, key=lambda file: (file.fact.sequence_number, file.fact.path))
 
@@ -238,19 +238,19 @@ def test_bounds_of_before_a_promotion_are_read_by_their_length(lake: SqlCatalog)
     old, new = files_of(table, by)
     assert old.bounds == ((-5, -5), (single, single), (Decimal("1.50"), Decimal("1.50")))
     assert new.bounds == ((2**40, 2**40), (1e200, 1e200), (Decimal("1e15"), Decimal("1e15")))
-    assert reader.read(table.metadata, table.io) == read_cluster_files(table.metadata, table.io, by)
+    assert reader.read(table.metadata, table.io) == ClusterReader(by).read(table.metadata, table.io)
 
 
 def test_an_empty_table_has_no_files(lake: SqlCatalog) -> None:
     """No snapshot, nothing to read."""
     table = make_table(lake)
-    assert read_cluster_files(table.metadata, table.io, BY_ID) == {}
+    assert ClusterReader(BY_ID).read(table.metadata, table.io) == {}
 
 
 def same_facts_as_a_layout(table: Table) -> dict[SkipReason | None, int]:
     """Every file as the layout reader has it when all are small; gives how often each obstacle is met."""
     layout = LayoutReader(UNLIMITED).read(table.metadata, table.io)
-    found = read_cluster_files(table.metadata, table.io, BY_ID)
+    found = ClusterReader(BY_ID).read(table.metadata, table.io)
     assert {key: tuple(f.fact for f in files) for key, files in found.items()} == {
         key: partition.small for key, partition in layout.partitions.items()
     }
@@ -289,7 +289,7 @@ def test_files_with_deletes_say_so(lake: SqlCatalog) -> None:
     assert same_facts_as_a_layout(table) == {SkipReason.HAS_DELETES: 1, None: 3}
     table = delete_ids(lake, second, [99])
     assert same_facts_as_a_layout(table) == {SkipReason.HAS_DELETES: 3, None: 1}
-    assert reader.read(table.metadata, table.io) == read_cluster_files(table.metadata, table.io, BY_ID)
+    assert reader.read(table.metadata, table.io) == ClusterReader(BY_ID).read(table.metadata, table.io)
 
 
 def test_files_of_an_old_spec_say_so(lake: SqlCatalog) -> None:
@@ -364,7 +364,7 @@ def test_manifests_are_read_once_and_forgotten_when_they_are_gone(lake: SqlCatal
         before = len(manifests_read)
         found = reader.read(table.metadata, table.io)
         count = len(manifests_read) - before
-        assert found == read_cluster_files(table.metadata, table.io, BY_ID)
+        assert found == ClusterReader(BY_ID).read(table.metadata, table.io)
         return count
 
     first = append(lake, [1])
@@ -408,7 +408,7 @@ def test_a_dropped_column_is_named(lake: SqlCatalog) -> None:
         update.delete_column("ts")
     table = lake.load_table("db.t")
     with pytest.raises(TableError) as refused:
-        read_cluster_files(table.metadata, table.io, BY_ID)
+        ClusterReader(BY_ID).read(table.metadata, table.io)
     assert str(refused.value) == "Cannot look how files are clustered by 'ts': the column was dropped"
 
 
@@ -420,7 +420,7 @@ def test_a_missing_manifest_is_an_error_of_the_table(lake: SqlCatalog) -> None:
     assert head is not None
     local(head.manifests(table.io)[0].manifest_path).unlink()
     with pytest.raises(TableError, match=r"Cannot read the history of .*; if snapshots were expired meanwhile, try"):
-        read_cluster_files(table.metadata, table.io, BY_ID)
+        ClusterReader(BY_ID).read(table.metadata, table.io)
 
 
 def number(value: int) -> bytes:

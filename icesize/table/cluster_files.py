@@ -104,16 +104,6 @@ class ClusterReader:
         return dict(groups.values())
 
 
-def read_cluster_files(
-    metadata: TableMetadata,
-    io: FileIO,
-    by: ClusterBy,
-    keep: Callable[[ManifestFile], bool] = lambda manifest: True,
-) -> dict[PartitionKey, list[ClusterFile]]:
-    """What a new ClusterReader reads."""
-    return ClusterReader(by).read(metadata, io, keep)
-
-
 def cluster_file_of(file: WrittenFile, by: ClusterBy, schema: Schema) -> ClusterFile:
     """A file that was just written under `schema`. As long as parts of it are copied its bounds are not known."""
     metrics = FileMetrics(file.rows) if file.copied_from else FileMetrics.of(file)
