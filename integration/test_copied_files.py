@@ -111,7 +111,8 @@ def asked(query: str) -> tuple[Any, ...]:
         return tuple(connection.execute(query).fetchall()[0])
 
 
-@pytest.mark.parametrize("readers", [3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("readers", [3, 5])
 def test_pages_that_were_moved_read_alike_everywhere(
     spark: SparkSession, rest: Catalog, table: str, readers: int
 ) -> None:

@@ -25,7 +25,7 @@ from integration.histories import History, in_turn, random_history
 from integration.tools import local_path
 from tests.tables import write
 
-FAST = 6
+FAST = 1
 """Of the twenty histories, those that every run goes through."""
 RACED = (3, 7, 11, 15, 19)
 """Histories whose expiry loses its first two swaps to a restore and a new tag."""
@@ -168,7 +168,7 @@ def test_an_expiry_in_the_middle_of_a_restore(spark: SparkSession, lake: SqlCata
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 2 else [], id=f"{n}") for n in range(10)]
+    "seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 1 else [], id=f"{n}") for n in range(10)]
 )
 def test_orphan_cleanup_deletes_what_iceberg_names(
     spark: SparkSession, lake: SqlCatalog, namespace: str, seed: int

@@ -54,7 +54,7 @@ def test_a_table_is_restored_after_programs_deleted_and_changed_its_files(tmp_pa
     (master / "data" / "a.parquet").write_bytes(b"rows")
     (master / "cat.db").write_bytes(b"catalog")
     for _ in range(2):
-        compact._restore(table, master)
+        compact.restore(table, master)
         assert (table / "data" / "a.parquet").read_bytes() == b"rows"
         assert (table / "data" / "a.parquet").samefile(master / "data" / "a.parquet")
         assert (table / "cat.db").read_bytes() == b"catalog"

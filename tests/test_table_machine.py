@@ -283,7 +283,7 @@ class TableMachine(RuleBasedStateMachine):
 
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(
-    max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

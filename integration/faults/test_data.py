@@ -250,6 +250,7 @@ def test_empty_batches(story: Story) -> None:
     story.expect(*parts)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(33)
 def test_all_rows_in_one_partition(story: Story) -> None:
     """Batches of one partition are divided over all tasks once they are counted or expected, and not before; their

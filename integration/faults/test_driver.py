@@ -50,7 +50,7 @@ def lost_files(story: Story, batch: int) -> set[str]:
         pytest.param("batch-started@4", False, marks=[pytest.mark.fault(1), pytest.mark.slow]),
         pytest.param("statistics@4", False, marks=[pytest.mark.fault(2), pytest.mark.slow]),
         pytest.param("planned@4", False, marks=[pytest.mark.fault(2), pytest.mark.slow]),
-        pytest.param("files-written@4", True, marks=pytest.mark.fault(4)),
+        pytest.param("files-written@4", True, marks=[pytest.mark.fault(4), pytest.mark.slow]),
         pytest.param("before-swap@4", True, marks=[pytest.mark.fault(4), pytest.mark.slow]),
     ],
 )

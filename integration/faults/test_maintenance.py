@@ -79,7 +79,7 @@ def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
         pytest.param("planned", False, marks=pytest.mark.slow),
         pytest.param("writing@2", False, marks=pytest.mark.slow),
         pytest.param("files-written", False, marks=pytest.mark.slow),
-        ("before-swap@2", False),
+        pytest.param("before-swap@2", False, marks=pytest.mark.slow),
         pytest.param("after-swap@2", True, marks=pytest.mark.slow),
     ],
 )

@@ -414,7 +414,8 @@ def _hang(begun: str) -> None:
     signal.pause()
 
 
-@pytest.mark.parametrize("end", ["exit", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["exit", "spark"])
 def test_driver_that_ends_takes_the_run_along(java: None, lake: Lake, end: str) -> None:
     """A driver that ends, or stops Spark, under a run: it exits as usual and leaves neither files nor half a commit."""
     lake.create()

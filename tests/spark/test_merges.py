@@ -37,6 +37,7 @@ def hours_of(batch: int) -> list[int]:
     return new + [i - 1 for i in new[:5] if hour]
 
 
+@pytest.mark.slow
 def test_files_stay_bounded(spark: SparkSession, lake: Lake, make: Make) -> None:
     """P1: after each of 15 batches every touched partition holds at most k small files, rows are exact, W is told."""
     lake.create()

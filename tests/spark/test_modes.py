@@ -145,6 +145,7 @@ def test_batch_of_a_query_is_computed_once(spark: SparkSession, lake: Lake, mode
     assert lake.rows() == rows_of(events(range(120), hours=3))
 
 
+@pytest.mark.slow
 def test_recent_on_a_stream_whose_newest_hour_moves(spark: SparkSession, lake: Lake, counts: list[DataFrame]) -> None:
     """From the fourth batch on no writer has a quarter more than the mean, and again two batches after traffic jumped
     to other hours; bytes are foretold, small files stay bounded, nothing is counted."""
