@@ -58,7 +58,7 @@ class ClusteredTable(VersionedTable):
         EngineUnavailable when more than 1 GiB is to be written and there is no Spark.
         """
         with self._lock:
-            by = by if by is None or isinstance(by, str) else list(by)
+            by = _names(by)
             # what is refused is refused before anything is remembered
             look, plan = self._planned(by, strategy, where, budget_bytes)
             if on_plan is not None:
@@ -77,7 +77,7 @@ class ClusteredTable(VersionedTable):
         budget_bytes: int | None = None,
     ) -> Plan | None:
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
-        by = by if by is None or isinstance(by, str) else list(by)
+        by = _names(by)
         with self._lock:
             if self._clustered_by(by, strategy) is None:
                 return None
@@ -156,6 +156,11 @@ class ClusteredTable(VersionedTable):
                 f"{size_words(maintenance.MAX_BYTES_WITHOUT_SPARK)}; open the table with a session, or choose fewer "
                 "partitions (where=...)"
             )
+
+
+def _names(by: Columns) -> Columns:
+    """To be read more than once."""
+    return by if by is None or isinstance(by, str) else list(by)
 
 
 def noted(plan: Plan, current: Current, notes: Sequence[str]) -> Plan:

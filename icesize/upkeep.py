@@ -17,15 +17,12 @@ from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, IcesizeError, UnsupportedTable
 from icesize.report import Report
 from icesize.table.expiry import ExpiryReport
+from icesize.table.maintenance import ROUND_BYTES
 from icesize.table.orphans import OrphanReport
 from icesize.table.request import brief
 from icesize.table.rewrite_manifests import ManifestReport
 
 LOG = logging.getLogger("icesize")
-
-ROUND_BYTES = 2 * 2**30
-"""Bytes that one round of merges rewrites before it is committed: half a minute of decoding on two cores, which is
-what a killed pass loses at most."""
 
 MERGE_SHARE = 0.7
 """Share of the seconds after which no round of merges begins: the steps after it need some, however much is left."""

@@ -555,15 +555,16 @@ SHAPES = st.builds(
 )
 
 
-def check_merge(shapes: Sequence[Shape], kinds: Sequence[str], rows_per_group: int) -> None:
-    """Merge, and merge what was merged; rows are the same, pages never in a bad order."""
+def check_merge(shapes: Sequence[Shape], kinds: Sequence[str], rows_per_group: int) -> list[list[bool]]:
+    """Merge, and merge what was merged, with the same rows; the columns whose pages are in a bad order."""
     files = [shape.file(kinds) for shape in shapes]
     data = merged(*files, rows_per_group=rows_per_group)
     assert rows_of(data) == rows_of(*files)
     assert rows_of(merged(data, *files)) == rows_of(*files, *files)
-    for pages in page_encodings(data):
-        by_dictionary = [encoding in DICTIONARY_ENCODINGS for kind, encoding in pages if kind != 2]
-        assert by_dictionary == sorted(by_dictionary, reverse=True)
+    orders = [
+        [encoding in DICTIONARY_ENCODINGS for kind, encoding in pages if kind != 2] for pages in page_encodings(data)
+    ]
+    return [order for order in orders if order != sorted(order, reverse=True)]
 
 
 MERGES = {
@@ -577,7 +578,7 @@ MERGES = {
 @given(**MERGES)
 def test_any_files_keep_their_rows(shapes: list[Shape], kinds: list[str], rows_per_group: int) -> None:
     """Types, nulls, NaN, page versions, dictionaries, page indexes, codecs and limits in any combination."""
-    check_merge(shapes, kinds, rows_per_group)
+    assert check_merge(shapes, kinds, rows_per_group) == []
 
 
 @pytest.mark.slow
@@ -585,7 +586,7 @@ def test_any_files_keep_their_rows(shapes: list[Shape], kinds: list[str], rows_p
 @given(**MERGES)
 def test_any_files_keep_their_rows_often(shapes: list[Shape], kinds: list[str], rows_per_group: int) -> None:
     """The same with more examples."""
-    check_merge(shapes, kinds, rows_per_group)
+    assert check_merge(shapes, kinds, rows_per_group) == []
 
 
 def flip_headers(count: int, seed: int) -> dict[str, int]:

@@ -128,6 +128,10 @@ class Layout:
         """Records in live data files, deleted ones included."""
         return sum(p.rows for p in self.partitions.values())
 
+    def recent(self, cold_after_commits: int) -> list[PartitionKey]:
+        """Partitions that got rows within the last so many commits that added some."""
+        return [key for key, facts in self.partitions.items() if facts.commits_since_append < cold_after_commits]
+
     @property
     def small_files(self) -> int:
         """Number of live data files below the limit."""

@@ -20,10 +20,10 @@ from icesize.planning.backoff import BackOff
 from icesize.planning.layout import Layout, PartitionKey
 from icesize.planning.merging import Plan, plan_merges
 from icesize.report import Report
-from icesize.spark.cluster_run import ROUND_BYTES, ClusterRun
+from icesize.spark.cluster_run import ClusterRun
 from icesize.spark.merges import discard, run_merges
 from icesize.table.handle import Current, TableHandle
-from icesize.table.maintenance import Maintenance
+from icesize.table.maintenance import ROUND_BYTES, Maintenance
 from icesize.table.request import CommitOutcome
 
 
@@ -123,9 +123,8 @@ class Run:
 
     def _plan(self, current: Current, layout: Layout) -> Plan:
         policy = current.policy
-        recent = [k for k, facts in layout.partitions.items() if facts.commits_since_append < policy.cold_after_commits]
         return plan_merges(
-            layout, policy, incoming={}, touched=recent,
+            layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
             budget_bytes=policy.budget_for(self.job.size_bytes),
             contested=self.job.contested | self.handle.contested(current, self.job.kick.environment),
         )  # fmt: skip

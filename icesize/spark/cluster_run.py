@@ -28,10 +28,6 @@ from icesize.table.cluster_pass import ClusterLook, ClusterPass, wanted_by
 from icesize.table.handle import Current, TableHandle
 from icesize.table.request import CommitOutcome
 
-ROUND_BYTES = 2 * 2**30
-"""Bytes that one pass in the background writes at most before it commits, as `icesize.upkeep.ROUND_BYTES`."""
-
-
 LEAST_FILES = 4
 """Files of the target size that one pass after a batch may write at least: what is due has two or more of them, more
 than the merges of a small batch may rewrite."""
@@ -77,7 +73,7 @@ class ClusterRun:
             )
         layout = self.handle.reader(policy).read(metadata, io)
         look = ClusterLook.at(self.handle, current, layout, by)
-        recent = [k for k, facts in layout.partitions.items() if facts.commits_since_append < policy.cold_after_commits]
+        recent = layout.recent(policy.cold_after_commits)
         contested = {*self.contested, *self.handle.contested(current, self.environment)}
         plan = look.round(self.budget_bytes, self.most_bytes, contested, recent)
         if not plan.is_due:

@@ -23,6 +23,10 @@ from icesize.table.request import CommitOutcome
 MAX_BYTES_WITHOUT_SPARK = 2**30
 """Bytes of data files that are written anew in one process; more are Spark's work."""
 
+ROUND_BYTES = 2 * 2**30
+"""Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
+cores, which is what a killed pass loses at most."""
+
 Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
 """Runs merge tasks and gives one result each, in their order."""
 
