@@ -12,7 +12,6 @@ from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result
 from icesize.parquet.row_order import RowOrder
 from icesize.parquet.settings import WriteSettings
-from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.layout import Layout
 from icesize.planning.plan import Plan
 from icesize.planning.words import size_words
@@ -34,7 +33,7 @@ class ClusteredTable(VersionedTable):
     @property
     def is_clustered(self) -> bool:
         """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
-        return self._clustered_by() is not None
+        return wanted_by(self._handle.load()) is not None
 
     def cluster(
         self,
@@ -79,9 +78,10 @@ class ClusteredTable(VersionedTable):
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
         by = _names(by)
         with self._lock:
-            if self._clustered_by(by, strategy) is None:
+            current = self._handle.load()
+            if wanted_by(current, by, strategy) is None:
                 return None
-            return self._planned(by, strategy, where, budget_bytes)[1]
+            return self._planned(by, strategy, where, budget_bytes, current)[1]
 
     def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
         """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
@@ -91,24 +91,27 @@ class ClusteredTable(VersionedTable):
         Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
         """
         with self._lock:
-            if not self.is_clustered:
+            current = self._handle.load()
+            if wanted_by(current) is None:
                 return None
-            current, layout, notes, selection = self._select(None)
+            current, layout, notes, selection = self._select(None, current)
             look = self._look(current, layout, selection, None, None)
             contested = self._handle.contested(current, self._environment)
             most_bytes = self._affordable(sys.maxsize if most_bytes is None else most_bytes)
             plan = noted(look.round(self._affordable(budget_bytes), most_bytes, contested), current, notes)
             return self._cluster(look, plan, lambda size_bytes: None) if plan.is_due else None
 
-    def _clustered_by(self, by: Columns = None, strategy: str | None = None) -> ClusterBy | None:
-        return wanted_by(self._handle.load(), by, strategy)
-
     def _planned(
-        self, by: Columns, strategy: str | None, where: Where, budget_bytes: int | None
+        self,
+        by: Columns,
+        strategy: str | None,
+        where: Where,
+        budget_bytes: int | None,
+        loaded: Current | None = None,
     ) -> tuple[ClusterLook, Plan]:
         if budget_bytes is not None and budget_bytes < 0:
             raise ValueError(f"'budget_bytes' ({budget_bytes}) must be >= 0: leave it out for no bound")
-        current, layout, notes, selection = self._select(where)
+        current, layout, notes, selection = self._select(where, loaded)
         look = self._look(current, layout, selection, by, strategy)
         return look, noted(look.plan(budget_bytes), current, notes)
 
@@ -138,8 +141,10 @@ class ClusteredTable(VersionedTable):
     def _read(self, where: Where) -> tuple[Current, Layout, tuple[str, ...]]:
         return self._select(where)[:3]
 
-    def _select(self, where: Where) -> tuple[Current, Layout, tuple[str, ...], PartitionFilter]:
-        current = self._handle.load()
+    def _select(
+        self, where: Where, loaded: Current | None = None
+    ) -> tuple[Current, Layout, tuple[str, ...], PartitionFilter]:
+        current = self._handle.load() if loaded is None else loaded
         selection = partition_filter(current.table.metadata, where)
         layout = self._handle.reader(current.policy).read(current.table.metadata, current.table.io, selection.may_hold)
         chosen, partly = selection.select(layout)
