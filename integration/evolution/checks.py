@@ -1,0 +1,242 @@
+"""What must hold of a pair after each step, and what is looked at now and then because it costs more."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import icesize
+from icesize.errors import IcesizeError
+from integration.evolution.keeper import difference
+from integration.evolution.pair import FIELD, Broken, Pair, Side, brief
+from integration.evolution.readers import by_duckdb, by_spark
+from integration.evolution.values import Filter, filters
+
+
+def after_step(pair: Pair, number: int) -> None:
+    """The cheap checks: rows, metadata, filters planned by Java and by PyIceberg."""
+    _guarded("the kept table cannot be read", lambda: _same_rows(pair))
+    _only_here(pair, _metadata)
+    _history(pair)
+    pair.ever |= {_local(p) for p in pair.engine.probe.referenced(pair.kept.java)}
+    if pair.kept.head is not None:
+        seed = zlib.crc32(f"{pair.number} {number}".encode())
+        wanted = filters(pair.schema, seed, each=4)
+        _only_here(pair, lambda side: _java_filters(side, wanted, False))
+        _only_here(pair, lambda side: _pyiceberg_filters(side, wanted[seed % 6 :: 6]))
+
+
+def _only_here(pair: Pair, complaints: Callable[[Side], Mapping[str, str]]) -> None:
+    """Complaints (what is wrong -> where) that there are about the kept table and not about the twin.
+
+    What the twin shows too is Iceberg's own way, or a reader's: Iceberg has -0.0 smaller than 0.0, for one, and Python
+    has them equal.
+    """
+    ours = _asked(complaints, pair.kept)
+    if ours:
+        theirs = _asked(complaints, pair.twin)
+        if new := {what: where for what, where in ours.items() if what not in theirs}:
+            raise Broken("; ".join(f"{what}: {_short(where)}" for what, where in list(new.items())[:3]))
+
+
+def _asked(complaints: Callable[[Side], Mapping[str, str]], side: Side) -> Mapping[str, str]:
+    try:
+        return complaints(side)
+    except Exception as error:
+        return {re.sub(r"\bo\d+\.", "", brief(error)): complaints.__name__}
+
+
+def _metadata(side: Side) -> Mapping[str, str]:
+    return {_PLACES.sub("...", p): p for p in side.engine.probe.problems(side.java)}
+
+
+_PLACES = re.compile(r"file:[^ :]*|\d{12,}")
+
+
+def now_and_then(pair: Pair, is_cheap: bool) -> None:
+    """The dear checks: every snapshot and ref as before; Spark in both modes, metadata tables, DuckDB if not cheap."""
+    pair.engine.probe.forgetRows()
+    for snapshot_id, rows in list(pair.seen.items()):
+        found = _older(pair, snapshot_id)
+        if found is not None and found != rows:
+            raise Broken(f"an older snapshot reads otherwise: {difference(rows, found)}")
+    _refs(pair)
+    if pair.kept.head is not None and not is_cheap:
+        _spark(pair)
+        _tables(pair.kept)
+        _duckdb(pair)
+
+
+def at_the_end(pair: Pair) -> None:
+    """Nothing leaked: what no snapshot needs is found by orphan cleanup, and icesize left nothing on its own."""
+    _leaks(pair)
+
+
+def _guarded(what: str, ask: Any) -> Any:
+    try:
+        return ask()
+    except Broken:
+        raise
+    except Exception as error:
+        raise Broken(f"{what}: {brief(error)}") from error
+
+
+def _same_rows(pair: Pair) -> None:
+    wanted = pair.twin.rows()
+    found = pair.kept.rows()
+    if wanted != found:
+        raise Broken(f"other rows than the twin: {difference(wanted, found)}")
+
+
+def _older(pair: Pair, snapshot_id: int) -> list[str] | None:
+    try:
+        return pair.kept.rows(snapshot_id)
+    except Exception as error:
+        if pair.was_replaced:
+            # a replaced table gives old ids to columns of another type, and Iceberg reads old snapshots by the new spec
+            return None
+        raise Broken(f"snapshot {snapshot_id}: {brief(error)}") from error
+
+
+def _history(pair: Pair) -> None:
+    """Snapshots that are new are read once, so that they can be compared later; those that are gone are forgotten."""
+    there = {s.snapshot_id for s in pair.kept.table.metadata.snapshots}
+    pair.seen = {s: rows for s, rows in pair.seen.items() if s in there}
+    for snapshot_id in there - pair.seen.keys():
+        if (rows := _older(pair, snapshot_id)) is not None:
+            pair.seen[snapshot_id] = rows
+
+
+def _java_filters(side: Side, wanted: Sequence[Filter], also_read: bool) -> Mapping[str, str]:
+    answers = side.engine.probe.filters(side.java, [f.java for f in wanted], also_read)
+    lost = {"planned": "Iceberg's Java library loses rows of", "read": "Iceberg's Java library reads other rows for"}
+    verdicts = [(one, *answer.split(FIELD, 1)) for one, answer in zip(wanted, answers, strict=True)]
+    return {f"{lost[verdict]} '{one}'": "".join(paths) for one, verdict, *paths in verdicts if verdict != "ok"}
+
+
+def _pyiceberg_filters(side: Side, wanted: Sequence[Filter]) -> Mapping[str, str]:
+    found, table = {}, side.table
+    for one, answer in zip(wanted, side.engine.probe.filters(side.java, [f.java for f in wanted], False), strict=True):
+        needed = {_local(path) for path in answer.split(FIELD)[1:]}
+        if lost := needed - {_local(path) for path in _planned(table, one)}:
+            found[f"PyIceberg loses rows of '{one}'"] = " ".join(lost)
+    return found
+
+
+def _planned(table: Any, one: Filter) -> set[str]:
+    return {task.file.file_path for task in table.scan(row_filter=one.pyiceberg).plan_files()}
+
+
+def _refs(pair: Pair) -> None:
+    kept, twin = pair.kept.table.metadata, pair.twin.table.metadata
+    for name, ref in twin.refs.items():
+        if name not in kept.refs:
+            raise Broken(f"{ref.snapshot_ref_type} '{name}' is gone")
+        ours = pair.engine.probe.rowsNow(pair.kept.java, kept.refs[name].snapshot_id)
+        theirs = pair.engine.probe.rowsNow(pair.twin.java, ref.snapshot_id)
+        wanted, found = (sorted(line.split(FIELD, 1)[1] for line in lines) for lines in (theirs, ours))
+        if wanted != found:
+            raise Broken(f"{ref.snapshot_ref_type} '{name}': {difference(wanted, found)}")
+
+
+def _spark(pair: Pair) -> None:
+    _only_here(pair, lambda side: _java_filters(side, filters(pair.schema, pair.number, each=2), True))
+    wanted = _quiet(lambda: by_spark(pair.twin, "", False))
+    if wanted is None:
+        return
+    for vectorised in (True, False):
+        found = _guarded("Spark cannot read the kept table", lambda v=vectorised: by_spark(pair.kept, "", v))
+        if wanted != found:
+            raise Broken(f"Spark (vectorised: {vectorised}): {difference(wanted, found)}")
+    for one in _for_spark(pair)[:2]:
+        wanted = _quiet(lambda f=one: by_spark(pair.twin, f.sql, True))
+        if wanted is not None:
+            found = _guarded(f"Spark, WHERE {one.sql}", lambda f=one: by_spark(pair.kept, f.sql, True))
+            if found != wanted:
+                raise Broken(f"Spark, WHERE {one.sql}: {difference(wanted, found)}")
+
+
+def _for_spark(pair: Pair) -> list[Filter]:
+    """Without zeros: SQL has -0.0 equal 0.0 and Iceberg's bounds do not, so which of them are found hangs on the files,
+    on both sides."""
+    every = filters(pair.schema, pair.number, each=1)
+    return [f for f in every if not any(v == 0 for v in f.values if isinstance(v, float))][pair.number % 3 :: 3]
+
+
+def _quiet(ask: Any) -> Any:
+    """None where the twin cannot be asked: what Iceberg cannot do by itself is no matter of ours."""
+    try:
+        return ask()
+    except Exception:
+        return None
+
+
+def _tables(side: Side) -> None:
+    [[files, rows, parts]] = side.sql(
+        "SELECT count(*), sum(record_count), (SELECT sum(record_count) FROM {t}.partitions) FROM {t}.files "
+        "WHERE content = 0"
+    )
+    counted = tuple(map(int, side.engine.probe.counts(side.java)))
+    if (files, rows or 0) != counted or (parts or 0) != counted[1]:
+        raise Broken(f"metadata tables: files {files} with {rows} rows, partitions {parts}; counted {counted}")
+
+
+def _duckdb(pair: Pair) -> None:
+    wanted = _quiet(lambda: by_duckdb(pair.engine, pair.twin))
+    if wanted is None:
+        return
+    found = _guarded("DuckDB cannot read the kept table", lambda: by_duckdb(pair.engine, pair.kept))
+    if wanted != found:
+        raise Broken(f"DuckDB: {difference(wanted, found)}")
+
+
+def _leaks(pair: Pair) -> None:
+    found = (p for folder in pair.folders(pair.kept) for p in folder.rglob("*"))
+    on_disk = {str(p) for p in found if p.is_file() and not p.name.endswith(".crc")}
+    table = pair.kept.table
+    needed = {_local(p) for p in pair.engine.probe.referenced(pair.kept.java)} | _metadata_files(table)
+    if lost := sorted(p for p in needed - on_disk if p.endswith((".parquet", ".avro"))):
+        raise Broken(f"a snapshot's file is gone: {_short(lost[0])}")
+    left = {p for p in on_disk - needed - pair.ever if _is_ours(p)}
+    if left and not pair.was_interrupted:
+        raise Broken(f"icesize left {len(left)} files that no snapshot ever had: {_short(sorted(left)[0])}")
+    if hidden := left - _orphans(pair, left):
+        raise Broken(f"orphan cleanup does not find what icesize left: {_short(sorted(hidden)[0])}")
+
+
+def _orphans(pair: Pair, left: Iterable[str]) -> set[str]:
+    """Which of these orphan cleanup finds once they are old: where it cannot tell what became of a commit, icesize
+    leaves its files to that."""
+    for path in left:
+        os.utime(path, (0, 0))
+    opened = icesize.open(None, pair.kept.short_name, catalog=pair.engine.catalog)
+    try:
+        report = opened.remove_orphan_files(dry_run=True)
+    except IcesizeError:
+        return set(left)
+    inside = str(pair.folders(pair.kept)[0])
+    found = {_local(p) for p in report.examples}
+    return {p for p in left if p in found or not p.startswith(inside) or report.files_found > len(found)}
+
+
+def _is_ours(path: str) -> bool:
+    """Spark and Java name data files `00000-<task>-<uuid>-00001.parquet`."""
+    name = path.rsplit("/", 1)[-1]
+    return name.endswith(".parquet") and "part-" not in name and not name.split("-")[-1].split(".")[0].isdigit()
+
+
+def _metadata_files(table: Any) -> set[str]:
+    return {_local(table.metadata_location), *(_local(entry.metadata_file) for entry in table.metadata.metadata_log)}
+
+
+def _local(path: str) -> str:
+    return "/" + path.removeprefix("file:").lstrip("/")
+
+
+def _short(text: str) -> str:
+    """Without the folders that every path has."""
+    parts = (word.rsplit("/lake/db/", 1)[-1] for word in text.split(" "))
+    return " ".join(parts)[:600]

@@ -1,0 +1,235 @@
+"""What icesize does to the kept table, with what another one does in the middle of it.
+
+An operation that icesize refuses with an error of its own is as good as none: then nothing of it may be visible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import icesize
+from icesize.environment import Environment
+from icesize.errors import IcesizeError, TableError
+from icesize.sized_table import SizedTable
+from icesize.table.history import Version
+from integration.evolution.pair import Broken, Pair, brief
+from integration.evolution.statements import frame
+from integration.evolution.values import Draw, Skip, leaves, rows, shown
+
+Statement = Callable[[], object]
+Operation = Callable[[Pair, Draw, str, "Statement | None"], str]
+OPERATIONS: dict[str, Operation] = {}
+_TARGETS = (3_000, 20_000, 1_000_000)
+"""Files are one to three kB: with the smallest target two of them fill one."""
+_MODES = (("append", "inline"), ("append", "async"), ("append", "off"), ("absorb", "inline"))
+
+
+def operation(name: str) -> Callable[[Operation], Operation]:
+    """Register an operation under the name that programs call it by."""
+
+    def register(made: Operation) -> Operation:
+        OPERATIONS[name] = made
+        return made
+
+    return register
+
+
+def _policy(draw: Draw) -> Mapping[str, Any]:
+    policy: dict[str, Any] = {
+        "max_small_files": draw.few(1, 3), "target_file_size_bytes": draw.chance.choice(_TARGETS),
+        "merge_by_copying": draw.maybe(0.7),
+    }  # fmt: skip
+    return policy | ({"keep_versions": draw.few(1, 2)} if draw.maybe(0.1) else {})
+
+
+def _open(pair: Pair, draw: Draw, with_spark: bool = False) -> SizedTable:
+    """The table; without Spark, unless told: that is twenty times cheaper. Waiting for others takes no time."""
+    environment = Environment(sleep=lambda seconds: None)
+    policy = _policy(draw)
+    try:
+        if with_spark:
+            return icesize.open(pair.engine.spark, pair.kept.full_name, policy=policy, environment=environment)
+        catalog = pair.engine.catalog
+        return icesize.open(None, pair.kept.short_name, catalog=catalog, policy=policy, environment=environment)
+    except IcesizeError as error:
+        raise Skip(f"icesize does not open it: {brief(error)}") from error
+
+
+def _run(pair: Pair, point: str, middle: Statement | None, work: Callable[[], Any]) -> str:
+    """What came of an operation, or why icesize refused it."""
+    try:
+        with pair.interrupted(point, middle):
+            return f"-> {str(work())[:300]}"
+    except IcesizeError as error:
+        return f"-> refused: {brief(error)}"
+
+
+def _kept_rows(pair: Pair, point: str, middle: Statement | None, work: Callable[[], Any]) -> str:
+    """The same of an operation that must leave every row as it is, checked where nobody else was at work."""
+    before = pair.kept.rows()
+    told = _run(pair, point, middle, work)
+    if middle is None and pair.kept.rows() != before:
+        raise Broken(f"maintenance changed the rows: {difference(before, pair.kept.rows())} {told}")
+    return told
+
+
+def difference(wanted: list[str], found: list[str]) -> str:
+    """Rows that are missing and rows that are too much."""
+    missing, more = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
+    return f"{len(wanted)} rows wanted, {len(found)} found; missing {list(missing)[:4]}, too much {list(more)[:4]}"
+
+
+@operation("compact")
+def compact(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    return "icesize: compact " + _kept_rows(pair, point, middle, table.compact)
+
+
+@operation("compact-spark")
+def compact_spark(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw, with_spark=True)
+    return "icesize: compact by Spark " + _kept_rows(pair, point, middle, table.compact)
+
+
+@operation("after-batch")
+def after_batch(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    return "icesize: after_batch " + _kept_rows(pair, point, middle, table.after_batch)
+
+
+@operation("cluster")
+def cluster(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    names = [name for name, _ in leaves(pair.schema) if "." not in name]
+    by = sorted({draw.one(names) for _ in range(draw.few(1, 2))})
+    strategy = draw.chance.choice(("sort", "zorder", "hilbert")) if len(by) > 1 else "sort"
+
+    def work() -> Any:
+        return table.cluster(by=by, strategy=strategy)
+
+    return f"icesize: cluster by {by} {strategy} " + _kept_rows(pair, point, middle, work)
+
+
+@operation("maintain")
+def maintain(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+
+    def work() -> Any:
+        report = table.maintain()
+        if report.failed and middle is None:
+            raise Broken(f"steps of maintain failed: {report.failed}")
+        return f"{len(report.merges)} merges, failed {report.failed}, refused {report.refused}"
+
+    return "icesize: maintain " + _kept_rows(pair, point, middle, work)
+
+
+@operation("manifests")
+def manifests(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    return "icesize: rewrite_manifests " + _kept_rows(pair, point, middle, table.rewrite_manifests)
+
+
+@operation("expire")
+def expire(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    options: dict[str, Any] = {"older_than": timedelta(0), "retain_last": draw.few(1, 3)}
+    if draw.maybe(0.3):
+        options = {"keep_versions": draw.few(1, 2)}
+
+    def work() -> Any:
+        return table.expire_snapshots(**options)
+
+    return f"icesize: expire_snapshots {options} " + _kept_rows(pair, point, middle, work)
+
+
+@operation("orphans")
+def orphans(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    return "icesize: remove_orphan_files " + _kept_rows(pair, point, middle, table.remove_orphan_files)
+
+
+@operation("restore")
+def restore(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw)
+    kept = {kept: number for number, kept, _ in pair.marks_there()}
+    try:
+        versions = [v for v in table.versions() if v.snapshot_id in kept and not v.current]
+    except IcesizeError as error:
+        raise Skip(f"there are no versions: {brief(error)}") from error
+    version = draw.one(versions, lambda v: f"{kept[v.snapshot_id]} {v.label}")
+    wanted = _restored(pair, version)
+    told = _run(pair, point, middle, lambda: table.restore(version.partition, version.snapshot_id))
+    head = f"icesize: restore {version.partition} as after step {kept[version.snapshot_id]} "
+    if "-> refused" in told:
+        return head + told
+    if middle is None and sorted(wanted) != pair.kept.rows():
+        raise Broken(f"restore gives other rows: {difference(wanted, pair.kept.rows())} {told}")
+    # what lies in a partition hangs on the files where the spec was changed: the twin takes them as they are
+    pair.engine.probe.reset(pair.twin.java, pair.kept.java)
+    return head + told
+
+
+def _restored(pair: Pair, version: Version) -> list[str]:
+    """The table's rows, those of the partition as they were."""
+    table = pair.kept.table
+    then = {f.file.file_path for f in _files(table, version, version.snapshot_id)}
+    now = {f.file.file_path for f in _files(table, version, None)}
+    lines = pair.engine.probe.rowsNow(pair.kept.java, version.snapshot_id)
+    old = [row for path, row in (line.split("\u0001", 1) for line in lines) if path in then]
+    return [row for path, row in pair.kept.files_and_rows() if path not in now] + old
+
+
+def _files(table: Any, version: Version, snapshot_id: int | None) -> list[Any]:
+    if snapshot_id is None and table.metadata.current_snapshot_id is None:
+        return []
+    # NaN is not itself, and -0.0 is 0.0: partitions are told apart by their text
+    wanted = (version.key.spec_id, repr(tuple(version.key.values)))
+    try:
+        tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
+    except ValueError as error:
+        raise Skip(f"which files a partition has cannot be told: {error}") from error
+    return [t for t in tasks if (t.file.spec_id, repr(tuple(t.file.partition._data))) == wanted]
+
+
+@operation("sink")
+def sink(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw, with_spark=True)
+    placement, merge = draw.chance.choice(_MODES)
+    options: dict[str, Any] = {"placement": placement, "merge": merge}
+    if placement == "absorb" and draw.maybe(0.4):
+        options["stream_safe"] = False
+    made = table.sink("stream", query_id="query", accept_new_checkpoint=True, write_tasks=1, **options)
+    pair.batch += 1
+
+    def run(df: Any) -> Any:
+        try:
+            return made.run(df, pair.batch)
+        finally:
+            made.drain()
+
+    return f"icesize: sink({options}) " + _batch(pair, draw, point, middle, run)
+
+
+@operation("icesize-append")
+def append(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw, with_spark=True)
+    return "icesize: append " + _batch(pair, draw, point, middle, table.append)
+
+
+def _batch(pair: Pair, draw: Draw, point: str, middle: Statement | None, work: Callable[[Any], Any]) -> str:
+    """Rows into the kept table by icesize, into the twin if and when they are committed."""
+    schema = pair.schema
+    found = rows(schema, draw)
+    df = frame(pair.kept, schema, found)
+    told = f"{shown(found)} "
+    try:
+        with pair.incoming(schema, found), pair.interrupted(point, middle):
+            report = work(df)
+    except IcesizeError as error:
+        if middle is None and not isinstance(error, TableError):
+            raise Broken(f"a batch is refused that nobody disturbed: {told}{brief(error)}") from error
+        return f"{told}-> refused: {brief(error)}"
+    return f"{told}-> {str(report)[:300]}"

@@ -1,0 +1,221 @@
+"""Two tables that live through the same: `kept`, which icesize keeps, and `twin`, which nobody does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from icesize import failpoints
+from integration.evolution.engine import NAMESPACE, Engine
+from integration.evolution.values import Row, Skip, as_json, as_type
+
+FIELD = "\u0001"
+
+
+class Broken(AssertionError):
+    """A promise does not hold."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two tables."""
+
+    engine: Engine
+    name: str
+
+    @property
+    def full_name(self) -> str:
+        """As `icesize.open` and Spark take it."""
+        return f"lake.{NAMESPACE}.{self.name}"
+
+    @property
+    def short_name(self) -> str:
+        """Without the catalog, as procedures and PyIceberg take it."""
+        return f"{NAMESPACE}.{self.name}"
+
+    @property
+    def java(self) -> Any:
+        """Iceberg's table, as it is now."""
+        return self.engine.table(self.name)
+
+    @property
+    def table(self) -> Table:
+        """PyIceberg's table, as it is now."""
+        return self.engine.catalog.load_table(self.short_name)
+
+    @property
+    def head(self) -> int | None:
+        """The current snapshot."""
+        snapshot = self.java.currentSnapshot()
+        return None if snapshot is None else snapshot.snapshotId()
+
+    def sql(self, statement: str) -> list[Any]:
+        """Run SQL: `{t}` stands for the table, `{n}` for its name without the catalog."""
+        return self.engine.spark.sql(statement.format(t=self.full_name, n=self.short_name)).collect()
+
+    def files_and_rows(self, snapshot_id: int = -1) -> list[tuple[str, str]]:
+        """Each row as text, with its file; of a snapshot by its own columns."""
+        found = self.engine.probe.rows(self.java, snapshot_id)
+        return [tuple(line.split(FIELD, 1)) for line in found]
+
+    def rows(self, snapshot_id: int = -1) -> list[str]:
+        """Each row as text, in order."""
+        return sorted(row for _, row in self.files_and_rows(snapshot_id))
+
+
+@dataclass
+class Pair:
+    """The pair and what is known of it: `marks` are heads of both after each step, `seen` rows by kept snapshot."""
+
+    engine: Engine
+    number: int
+    marks: list[tuple[int | None, int | None]] = field(default_factory=list)
+    seen: dict[int, list[str]] = field(default_factory=dict)
+    ever: set[str] = field(default_factory=set)
+    log: list[str] = field(default_factory=list)
+    batch: int = 0
+    was_replaced: bool = False
+    was_interrupted: bool = False
+    _incoming: tuple[Schema, Sequence[Row]] | None = None
+
+    @property
+    def kept(self) -> Side:
+        return Side(self.engine, f"k{self.number}")
+
+    @property
+    def twin(self) -> Side:
+        return Side(self.engine, f"t{self.number}")
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Both, in the order in which statements are applied: what Iceberg itself refuses, the twin tells."""
+        return self.twin, self.kept
+
+    @property
+    def schema(self) -> Schema:
+        return self.twin.table.schema()
+
+    def both(self, action: Callable[[Side], object]) -> None:
+        """The same on both tables; Skip when Iceberg refuses it on the twin, Broken when only on the kept one."""
+        try:
+            action(self.twin)
+        except Skip:
+            raise
+        except Exception as error:
+            raise Skip(f"Iceberg refuses: {brief(error)}") from error
+        try:
+            action(self.kept)
+        except Exception as error:
+            raise Broken(f"the twin takes the statement, the kept table does not: {brief(error)}") from error
+
+    def mark(self) -> None:
+        """Remember where both are."""
+        self.marks.append((self.kept.head, self.twin.head))
+
+    def marks_there(self) -> list[tuple[int, int, int]]:
+        """(number, kept snapshot, twin snapshot) of the marks that both tables still have, not those they are at."""
+        kept = {s.snapshot_id for s in self.kept.table.metadata.snapshots}
+        twin = {s.snapshot_id for s in self.twin.table.metadata.snapshots}
+        now = (self.kept.head, self.twin.head)
+        there = {(k, t): i for i, (k, t) in enumerate(self.marks) if k in kept and t in twin and (k, t) != now}
+        return [(i, k, t) for (k, t), i in there.items() if k is not None and t is not None]
+
+    @contextmanager
+    def incoming(self, schema: Schema, found: Sequence[Row]) -> Iterator[None]:
+        """The twin gets these rows too, when the block ends well, or when `land` is called in it."""
+        self._incoming = (schema, found)
+        try:
+            yield
+            self.land()
+        finally:
+            self._incoming = None
+
+    def land(self) -> None:
+        """Give the twin the rows of a batch that is in the kept table, by the columns that it has now.
+
+        Where columns were changed beside the batch, its values may follow their column's id or its name: files written
+        before the change keep ids, a batch that is written again goes by names. Either is right.
+        """
+        if self._incoming is None:
+            return
+        (schema, found), self._incoming = self._incoming, None
+        now = self.schema
+        by_name = [{f.name: as_type(f.field_type, row.get(f.name)) for f in now.fields} for row in found]
+        by_id = [{now.find_column_name(schema.find_field(k).field_id): v for k, v in row.items()} for row in found]
+        for choice in [by_id, by_name] if _names(schema) != _names(now) else [by_name]:
+            if self._landed(now, choice):
+                return
+
+    def _landed(self, now: Schema, found: Sequence[Row]) -> bool:
+        """Whether the twin, with these rows, is what the kept table is; otherwise it is as before."""
+        before = self.twin.head
+        try:
+            self.engine.probe.append(self.twin.java, as_json(now, found), "append", None)
+        except Exception:
+            # values of the columns that were there do not fit the types of those that are there now
+            return False
+        if self.kept.rows() == self.twin.rows() or before is None:
+            return True
+        self.twin.java.manageSnapshots().rollbackTo(before).commit()
+        return False
+
+    @contextmanager
+    def interrupted(self, point: str, statement: Callable[[], object] | None) -> Iterator[None]:
+        """Let a statement happen at a failpoint, the first time that it is reached; what it raises is raised after."""
+        if statement is None:
+            yield
+            return
+        raised: list[BaseException] = []
+        fired: list[bool] = []
+
+        def fire() -> None:
+            if fired:
+                return
+            fired.append(True)
+            self.was_interrupted = True
+            try:
+                if point == "after-swap":
+                    self.land()
+                statement()
+            except BaseException as error:
+                raised.append(error)
+
+        with failpoints.armed(point, fire):
+            yield
+        for error in raised:
+            if not isinstance(error, Skip):
+                raise error
+
+    def drop(self) -> None:
+        """Remove both tables with their files."""
+        for side in self.sides:
+            self.engine.java.dropTable(self.engine.identifier(side.name), False)
+            for folder in self.folders(side):
+                shutil.rmtree(folder, ignore_errors=True)
+        self.engine.probe.forget()
+
+    def folders(self, side: Side) -> list[Path]:
+        """Where a table's files lie."""
+        root = self.engine.folder
+        return [root / "lake" / NAMESPACE / side.name, root / "elsewhere" / side.name]
+
+
+def _names(schema: Schema) -> list[tuple[int, str, str]]:
+    return [(f.field_id, f.name, str(f.field_type)) for f in schema.fields]
+
+
+def brief(error: BaseException) -> str:
+    """The lines of an error that say something, on one."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("at ", "... ", "Suppressed"))]
+    # Java's cause comes last, Spark's reason first
+    said = lines[-2:] if isinstance(error, Py4JJavaError) else lines[:3]
+    return f"{type(error).__name__}: {' / '.join(said)}"[:500]

@@ -1,0 +1,153 @@
+"""A random program: which statements and which operations of icesize follow each other, decided by a seed alone.
+
+A step is a kind and a seed of its own, from which the statement takes everything else when it is applied, looking at
+the table as it is then. So steps can be left out and the others still mean something: that is how a failing program
+is made shorter. The same text always is the same program.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+USER: Mapping[str, int] = {
+    "append": 30, "append-spark": 3, "replace-partitions": 3, "overwrite": 1, "delete": 3, "delete-positions": 6,
+    "update": 2, "merge": 2, "delete-equal": 4, "add-column": 4, "drop-column": 3, "rename-column": 3,
+    "move-column": 2, "promote": 8, "make-optional": 2, "nested": 4, "drop-and-add": 3, "add-partition": 3,
+    "drop-partition": 2, "swap-partition": 3, "order": 1, "property": 3, "upgrade": 2, "branch": 3, "branch-append": 3,
+    "branch-delete": 1, "tag": 2, "drop-ref": 2, "rollback": 4, "set-current": 3, "stage": 2, "cherry-pick": 2,
+    "fast-forward": 2, "replace-table": 2, "add-files": 1, "rewrite-data-files": 1, "rewrite-manifests": 1,
+    "java-expire": 5,
+}  # fmt: skip
+KEEPER: Mapping[str, int] = {
+    "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
+    "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
+}  # fmt: skip
+MIDDLE: Mapping[str, int] = {
+    "append": 6, "delete": 1, "delete-positions": 3, "delete-equal": 3, "add-column": 2, "drop-column": 2,
+    "rename-column": 2, "promote": 3, "drop-and-add": 2, "add-partition": 2, "swap-partition": 2,
+    "replace-partitions": 2, "rollback": 4, "set-current": 6, "branch": 1, "fast-forward": 3, "replace-table": 5,
+    "rewrite-manifests": 1, "java-expire": 3, "upgrade": 1, "rewrite-data-files": 1,
+}  # fmt: skip
+"""What others may do while icesize is at work."""
+FOLLOWS: Mapping[str, Mapping[str, int]] = {
+    "promote": {"append": 4, "compact": 6, "manifests": 3, "sink": 2},
+    "restore": {"java-expire": 6, "compact": 2},
+    "rollback": {"compact": 5, "append": 5},
+    "set-current": {"compact": 3, "append": 2},
+    "branch": {"branch-append": 6, "branch-delete": 9, "append": 2},
+    "branch-append": {"fast-forward": 5, "set-current": 3},
+    "branch-delete": {"append": 4, "compact": 6},
+    "stage": {"cherry-pick": 8},
+    "delete-equal": {"compact": 3, "rollback": 4},
+    "delete-positions": {"compact": 2, "rollback": 6},
+    "swap-partition": {"append": 2, "compact": 2},
+    "add-partition": {"append": 2, "compact": 2},
+}
+"""How much more often a kind comes soon after another: what one leaves behind, the other has to take up."""
+SCENES: Sequence[tuple[str, ...]] = (
+    (),
+    ("promote", "append", "append", "compact"),
+    ("delete-positions", "rollback", "append", "compact>set-current"),
+    ("branch", "branch-delete", "append", "compact>set-current"),
+    ("replace-partitions", "restore", "java-expire"),
+    ("sink>replace-table",),
+    ("drop-and-add", "append", "sink"),
+    ("swap-partition", "append", "compact", "manifests"),
+)
+"""What a program is mostly about: kinds that meet in this order, others between them, and come more often anyway."""
+SPARK = frozenset(
+    (
+        "append-spark", "overwrite", "delete", "update", "merge", "rewrite-data-files",
+        "rewrite-manifests", "add-files", "compact-spark", "sink", "icesize-append",
+    )
+)  # fmt: skip
+"""Kinds that run Spark jobs, which take ten times as long as the others."""
+_ROWS = ("batch-started", "statistics", "planned", "files-written", "before-swap", "after-swap")
+_FILES = ("planned", "writing", "files-written", "before-swap", "after-swap")
+POINTS: Mapping[str, tuple[str, ...]] = {
+    "compact": _FILES, "compact-spark": ("planned", "files-written", "before-swap", "after-swap"),
+    "after-batch": _FILES, "cluster": _FILES, "maintain": (*_FILES, "expiry-decided", "before-delete"), "sink": _ROWS,
+    "icesize-append": _ROWS, "expire": ("expiry-decided", "before-delete"),
+    "manifests": ("before-swap", "after-swap"), "restore": ("before-swap", "after-swap"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement, or one operation of icesize; `middle` is a statement fired once at `point` of the operation."""
+
+    kind: str
+    seed: int
+    point: str = ""
+    middle: Step | None = None
+
+    def __str__(self) -> str:
+        head = f"{self.kind}:{self.seed}"
+        return f"{head}@{self.point}>{self.middle}" if self.middle else head
+
+    @classmethod
+    def parse(cls, text: str) -> Step:
+        """The step that prints so."""
+        head, _, rest = text.partition("@")
+        kind, _, seed = head.partition(":")
+        if not rest:
+            return cls(kind, int(seed))
+        point, _, middle = rest.partition(">")
+        return cls(kind, int(seed), point, cls.parse(middle))
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps on one pair of tables; the first one creates it."""
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.steps))
+
+    @classmethod
+    def parse(cls, text: str) -> Program:
+        """The program that prints so."""
+        return cls(tuple(map(Step.parse, text.split())))
+
+
+def generate(seed: int) -> Program:
+    """The program of a seed. Each prefers other kinds of statements (swarm testing): together they meet more often."""
+    chance = random.Random(seed)
+    taste = {kind: chance.choice((0.1, 0.5, 1, 1, 2, 4)) for kind in (*USER, *KEEPER)}
+    scene = list(chance.choice(SCENES))
+    theme = {kind for part in scene for kind in part.split(">")}
+    taste |= dict.fromkeys(taste.keys() & theme, 4.0)
+    middle = {kind: weight * (4 if kind in theme else 1) for kind, weight in MIDDLE.items()}
+    interrupts = chance.choice((0.1, 0.5, 0.8))
+    steps = [Step("create", _seed(chance)), *(Step("append", _seed(chance)) for _ in range(chance.randint(1, 3)))]
+    warm = dict.fromkeys((*USER, *KEEPER), 1.0)
+    for _ in range(chance.randint(5, 12)):
+        kinds = USER if chance.random() < 0.68 else KEEPER
+        if scene and chance.random() < 0.6:
+            kind, _, between = scene.pop(0).partition(">")
+            step = _step(chance, {kind: 1}, {between: 1} if between else middle, 1 if between else interrupts / 2)
+        else:
+            step = _step(chance, {k: n * taste[k] * warm[k] for k, n in kinds.items()}, middle, interrupts)
+        steps.append(step)
+        warm = {kind: 1 + (heat - 1) / 2 for kind, heat in warm.items()}
+        for kind, heat in FOLLOWS.get(step.kind, {}).items():
+            warm[kind] += heat
+    return Program(tuple(steps))
+
+
+def _step(chance: random.Random, kinds: Mapping[str, float], middle: Mapping[str, float], interrupts: float) -> Step:
+    kind, seed = _chosen(chance, kinds), _seed(chance)
+    if kind not in POINTS or chance.random() > interrupts:
+        return Step(kind, seed)
+    return Step(kind, seed, chance.choice(POINTS[kind]), Step(_chosen(chance, middle), _seed(chance)))
+
+
+def _chosen(chance: random.Random, weights: Mapping[str, float]) -> str:
+    return chance.choices(list(weights), list(weights.values()))[0]
+
+
+def _seed(chance: random.Random) -> int:
+    return chance.randrange(10_000)
