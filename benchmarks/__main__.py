@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("policy", "stream", "compact", "merge", "plan", "expire", "shuffle", "rivals", "cluster")
+NAMES = ("policy", "stream", "compact", "merge", "plan", "expire", "shuffle", "rivals", "cluster", "connect")
 
 
 def main(argv: list[str]) -> int:

@@ -105,9 +105,19 @@ def session(warehouse: Path, cores: int = 2) -> SparkSession:
     """Spark `local[cores]` with Iceberg's runtime and catalog `c` in `warehouse`; for a process without Spark yet."""
     from pyspark.sql import SparkSession
 
-    root = warehouse.resolve()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("icesize benchmark peer")
+    for key, value in session_settings(warehouse).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def session_settings(warehouse: Path) -> dict[str, str]:
+    """Spark's settings of that session."""
+    root = warehouse.resolve()
+    return {
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -123,12 +133,6 @@ def session(warehouse: Path, cores: int = 2) -> SparkSession:
         "spark.sql.catalog.c.warehouse": f"file://{root}/wh",
         "spark.sql.catalog.c.jdbc.schema-version": "V1",
     }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("icesize benchmark peer")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def create_stream_table(

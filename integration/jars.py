@@ -6,9 +6,12 @@ them, so a changed version is fetched anew and an unchanged one costs nothing.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -21,12 +24,12 @@ class JarsUnavailableError(RuntimeError):
     """The jars are neither kept here nor to be had; the message says why in one sentence."""
 
 
-def spark_jars() -> list[Path]:
-    """Iceberg's runtime for Spark 4.1 (Scala 2.13) and the SQLite JDBC driver, as absolute paths.
+def spark_jars(line: str = "4.1") -> list[Path]:
+    """Iceberg's runtime for a line of Spark (3.5, 4.0, 4.1) and the SQLite JDBC driver, as absolute paths.
 
     Raises `JarsUnavailableError`, as all of these do, when they have to be fetched and cannot be.
     """
-    return _jars("spark", 2)
+    return _jars("spark" if line == "4.1" else f"spark-{line}", 2)
 
 
 def rest_server_jar() -> Path:
@@ -66,13 +69,22 @@ def _jars_of(profile: str) -> Path:
     """The folder with the jars of one profile of the pom, fetched when missing or fetched by another pom."""
     folder, digest = _JARS / profile, hashlib.sha256(_POM.read_bytes()).hexdigest()
     marker = folder / "pom.sha256"
-    if marker.is_file() and marker.read_text() == digest:
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    _fetch(profile, folder)
-    # Written last: a fetch that was interrupted leaves no marker and is repeated.
-    marker.write_text(digest)
+    with _only_one(profile):
+        if not marker.is_file() or marker.read_text() != digest:
+            shutil.rmtree(folder, ignore_errors=True)
+            _fetch(profile, folder)
+            # Written last: a fetch that was interrupted leaves no marker and is repeated.
+            marker.write_text(digest)
     return folder
+
+
+@contextmanager
+def _only_one(profile: str) -> Iterator[None]:
+    """Tests run in several processes, each of which wants the jars first."""
+    _JARS.mkdir(parents=True, exist_ok=True)
+    with (_JARS / f"{profile}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(profile: str, folder: Path) -> None:

@@ -14,18 +14,12 @@ from pyspark.sql import SparkSession
 
 import icesize
 from integration.jars import kafka_source_jars
+from integration.servers import FRUGAL
 from tests.spark.child import POLICY, session
 from tests.spark.tools import lake_catalog
 
 MAX_OFFSETS = 100
 """Offsets of one batch, over all partitions."""
-
-FRUGAL = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
-"""Few small batches never earn back what compiling them well costs."""
 
 COLUMNS = (
     "partition AS kafka_partition",

@@ -17,9 +17,16 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from integration.jars import rest_server_jar
 
-_START_TIMEOUT_S = 60
+_START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 20
 _LOG_LINES_SHOWN = 60
+
+FRUGAL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Few small batches never earn back what compiling them well costs."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -49,10 +56,10 @@ def end(server: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def running(
     command: Sequence[str], log: Path, ask: Callable[[], object], environment: Mapping[str, str] | None = None
-) -> Iterator[None]:
-    """A server process; the block begins when `ask` no longer raises `requests.RequestException`.
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process; the block begins when `ask` no longer raises `requests.RequestException` or ConnectionError.
 
-    Raises RuntimeError with the end of the log when that takes over a minute or the process ends before.
+    Raises RuntimeError with the end of the log when that takes over three minutes or the process ends before.
     """
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -60,7 +67,7 @@ def running(
         )
     try:
         _wait(server, log, ask)
-        yield
+        yield server
     finally:
         end(server)
 
@@ -71,11 +78,11 @@ def _wait(server: subprocess.Popen[bytes], log: Path, ask: Callable[[], object])
             raise ChildProcessError(f"it ended with exit code {server.returncode}")
         ask()
 
-    refused = retry_if_exception_type(requests.RequestException)
+    refused = retry_if_exception_type((requests.RequestException, ConnectionError))
     attempts = Retrying(stop=stop_after_delay(_START_TIMEOUT_S), wait=wait_fixed(0.05), retry=refused, reraise=True)
     try:
         attempts(asked)
-    except (requests.RequestException, ChildProcessError) as error:
+    except (requests.RequestException, ConnectionError, ChildProcessError) as error:
         raise RuntimeError(f"Cannot start {log.stem}: {error}\n{tail(log)}") from error
 
 

@@ -23,7 +23,7 @@ from icesize import failpoints
 from icesize.table.expiry import ExpiryReport
 from integration.histories import History, in_turn, random_history
 from integration.tools import local_path
-from tests.tables import write
+from tests.tables import live_paths, write
 
 FAST = 1
 """Of the twenty histories, those that every run goes through."""
@@ -214,3 +214,36 @@ def iceberg_orphans(history: History) -> set[str]:
         f"older_than => timestamp '{older_than:%Y-%m-%d %H:%M:%S}')"
     )
     return {str(Path(local_path(row[0])).relative_to(history.folder)) for row in found}
+
+
+@pytest.mark.parametrize("removed_by", ["compact", "overwrite"])
+def test_what_was_restored_outlives_an_expiry_by_iceberg(
+    spark: SparkSession, lake: SqlCatalog, namespace: str, removed_by: str
+) -> None:
+    """Iceberg's Java library deletes what an expired snapshot has removed, without looking whether it is live again.
+
+    It does so where snapshots are one line without tags, when called by its own API, as Flink and Trino do.
+    """
+    history = History(spark, lake, namespace, random.Random(0))
+    history.create(2)
+    for _ in range(3):
+        history.append("r")
+    version, rows = history.main()[0], history.sql("SELECT * FROM {t} WHERE kind = 'r' ORDER BY id")
+    if removed_by == "compact":
+        history.compact()
+    else:
+        history.sql("INSERT OVERWRITE {t} PARTITION (kind = 'r') SELECT 99L, timestamp_ntz '2024-01-01'")
+    history.append("a")
+    history.icesize.restore({"kind": "r"}, version)
+    expire_by_java(history)
+    assert history.sql("SELECT * FROM {t} WHERE kind = 'r' ORDER BY id") == rows
+    assert all(Path(local_path(path)).is_file() for path in live_paths(history.table))
+
+
+def expire_by_java(history: History) -> None:
+    """All but the head, by the Java API, which takes its shorter way."""
+    history.sql("REFRESH TABLE {t}")
+    jvm, session = history.spark._jvm, history.spark._jsparkSession  # type: ignore[attr-defined]
+    table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, f"lake.{history.name}")
+    table.expireSnapshots().expireOlderThan(int(time.time() * 1000)).retainLast(1).commit()
+    assert len(history.table.metadata.snapshots) == 1

@@ -70,8 +70,8 @@ def test_maintenance_in_s3(in_store: S3Story, store: ObjectStore) -> None:
     stored = len(in_store.on_disk())
     expired = sized.expire_snapshots(older_than=timedelta(0), retain_last=1)
     assert (expired.files_failed, in_store.leftovers()) == (0, set())
-    # three times five small files, the first merge of h1, and what the delete made of that one
-    assert expired.files_deleted["data_files"] == stored - len(in_store.on_disk()) == 15 + 1 + 1
+    # three times five small files, the first merge of h1, what the delete made of that one, and five restored copies
+    assert expired.files_deleted["data_files"] == stored - len(in_store.on_disk()) == 15 + 1 + 1 + 5
     in_store.expect(*BATCHES)
     in_store.holds()
     assert store.uploads(BUCKET) == []

@@ -74,7 +74,7 @@ def test_old_versions_are_cleaned_up_under_a_reader(spark: SparkSession, lake: S
     before = customers(analysis.collect())
     during: list[list[str]] = []
     with failpoints.armed("before-delete", lambda: during.append(customers(analysis.collect()))):
-        report = table.expire_snapshots(keep_versions=KEPT)
+        report = table.expire_snapshots(keep_versions=KEPT, older_than=timedelta(0))
 
     assert report.snapshot_ids_expired != ()
     # once before each bunch of files: data files, manifests, manifest lists
@@ -93,7 +93,7 @@ def test_a_version_is_brought_back(spark: SparkSession, lake: SqlCatalog, namesp
     """After a bad batch a partition is what it was before, at once and for everybody; other partitions stay."""
     table = open_orders(spark, f"lake.{namespace}.orders")
     run_five_batches(spark, table)
-    table.expire_snapshots(keep_versions=KEPT)
+    table.expire_snapshots(keep_versions=KEPT, older_than=timedelta(0))
 
     good = table.versions({"day": "mon"})[2]
     report = table.restore({"day": "mon"}, good.snapshot_id)
@@ -116,7 +116,7 @@ def test_other_engines_respect_old_versions(spark: SparkSession, lake: SqlCatalo
     name = f"{namespace}.orders"
     table = open_orders(spark, f"lake.{name}")
     snapshots = run_five_batches(spark, table)
-    table.expire_snapshots(keep_versions=KEPT)
+    table.expire_snapshots(keep_versions=KEPT, older_than=timedelta(0))
     spark.sql(f"CALL lake.system.expire_snapshots(table => '{name}', older_than => now(), retain_last => 1)")
 
     tagged = {row["snapshot_id"] for row in spark.sql(f"SELECT * FROM lake.{name}.refs WHERE type = 'TAG'").collect()}

@@ -46,7 +46,7 @@ FAULTS = {
     33: "batch that is empty, huge, of one key, or of 10,000 partitions",
     34: "checkpoint cannot be written after the commit",
     35: "maintenance killed before or after its commit, or while deleting",
-    36: "rollback of a snapshot that holds a committed batch",
+    36: "rollback of a snapshot that holds a committed batch; main moved beside its own history",
 }
 
 NOT_APPLICABLE: dict[int, str] = {}
