@@ -13,8 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from icesize.errors import (
+    ArgumentError,
     BatchError,
+    BatchInterrupted,
     BatchOutOfOrder,
+    ClusteringOff,
     CommitConflict,
     CommitStateUnknown,
     EngineUnavailable,
@@ -35,8 +38,11 @@ if TYPE_CHECKING:
     from icesize.spark.sink import Sink
 
 __all__ = [
+    "ArgumentError",
     "BatchError",
+    "BatchInterrupted",
     "BatchOutOfOrder",
+    "ClusteringOff",
     "CommitConflict",
     "CommitStateUnknown",
     "EngineUnavailable",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import wraps
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from icesize.environment import Environment
 from icesize.errors import EngineUnavailable, TableNotFound
 
 if TYPE_CHECKING:
@@ -48,7 +52,9 @@ class Target:
         from icesize.sized_table import open as open_table
 
         catalog = self._catalog() if self.catalog_uri or self.properties else None
-        return open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}))
+        # whoever is interrupted is told what has become of the commits
+        environment = Environment(on_commitment=click.get_current_context().find_root().obj.append)
+        return open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
 
     def _catalog(self) -> Catalog:
         """The catalog given by options; its type is guessed from the address unless a property tells it."""
@@ -133,7 +139,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_choice(master: str | None, remote: str | None, conf: Mapping[str, str], *args: Any, **options: Any) -> Any:
         if master and remote:
             raise click.UsageError("--master and --remote exclude each other")
-        return command(*args, spark=SparkChoice(master, remote, conf), **options)
+        return command(*args, spark=SparkChoice(master, remote, conf, options["as_json"]), **options)
 
     decorated: Callable[..., Any] = with_choice
     for decorate in (
@@ -147,11 +153,12 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class SparkChoice:
-    """Which Spark a command line wants, if any; `conf` can hold credentials."""
+    """Which Spark a command line wants, if any; `conf` can hold credentials. `silent`: its processes print nothing."""
 
     master: str | None = None
     remote: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    silent: bool = False
 
     @contextmanager
     def session(self, command: str) -> Iterator[SparkSession | None]:
@@ -159,7 +166,8 @@ class SparkChoice:
         if not (self.master or self.remote or self.conf):
             yield None
             return
-        spark = self._start(command)
+        with _without_stderr() if self.silent else nullcontext():
+            spark = self._start(command)
         try:
             yield spark
         finally:
@@ -182,12 +190,40 @@ def print_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2))
 
 
+@contextmanager
+def silence() -> Iterator[None]:
+    """No log lines or warnings of any library while the block runs: whoever reads a document reads no prose."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Processes that are started in the block write no errors: what counts of theirs comes back as exceptions."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """TABLE, the catalog and `--json`: the command gets a Target first, and `as_json`."""
 
     @wraps(command)
     def with_target(table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], **options: Any) -> Any:
-        return command(Target(table, catalog_uri, catalog_property), **options)
+        with silence() if options["as_json"] else nullcontext():
+            return command(Target(table, catalog_uri, catalog_property), **options)
 
     decorated: Callable[..., Any] = with_target
     for decorate in (

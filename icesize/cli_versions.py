@@ -40,25 +40,31 @@ def versions(target: Target, as_json: bool, partition: Mapping[str, str] | None)
 @partition_option(required=True)
 @click.option("--snapshot", "snapshot_id", type=int, required=True, help="The version, as `icesize versions` names it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@_DRY_RUN
 @table_options
-def restore(target: Target, as_json: bool, partition: Mapping[str, str], snapshot_id: int, yes: bool) -> None:
-    """Make a partition of TABLE what it was at a snapshot; no data is moved.
+def restore(
+    target: Target, as_json: bool, partition: Mapping[str, str], snapshot_id: int, yes: bool, dry_run: bool
+) -> None:
+    """Make a partition of TABLE what it was at a snapshot; files that it has no more are copied.
 
     Streaming readers of the table stop at the commit, which is an overwrite.
     """
     from icesize.console import console_on
-    from icesize.console_versions import show_restored
+    from icesize.console_versions import rows_before_and_after, show_restored
 
+    if as_json and not (yes or dry_run):
+        raise click.UsageError("--json does not ask: add --yes or --dry-run")
     sized = target.open()
-    if not yes:
+    if not yes and not dry_run:
         name = "/".join(f"{field}={value}" for field, value in partition.items()) or "the whole table"
+        planned = sized.restore(partition, snapshot_id, dry_run=True)
         click.confirm(
-            f"Restore {name} of {sized.name} to snapshot {snapshot_id}? Streaming readers of this table will stop at "
-            "the overwrite",
+            f"Restore {name} of {sized.name} to snapshot {snapshot_id}, {rows_before_and_after(planned)}? Streaming "
+            "readers of this table will stop at the overwrite",
             abort=True,
             err=True,
         )
-    report = sized.restore(partition, snapshot_id)
+    report = sized.restore(partition, snapshot_id, dry_run=dry_run)
     if as_json:
         print_json(report.to_dict())
     else:
@@ -85,12 +91,13 @@ def expire_snapshots(
 ) -> None:
     """Remove snapshots of TABLE that no rule keeps, and the files that only they needed.
 
-    Without options the table's own rules hold: history.expire.* and icesize.policy.keep-versions.
+    Without options the table's own rules hold: history.expire.* and icesize.policy.keep-versions. A snapshot stays when
+    any rule keeps it; nothing younger than the table's history.expire.max-snapshot-age-ms goes without --older-than.
     """
     from icesize.console import console_on
     from icesize.console_versions import deleting, show_expiry
 
-    out = console_on(stderr=as_json)
+    out = console_on(silent=as_json)
     with deleting(out) as progress:
         report = target.open().expire_snapshots(
             keep_versions, older_than, retain_last, dry_run, readers=readers, force=force, progress=progress

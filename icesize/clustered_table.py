@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from icesize.errors import EngineUnavailable, TableError
 from icesize.parquet.merge_task import MergeTask
@@ -17,9 +18,9 @@ from icesize.planning.plan import Plan
 from icesize.planning.words import size_words
 from icesize.report import Report
 from icesize.table import maintenance
-from icesize.table.cluster_by import KeepClusterBy
+from icesize.table.cluster_by import ForgetClusterBy, ForgottenClusterBy, KeepClusterBy
 from icesize.table.cluster_pass import ClusterLook, ClusterPass, wanted_by
-from icesize.table.filters import PartitionFilter, Where, partition_filter
+from icesize.table.filters import NO_MATCH, PartitionFilter, Where, partition_filter
 from icesize.table.handle import Current
 from icesize.versioned_table import VersionedTable
 
@@ -33,7 +34,7 @@ class ClusteredTable(VersionedTable):
     @property
     def is_clustered(self) -> bool:
         """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
-        return wanted_by(self._handle.load()) is not None
+        return wanted_by(self._handle.load(self._environment)) is not None
 
     def cluster(
         self,
@@ -53,8 +54,9 @@ class ClusteredTable(VersionedTable):
         of those that they are to join; with `budget_bytes` what pays most comes first. `on_plan` hears the plan before
         rows are moved, `progress` the bytes of each finished group.
 
-        Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense, and
-        EngineUnavailable when more than 1 GiB is to be written and there is no Spark.
+        Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
+        RewriteFailed when every partition failed, and EngineUnavailable when more than 1 GiB is to be written and there
+        is no Spark.
         """
         with self._lock:
             by = _names(by)
@@ -66,7 +68,17 @@ class ClusteredTable(VersionedTable):
             kept = self._handle.change(look.current, KeepClusterBy(look.by, self._environment), self._environment)
             if kept.changed:
                 look, plan = self._planned(None, None, where, budget_bytes)
-            return self._cluster(look, replace(plan, notes=(*kept.notes, *plan.notes)), progress)
+            told = kept.sentences
+            return self._cluster(look, replace(plan, notes=(*told, *plan.notes)), progress, told)
+
+    def forget_clustering(self) -> ForgottenClusterBy:
+        """Take back what `cluster` has stored in the table: columns and strategy in its properties, and the sort order
+        where a sort has set it. Files stay as they are, and nobody clusters them any more.
+
+        Raises TableError for a table that does not say by what it is clustered.
+        """
+        with self._lock:
+            return self._handle.change(self._handle.load(), ForgetClusterBy(self._environment), self._environment)
 
     def plan_clustering(
         self,
@@ -78,7 +90,7 @@ class ClusteredTable(VersionedTable):
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
         by = _names(by)
         with self._lock:
-            current = self._handle.load()
+            current = self._handle.load(self._environment)
             if wanted_by(current, by, strategy) is None:
                 return None
             return self._planned(by, strategy, where, budget_bytes, current)[1]
@@ -91,7 +103,7 @@ class ClusteredTable(VersionedTable):
         Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
         """
         with self._lock:
-            current = self._handle.load()
+            current = self._handle.load(self._environment)
             if wanted_by(current) is None:
                 return None
             current, layout, notes, selection = self._select(None, current)
@@ -99,7 +111,7 @@ class ClusteredTable(VersionedTable):
             contested = self._handle.contested(current, self._environment)
             most_bytes = self._affordable(sys.maxsize if most_bytes is None else most_bytes)
             plan = noted(look.round(self._affordable(budget_bytes), most_bytes, contested), current, notes)
-            return self._cluster(look, plan, lambda size_bytes: None) if plan.is_due else None
+            return self._cluster(look, plan, lambda size_bytes: None, ()) if plan.is_due else None
 
     def _planned(
         self,
@@ -127,7 +139,7 @@ class ClusteredTable(VersionedTable):
             )
         return ClusterLook.at(self._handle, current, layout, wanted, selection.may_hold)
 
-    def _cluster(self, look: ClusterLook, plan: Plan, progress: Progress) -> Report:
+    def _cluster(self, look: ClusterLook, plan: Plan, progress: Progress, changed: Sequence[str]) -> Report:
         def run(
             tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
         ) -> list[Result]:
@@ -135,7 +147,8 @@ class ClusteredTable(VersionedTable):
 
             return run_clusters(self._spark, tasks, prefixes, order, settings, threading.Event(), progress)
 
-        report = ClusterPass(self._handle, look, plan, run, self._environment, plan.notes).run()
+        failed = partial(maintenance.all_failed, self.name, "cluster", changed=changed)
+        report = ClusterPass(self._handle, look, plan, run, self._environment, plan.notes, on_failure=failed).run()
         return self._seen(report) if report.snapshot_ids else report
 
     def _read(self, where: Where) -> tuple[Current, Layout, tuple[str, ...]]:
@@ -144,11 +157,13 @@ class ClusteredTable(VersionedTable):
     def _select(
         self, where: Where, loaded: Current | None = None
     ) -> tuple[Current, Layout, tuple[str, ...], PartitionFilter]:
-        current = self._handle.load() if loaded is None else loaded
+        current = self._handle.load(self._environment) if loaded is None else loaded
         selection = partition_filter(current.table.metadata, where)
         layout = self._handle.reader(current.policy).read(current.table.metadata, current.table.io, selection.may_hold)
         chosen, partly = selection.select(layout)
         notes = (f"{partly:,} partitions match the filter only in part and were left out",) if partly else ()
+        if where is not None and not chosen.partitions:
+            notes = (NO_MATCH, *notes)
         return current, chosen, notes, selection
 
     def _affordable(self, budget_bytes: int) -> int:

@@ -26,9 +26,10 @@ MOST_LINES = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def console_on(file: TextIO | None = None, *, stderr: bool = False) -> Console:
-    """A console on a stream, on standard output or on standard error; colours only if that is a terminal."""
-    return Console(file=file, stderr=stderr, highlight=False)
+def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool = False) -> Console:
+    """A console on a stream, on standard output or on standard error, or one that shows nothing; colours only if that
+    is a terminal."""
+    return Console(file=file, stderr=stderr, highlight=False, quiet=silent, force_terminal=False if silent else None)
 
 
 def show_inspection(console: Console, inspection: Inspection) -> None:
@@ -113,7 +114,7 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
                 _line(console, f"  {column}: {_in_queries(after)}; before, {_in_queries(before)}")
     else:
         _line(console, "nothing was committed")
-    show_notes(console, [*report.conflicts, *(n for n in report.notes if n not in known)])
+    show_notes(console, [*(n for n in report.notes if n not in known), *report.conflicts])
 
 
 def _in_queries(opened: Mapping[str, float]) -> str:
@@ -146,8 +147,13 @@ def show_notes(console: Console, notes: Sequence[str]) -> None:
 
 
 def show_error(console: Console, message: str) -> None:
-    """What went wrong, in one line."""
-    _line(console, ("icesize: ", "bold red"), " ".join(message.split()))
+    """What went wrong, in one line; indented lines stay below it as they are: they point at a place."""
+    lines = message.splitlines()
+    told = " ".join(word for line in lines if not line.startswith("  ") for word in line.split())
+    _line(console, ("icesize: ", "bold red"), told)
+    for line in lines:
+        if line.startswith("  "):
+            _line(console, line)
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:

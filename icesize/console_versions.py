@@ -56,13 +56,20 @@ def _time(timestamp_ms: int) -> str:
 
 
 def show_restored(console: Console, report: Report) -> None:
-    """The commit that made the partition what it was, and what that means for streams."""
+    """The commit that made the partition what it was, or would, its rows, and what that means for streams."""
+    changed = f"-{report.files_removed:,} +{count_words(report.files_added, 'file')}, {rows_before_and_after(report)}"
     if report.snapshot_ids:
-        changed = f"-{report.files_removed:,} +{count_words(report.files_added, 'file')}"
         show_line(console, f"snapshot {report.snapshot_ids[-1]} {report.operations[-1]}  {changed}", "bold green")
+    elif report.partitions_touched:
+        show_line(console, f"would be committed: {changed}", "bold")
     else:
         show_line(console, "nothing was committed")
     show_notes(console, [*report.conflicts, *report.notes])
+
+
+def rows_before_and_after(report: Report) -> str:
+    """`3 -> 2 rows`: what a restore does to the rows of a partition."""
+    return f"{report.rows_before or 0:,} -> {count_words(report.rows_after or 0, 'row')}"
 
 
 def show_expiry(console: Console, report: ExpiryReport) -> None:
@@ -70,7 +77,8 @@ def show_expiry(console: Console, report: ExpiryReport) -> None:
     expired, before = len(report.snapshot_ids_expired), report.snapshots_before
     verb = "would expire" if report.dry_run else "expired"
     show_line(console, f"{verb} {expired:,} of {count_words(before, 'snapshot')}", "bold")
-    reasons = Counter(reason for why in report.kept.values() for reason in why)
+    # several rules may keep one snapshot: it is counted for the first of them
+    reasons = Counter(why[0] for why in report.kept.values())
     for reason, count in reasons.most_common(MOST_REASONS):
         show_line(console, f"  {count:,} kept: {reason}")
     if len(reasons) > MOST_REASONS:

@@ -5,17 +5,50 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+
+class Commitment(Protocol):
+    """A commit on its way, to be asked by whoever is interrupted what has become of it."""
+
+    def may_be_visible(self) -> set[str]:
+        """The data files that are visible, or may be, or may still become so; no others of this commit."""
+
+    def fate(self) -> Fate:
+        """Whether it is in; asks the catalog where that is not known."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """`landed` is None where nobody can tell; `advice` says how a person finds out."""
+
+    landed: bool | None
+    snapshot_ids: tuple[int, ...] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """`monotonic` and `sleep` in seconds, `now_ms` since 1970, `new_id` never gives the same text twice."""
+    """`monotonic` and `sleep` in seconds, `now_ms` since 1970, `new_id` never gives the same text twice.
+
+    `on_commitment` hears of each commit before anything of it is done.
+    """
 
     monotonic: Callable[[], float] = time.monotonic
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
     sleep: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    on_commitment: Callable[[Commitment], object] = lambda commitment: None
+
+    def also_telling(self, hear: Callable[[Commitment], object]) -> Environment:
+        """The same, where `hear` is told of commits, too."""
+
+        def both(commitment: Commitment) -> None:
+            hear(commitment)
+            self.on_commitment(commitment)
+
+        return replace(self, on_commitment=both)
 
 
 def rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -4,11 +4,14 @@
     ├── PolicyError            a size policy that contradicts itself, or an unknown key
     ├── TableError             the table cannot be worked on
     │   ├── TableNotFound          no such catalog, namespace or table
+    │   ├── ArgumentError          a filter or partition that cannot be read, or names what the table does not have
+    │   ├── ClusteringOff          it says that it is clustered by what does not hold any more
     │   └── UnsupportedTable       a format, type or feature outside what icesize handles
     ├── BatchError             this micro-batch must not be committed
     │   ├── BatchOutOfOrder        its id is smaller than the last committed one
     │   ├── StreamMismatch         another query already writes under this stream id
-    │   └── SchemaMismatch         its columns or values do not fit the table
+    │   ├── SchemaMismatch         its columns or values do not fit the table
+    │   └── BatchInterrupted       its query was stopped before it was finished
     ├── CommitConflict         nothing landed: others kept winning until the deadline
     ├── CommitStateUnknown     it may have landed: nothing was deleted, look before retrying
     ├── RewriteFailed          files could not be written; ours were removed, the table is unchanged
@@ -65,6 +68,17 @@ class TableNotFound(TableError):
     """There is no such catalog, namespace or table."""
 
 
+class ClusteringOff(TableError):
+    """What the table says that it is clustered by does not hold: a column was dropped, say. `why` is for reports.
+
+    Nothing else is hindered by that, and the next try ends the same until somebody changes the table.
+    """
+
+
+class ArgumentError(TableError):
+    """A filter or a partition that was given cannot be read, or names what the table does not have."""
+
+
 class UnsupportedTable(TableError):
     """The table uses a format, type or feature that icesize does not handle; the message names it."""
 
@@ -83,6 +97,10 @@ class StreamMismatch(BatchError):
 
 class SchemaMismatch(BatchError):
     """Columns or values of the batch do not fit the table."""
+
+
+class BatchInterrupted(BatchError):
+    """The query was stopped while the batch was under way; Spark delivers it again when it is started again."""
 
 
 class CommitConflict(IcesizeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -242,11 +242,14 @@ def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], lis
         if key in map(_dashed, KEYS):
             values[key.replace("-", "_")] = _value(name, value)
         else:
-            warnings.append(
-                f"ignored table property '{name}': this version knows no such key; "
-                f"the nearest is '{PROPERTY_PREFIX}{_nearest(key)}'"
-            )
+            warnings.append(ignored(name, [PROPERTY_PREFIX + _dashed(known) for known in _FIELDS]))
     return values, warnings
+
+
+def ignored(name: str, known: Sequence[str]) -> str:
+    """The warning of a table property that is read as a misspelt one of `known`."""
+    [near] = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return f"ignored table property '{name}': this version knows no such key; the nearest is '{near}'"
 
 
 def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[str, Any]:

@@ -60,6 +60,11 @@ def is_secret(key: str) -> bool:
     return _SECRET_KEY.search(key.lower()) is not None and _NO_SECRET.search(key.lower()) is None
 
 
+def keys_with_secrets(properties: Mapping[str, object]) -> list[str]:
+    """Names of the properties that hold a credential, by their name or as a password in an address."""
+    return [key for key, value in properties.items() if any(_secrets_in({key: value}))]
+
+
 def _secrets_in(properties: Mapping[str, object]) -> Iterator[str]:
     for key, value in properties.items():
         if isinstance(value, Mapping):

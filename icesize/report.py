@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,12 +21,14 @@ class Report:
     writers.
     `small_files_max` is the largest number of mergeable small files that a touched partition holds now. `seconds` per
     phase and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be
-    merged, `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing.
+    merged, `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing:
+    merges that failed come first.
     `already_committed`: the batch was in the table before this call. `merge_lag_batches` counts batches committed by
     this process that no finished run of merges in the background has looked at; None where merges are not made in the
     background. `clustering` is there after a pass of clustering: `columns`, `strategy`, what queries by each column
     open `before` and `after` (`icesize.planning.overlap.Opened`), `new_bytes` that were not clustered before, and
-    `amplification`, bytes written per new byte.
+    `amplification`, bytes written per new byte. `rows_before` and `rows_after` are there after a restore: the rows in
+    the partition's data files, deleted ones included.
     """
 
     table: str = ""
@@ -53,6 +56,8 @@ class Report:
     already_committed: bool = False
     merge_lag_batches: int | None = None
     clustering: dict[str, Any] | None = None
+    rows_before: int | None = None
+    rows_after: int | None = None
 
     @property
     def write_amplification(self) -> float | None:
@@ -60,8 +65,8 @@ class Report:
         return self.bytes_written / self.bytes_ingested if self.bytes_ingested else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
-        data = asdict(self)
+        """Stable keys, JSON-ready values, ids of snapshots as texts; later releases may add keys, never rename them."""
+        data = with_text_ids(asdict(self))
         data["write_amplification"] = self.write_amplification
         return data
 
@@ -70,7 +75,8 @@ class Report:
             return f"batch {self.batch_id} already committed to {self.table}"
         head = f"batch {self.batch_id}: " if self.batch_id is not None else ""
         if not self.snapshot_ids:
-            return f"{head}nothing to do in {self.table}" + self._tail()
+            what = "nothing was committed to" if self.conflicts else "nothing to do in"
+            return f"{head}{what} {self.table}" + self._tail()
         parts = [
             f"{head}{self.rows:,} rows",
             f"files +{self.files_added} -{self.files_removed}",
@@ -85,7 +91,17 @@ class Report:
         words = [f"{reason} {n}" for reason, n in sorted(self.skipped.items()) if reason in _WORTH_A_LINE]
         if self.held_back:
             words.append(f"held back {sum(self.held_back.values())} files in {len(self.held_back)} partitions")
-        return "".join("  " + w for w in (*words, *self.conflicts, *self.notes))
+        return "".join("  " + w for w in (*self.notes, *words, *self.conflicts))
 
 
 _WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")
+
+
+def with_text_ids(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with snapshot ids (keys that begin with `snapshot_id`) as texts: they have 63 bits, of which jq and
+    JavaScript keep 53 in a number, and a rounded id names no snapshot."""
+    return {key: _text(value) if key.startswith("snapshot_id") else value for key, value in data.items()}
+
+
+def _text(value: Any) -> Any:
+    return tuple(map(_text, value)) if isinstance(value, tuple) else None if value is None else str(value)

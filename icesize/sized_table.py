@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from icesize.clustered_table import ClusteredTable, Progress, noted
 from icesize.environment import Environment
-from icesize.errors import EngineUnavailable, TableError, UnsupportedTable
+from icesize.errors import EngineUnavailable, UnsupportedTable
 from icesize.parquet.forecast import forecast
 from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result, merge_in_threads
@@ -24,9 +25,10 @@ from icesize.table import catalog as catalogs
 from icesize.table import ledger
 from icesize.table.changes import partitions_changed
 from icesize.table.filters import Where
+from icesize.table.forget_stream import ForgetStream
 from icesize.table.growth import bytes_per_partition_and_day
 from icesize.table.handle import Current, PolicyArgument, TableHandle
-from icesize.table.maintenance import Maintenance
+from icesize.table.maintenance import Maintenance, all_failed
 from icesize.table.reader import Labels
 from icesize.upkeep import Upkeep, UpkeepReport
 
@@ -85,7 +87,7 @@ class SizedTable(ClusteredTable):
     @property
     def policy(self) -> SizePolicy:
         """The policy that holds now: argument over table properties over Iceberg's properties over defaults."""
-        return self._handle.load().policy
+        return self._handle.load(self._environment).policy
 
     def inspect(self, where: Where = None) -> Inspection:
         """How well sized the files are; `where` limits it to partitions that match as a whole."""
@@ -114,8 +116,9 @@ class SizedTable(ClusteredTable):
     ) -> Report:
         """Merge the small files of every partition to as few as possible, in one REPLACE commit.
 
-        `on_plan` hears the plan before anything is done, `progress` the bytes of each finished group. Raises
-        EngineUnavailable when more than 1 GiB is to be merged and there is no Spark.
+        `on_plan` hears the plan before anything is done, `progress` the bytes of each finished group. Merges that
+        failed are the first of the report's notes. Raises RewriteFailed when every one did, and EngineUnavailable when
+        more than 1 GiB is to be merged and there is no Spark.
         """
         with self._lock:
             current, layout, notes = self._read(where)
@@ -125,7 +128,10 @@ class SizedTable(ClusteredTable):
             return self._maintain(current, layout, plan, notes, progress)
 
     def after_batch(self) -> Report:
-        """Another writer has appended: merge what is due in the partitions changed since icesize last merged."""
+        """Another writer has appended: merge what is due in the partitions changed since icesize last merged.
+
+        Raises what `compact` raises.
+        """
         with self._lock:
             current, layout, notes = self._read(None)
             changed = partitions_changed(current.table.metadata, current.table.io)
@@ -175,9 +181,11 @@ class SizedTable(ClusteredTable):
 
         if (stream_id is None) != (batch_id is None):
             raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
-        if stream_id is not None and batch_id is not None:
-            return self.sink(stream_id, query_id=stream_id).run(df, batch_id)
         source = self._spark_source("append")
+        if stream_id is not None and batch_id is not None:
+            from icesize.spark.sink import Sink
+
+            return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
         return run_batch(df, BatchOptions(source, environment=self._environment), state_of(source, None))
 
     def sink(self, stream_id: str, **options: Any) -> Sink:
@@ -185,10 +193,15 @@ class SizedTable(ClusteredTable):
         `stream_safe`, `merge` ("inline", "async", "off"), `statistics` ("auto", "recent", "exact"), `write_tasks`,
         `schema_evolution` ("refuse", "add"), `accept_new_checkpoint`, `expire_every`, `query_id`, `listener`, `cluster`
         ("off", "inline", "async").
+
+        Raises EngineUnavailable on Spark Connect for a table opened with a catalog object that holds credentials: the
+        sink is sent to the server, they must not be.
         """
+        from icesize.spark.runtime import for_its_server
         from icesize.spark.sink import Sink
 
         source = self._spark_source("sink")
+        source = for_its_server(cast("SparkSession", self._spark), source)
         return Sink(source, stream_id, environment=self._environment, **options)
 
     def streams(self) -> list[ledger.LedgerEntry]:
@@ -196,13 +209,12 @@ class SizedTable(ClusteredTable):
         return ledger.entries(self._handle.load().table.metadata.properties)
 
     def forget_stream(self, stream_id: str) -> None:
-        """Remove a stream from the ledger: its next batch is taken whatever its query and id. TableError if unknown."""
-        table = self._handle.load().table
-        entry = next((e for e in ledger.entries(table.metadata.properties) if e.stream_id == stream_id), None)
-        if entry is None:
-            raise TableError(f"Cannot forget stream '{stream_id}': '{self.name}' has no such stream", table=self.name)
-        with table.transaction() as transaction:
-            transaction.remove_properties(entry.key)
+        """Remove a stream from the ledger: its next batch is taken whatever its query and id.
+
+        Raises TableError for an unknown stream, CommitConflict (nothing landed) or CommitStateUnknown.
+        """
+        change = ForgetStream(self.name, stream_id, self._environment)
+        self._handle.change(self._handle.load(), change, self._environment)
 
     def _spark_source(self, what: str) -> Any:
         if self._source is None:
@@ -221,7 +233,10 @@ class SizedTable(ClusteredTable):
 
             return run_merges(self._spark, tasks, settings, prefix, threading.Event(), progress)
 
-        report = Maintenance(self._handle, current, layout, plan, run, self._environment, tuple(notes)).run()
+        failed = partial(all_failed, self.name, "compact")
+        report = Maintenance(
+            self._handle, current, layout, plan, run, self._environment, tuple(notes), on_failure=failed
+        ).run()
         return self._seen(report) if report.snapshot_ids else report
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from icesize.environment import Environment
-from icesize.errors import CommitStateUnknown, IcesizeError, UnsupportedTable
+from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
 from icesize.report import Report
 from icesize.table.expiry import ExpiryReport
 from icesize.table.maintenance import ROUND_BYTES
@@ -32,9 +32,9 @@ MERGE_SHARE = 0.7
 class UpkeepReport:
     """What one pass came to: the report of each step by its name, and what became of the others.
 
-    `failed` and `refused` (the table does not allow it, `gc.enabled` for one) are step -> why; `left` are steps that
-    there was no budget for. `merges` are one report per round, `bytes_merged` is what they rewrote; so are
-    `clusterings` of a table that is to be clustered.
+    `failed` and `refused` (the table does not allow it: `gc.enabled`, or it is to be clustered by a column that was
+    dropped) are step -> why; `left` are steps that there was no budget for. `merges` are one report per round,
+    `bytes_merged` is what they rewrote; so are `clusterings` of a table that is to be clustered.
     """
 
     table: str = ""
@@ -129,13 +129,16 @@ class Upkeep:
             return work()
         except CommitStateUnknown:
             raise
-        except UnsupportedTable as error:
+        except (ClusteringOff, UnsupportedTable) as error:
             self._refused[name] = str(error)
             return None
         except Exception as error:  # one step must not keep the others from running
-            LOG.warning("maintain %s: %s failed", self._table.name, name, exc_info=error)
-            self._failed[name] = str(error) if isinstance(error, IcesizeError) else brief(error)
+            self._note_failure(name, error)
             return None
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        LOG.warning("maintain %s: %s failed", self._table.name, name, exc_info=error)
+        self._failed[name] = str(error) if isinstance(error, IcesizeError) else brief(error)
 
     def _is_late(self, share: float) -> bool:
         return self._budget_seconds is not None and self._now() - self._began >= share * self._budget_seconds
@@ -151,7 +154,7 @@ class Upkeep:
         if self._table.is_clustered:
             self._rounds("clustering", self._cluster_round, self._clusterings)
             if self._clusterings and not self._clusterings[-1].snapshot_ids:
-                # due, and larger than the budget or failed: its report says which
+                # due, and larger than the budget or lost to others: its report says which
                 self._left.append("clustering")
 
     def _cluster_round(self, budget_bytes: int) -> Report | None:
@@ -163,12 +166,17 @@ class Upkeep:
             if self._is_late(MERGE_SHARE):
                 break
             budget = ROUND_BYTES if self._bytes_left is None else min(ROUND_BYTES, self._bytes_left)
-            report = one(budget)
+            try:
+                report = one(budget)
+            except RewriteFailed as error:
+                # partitions that cannot be merged must not keep the others from it: the round after this has those too
+                self._note_failure(name, error)
+                return True
             if report is None:
                 return True
             done.append(report)
             if not report.snapshot_ids:
-                # all groups failed or were lost to others: the same plan again would end the same
+                # all groups were lost to others: the same plan again would end the same
                 return True
             if self._bytes_left is not None:
                 self._bytes_left -= report.bytes_written

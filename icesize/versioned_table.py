@@ -18,7 +18,7 @@ from icesize.table.handle import Current, TableHandle
 from icesize.table.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.partitions import find_partition, known_snapshot, snapshot_as_of
 from icesize.table.request import readable
-from icesize.table.restore import restore
+from icesize.table.restore import plan_restore, restore
 from icesize.table.retaining import ExpireOptions
 from icesize.table.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.table.sweep import MAX_CONCURRENT_DELETES, deleter
@@ -69,10 +69,10 @@ class VersionedTable:
         What one icesize commit did is one version, named by its last snapshot. Only what the table still keeps is
         here. Raises TableError for a partition that never had files.
         """
-        return self._versions(self._handle.load(), partition)[1]
+        return self._versions(self._handle.load(self._environment), partition)[1]
 
     def read_version(
-        self, partition: Partition, snapshot_id: int | None = None, *, as_of: datetime | int | None = None
+        self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
     ) -> DataFrame:
         """The rows of a partition at a snapshot, or as of a time (naive: UTC; or milliseconds since 1970).
 
@@ -85,24 +85,28 @@ class VersionedTable:
             raise ValueError("Cannot read a version: give either 'snapshot_id' or 'as_of'")
         from icesize.spark.history import read_version
 
-        current = self._handle.load()
+        current = self._handle.load(self._environment)
         metadata = current.table.metadata
         if as_of is not None:
             snapshot_id = snapshot_as_of(metadata, as_of)
         version = known_snapshot(metadata, snapshot_id or 0)
         return read_version(self._spark, current, self._key(current, partition), version.snapshot_id)
 
-    def restore(self, partition: Partition, snapshot_id: int) -> Report:
-        """Make a partition what it was at a snapshot, in one `overwrite` commit that moves no data.
+    def restore(self, partition: Partition, snapshot_id: int | str, *, dry_run: bool = False) -> Report:
+        """Make a partition what it was at a snapshot, in one `overwrite` commit.
 
-        Streaming readers of the table stop at an overwrite. The ledger of batches is not rolled back: the report names
-        the streams whose later rows are gone from the partition. Raises TableError when the version cannot be had
-        any more, CommitConflict when the partition changes meanwhile.
+        Files that it has no more are copied byte for byte, in threads of this process, to new names; the report says
+        how many rows the partition has before and after. With `dry_run` nothing is changed, and the report says what
+        would be. Streaming readers of the table stop at an overwrite. The ledger of batches is not rolled back: the
+        report names the streams whose later rows are gone from the partition. Raises TableError when the version cannot
+        be had any more, CommitConflict when the partition changes meanwhile.
         """
         with self._lock:
-            current = self._handle.load()
-            known_snapshot(current.table.metadata, snapshot_id)
+            current = self._handle.load(self._environment)
+            snapshot_id = known_snapshot(current.table.metadata, snapshot_id).snapshot_id
             key = self._key(current, partition)
+            if dry_run:
+                return plan_restore(current, key, snapshot_id, self._environment)
             return self._seen(restore(self._handle, current, key, snapshot_id, self._environment))
 
     def expire_snapshots(
@@ -121,8 +125,9 @@ class VersionedTable:
 
         Without arguments the table's own rules hold: `history.expire.*`, and `keep-versions` of the policy. Branches,
         tags, the newest append (streaming readers stand there) and what `readers` (checkpoint folders) have not read
-        always stay. Given alone, `keep_versions` keeps the newest versions of each partition and nothing for its age.
-        `older_than` is a point in time or an age. Raises what `icesize.table.expiry.expire` does.
+        always stay. `keep_versions` keeps the newest versions of each partition besides what is young: only an explicit
+        `older_than`, a point in time or an age, goes below the table's own age. Raises what
+        `icesize.table.expiry.expire` does.
         """
         options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
         with self._lock:
@@ -157,7 +162,7 @@ class VersionedTable:
     def rewrite_manifests(self) -> ManifestReport:
         """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""
         with self._lock:
-            return self._seen(rewrite_manifests(self._handle, self._handle.load(), self._environment))
+            return self._seen(rewrite_manifests(self._handle, self._handle.load(self._environment), self._environment))
 
     def _versions(
         self, current: Current, partition: Partition | None

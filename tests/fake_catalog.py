@@ -31,7 +31,11 @@ def request(**changes: object) -> CommitRequest:
 
 @dataclass(frozen=True)
 class State:
-    """One version of the table. `snapshots` are (id, operation, run id); `deleted` maps files to a delete's number."""
+    """One version of the table. `snapshots` are (id, operation, run id); `deleted` maps files to a delete's number.
+
+    `line` are the head and those it came from, `aside` is what main would be after a move to a branch beside it.
+    `unfit` is why new files could not be read in it.
+    """
 
     uuid: str = "u"
     sequence_number: int = 1
@@ -42,18 +46,37 @@ class State:
     live: frozenset[str] = frozenset(v.path for v in VICTIMS)
     deleted: Mapping[str, int] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    line: frozenset[int] = frozenset({1})
+    aside: State | None = None
+    moves: int = 0
+    unfit: str | None = None
 
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for equal states, and can be looked up."""
         whole = (self.uuid, self.sequence_number, self.schema_id, self.spec_id, self.head_id, self.snapshots)
-        return (*whole, self.live, frozenset(self.deleted.items()), frozenset(self.properties.items()))
+        rows = self.live, frozenset(self.deleted.items()), frozenset(self.properties.items())
+        return *whole, *rows, self.line, self.aside and self.aside.key, self.moves
 
     def then(self, operation: str, run: str = "other", **changes: object) -> State:
         """The state after one more snapshot."""
         number = self.sequence_number + 1
         snapshots = (*self.snapshots, (number, operation, run))
-        return replace(self, sequence_number=number, head_id=number, snapshots=snapshots, **changes)  # type: ignore[arg-type]
+        moved = replace(self, sequence_number=number, head_id=number, snapshots=snapshots, line=self.line | {number})
+        return replace(moved, **changes)  # type: ignore[arg-type]
+
+    def beside(self, operation: str, **changes: object) -> State:
+        """The state after one more snapshot on a branch beside main."""
+        branch = self.then(operation, **changes)
+        return replace(self, sequence_number=branch.sequence_number, snapshots=branch.snapshots, aside=branch)
+
+    def moved_aside(self) -> State:
+        """Main is moved to that branch: no new snapshot, and what came to main meanwhile is on no branch any more."""
+        if self.aside is None:
+            return self
+        branch = self.aside
+        there = replace(self, head_id=branch.head_id, live=branch.live, deleted=branch.deleted, line=branch.line)
+        return replace(there, moves=self.moves + 1)
 
 
 @dataclass(frozen=True)
@@ -87,11 +110,14 @@ class FakeLoaded:
     def any_live(self, paths: Collection[str]) -> bool:
         return bool(self.state.live & set(paths))
 
+    def misfit(self, request: CommitRequest) -> str | None:
+        return self.state.unfit if request.appended else None
+
     def lost_victims(self, request: CommitRequest) -> dict[str, str]:
         victims = [v.path for v in (*request.absorbed, *(v for g in request.merged for v in g.victims))]
         if self.state.head_id == request.base_snapshot_id:
             return {}
-        if request.base_snapshot_id not in {i for i, _, _ in self.state.snapshots}:
+        if request.base_snapshot_id not in self.state.line & {i for i, _, _ in self.state.snapshots}:
             return dict.fromkeys(victims, BASE_EXPIRED)
         lost = {v: "another writer removed a file of it" for v in victims if v not in self.state.live}
         hit = {v for v in victims if self.state.deleted.get(v, 0) > request.base_sequence_number}
@@ -99,13 +125,14 @@ class FakeLoaded:
 
     def later_than(self, before: FakeLoaded) -> bool:
         mine, theirs = self.state, before.state
-        if mine.head_id != theirs.head_id:
+        if mine.head_id != theirs.head_id and mine.sequence_number != theirs.sequence_number:
             # the first commit since; an expired one may have been anybody's
             return theirs.sequence_number + 1 in {number for number, _, _ in mine.snapshots}
-        return (mine.sequence_number, mine.schema_id, mine.spec_id) > (
+        return (mine.sequence_number, mine.schema_id, mine.spec_id, mine.moves) > (
             theirs.sequence_number,
             theirs.schema_id,
             theirs.spec_id,
+            theirs.moves,
         )
 
 
@@ -220,7 +247,7 @@ class FakeCatalog:
             self.between[staged.snapshots[0][0]] = now.live - gone | new
         self.landed[staged.manifest] = staged
         entry = wanted.ledger
-        properties = {**now.properties, **({entry.key: entry.to_json()} if entry else {})}
+        properties = {**now.properties, **({entry.key: entry.after(now.properties).to_json()} if entry else {})}
         self.states.append(replace(now, live=now.live - victims | added, properties=properties))
         return True
 

@@ -26,6 +26,7 @@ class Rival:
 
     OF_FILES = (
         "append", "delete_position", "delete_equality", "compact_as_icesize", "compact_as_another", "expire",
+        "move_main",
     )  # fmt: skip
     ACTS = (
         *OF_FILES, "tag", "branch", "append_to_branch", "untag", "add_column", "widen_column", "rename_column",
@@ -164,4 +165,12 @@ class Rival:
         if ids := [i for i in known if i in line]:
             number = ids[max(0, len(ids) - 1 - pick % 3)]
             table.manage_snapshots().rollback_to_snapshot(number).commit()
+            self.water.rows = Counter(self.water.history[number])
+
+    def move_main(self, pick: int) -> None:
+        """Main is any snapshot that the table knows, also one that it has left or that others made beside it."""
+        table = self.table
+        if ids := [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.water.history]:
+            number = ids[-1 - pick % len(ids)]
+            table.manage_snapshots().set_current_snapshot(number).commit()
             self.water.rows = Counter(self.water.history[number])

@@ -14,12 +14,12 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, ancestors_of
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
@@ -124,6 +124,8 @@ def request_on(
         base_sequence_number=(head.sequence_number or 0) if head else 0,
         schema_id=table.metadata.current_schema_id,
         spec_id=table.metadata.default_spec_id,
+        schema=table.metadata.schema(),
+        spec=table.metadata.spec(),
         run_id=f"run-{next(_numbers)}",
         appended=tuple(appended),
         merged=tuple(groups),
@@ -242,10 +244,23 @@ def check(table: Table) -> None:
     for snapshot in table.metadata.snapshots:
         for manifest in snapshot.manifests(table.io):
             assert local(manifest.manifest_path).is_file()
+    assert not removed_and_live(table), "a file that a snapshot has removed is live, expiry by Java would delete it"
     times = [entry.timestamp_ms for entry in table.metadata.snapshot_log]
     assert times == sorted(times)
     assert table.metadata.last_updated_ms >= (times[-1] if times else 0)
     check_batches(table.metadata)
+
+
+def removed_and_live(table: Table) -> set[str]:
+    """Live data files that the head or a snapshot before it in its history lists as removed.
+
+    Iceberg's Java library deletes what an expired snapshot has removed, without looking whether it is live.
+    """
+    line = list(ancestors_of(table.metadata.current_snapshot(), table.metadata))
+    manifests = {m.manifest_path: m for s in line for m in s.manifests(table.io)}.values()
+    entries = (e for m in manifests for e in m.fetch_manifest_entry(table.io, discard_deleted=False))
+    removed = {e.data_file.file_path for e in entries if e.status == ManifestEntryStatus.DELETED}
+    return removed & set(live_paths(table))
 
 
 def check_batches(metadata: TableMetadata) -> None:

@@ -263,3 +263,31 @@ def test_values_are_pyicebergs() -> None:
     values = (Decimal("-1.50"), UUID(int=7), 19000)
     writer(schema)(out, values)
     assert reader(schema)(new_decoder(bytes(out))) == values
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("int", 2**31), ("int", -(2**31) - 1), ("int", 3_000_000_000), ("long", 2**63), ("long", -(2**63) - 1),
+        ("float", 0.1), ("float", 1e300), ("float", 16_777_217), ("double", 2**53 + 1),
+        (_DECIMAL, Decimal("99999999.99")), (_DECIMAL, Decimal("12345678901234.50")), (_DECIMAL, Decimal("1.5")),
+        ({**_DECIMAL, "type": "bytes"}, Decimal("99999999.99")), ({**_DECIMAL, "type": "bytes"}, Decimal("1.500")),
+        ({"type": "fixed", "name": "f", "size": 3}, b"four"), ("null", 1),
+    ],
+)  # fmt: skip
+def test_numbers_without_a_place_in_their_type_are_refused(schema: Any, value: Any) -> None:
+    """A number that would come back as another one is an error: nothing is wrapped, rounded or cut off."""
+    with pytest.raises(ValueError, match=r"Cannot write .* as an Avro"):
+        writer(schema)(bytearray(), value)
+
+
+@given(st.integers(-(2**33), 2**33))
+def test_ints_are_written_or_refused(value: int) -> None:
+    """Whatever an int has a place for reads back equal, and only that is written."""
+    out = bytearray()
+    if -(2**31) <= value < 2**31:
+        writer("int")(out, value)
+        assert reader("int")(new_decoder(bytes(out))) == value
+    else:
+        with pytest.raises(ValueError, match=f"Cannot write {value} as an Avro int"):
+            writer("int")(out, value)

@@ -8,7 +8,7 @@ from pyiceberg.table.snapshots import Operation
 
 from icesize.table.changes import partitions_changed
 from icesize.table.request import BASE_ID, RUN_ID
-from tests.tables import append, compact, make_table
+from tests.tables import append, compact, make_table, merged, request_on, run, small_files
 from tests.test_history import rewrite_manifests
 
 
@@ -44,3 +44,17 @@ def test_without_a_merge_everything_has_changed(lake: SqlCatalog) -> None:
     append(lake, [1], "a")
     append(lake, [2], "b")
     assert changed(rewrite_manifests(lake)) is None
+
+
+def test_what_expired_since_the_plan_may_have_changed_anything(lake: SqlCatalog) -> None:
+    """A commit came between plan and merge and has expired since: what it changed is not told by anybody."""
+    make_table(lake)
+    append(lake, [1], "a")
+    planned = append(lake, [2], "a")
+    wanted = request_on(planned, groups=[merged(planned, small_files(planned, "a"))])
+    between = append(lake, [3], "b").metadata.current_snapshot_id
+    run(lake, wanted, planned)
+    table = lake.load_table("db.t")
+    assert changed(table) == {"b"}
+    table.maintenance.expire_snapshots().by_ids([between]).commit()
+    assert changed(lake.load_table("db.t")) is None

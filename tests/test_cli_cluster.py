@@ -56,7 +56,9 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
     table = lake.load_table("db.t")
     check(table)
     assert ids_of(lake) == ids
-    plan_line, foreseen, snapshot_line, written_line, opened_line = first.stdout.splitlines()
+    plan_line, foreseen, snapshot_line, written_line, opened_line, remembered = first.stdout.splitlines()
+    stored = "icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order (id ASC NULLS FIRST)"
+    assert remembered == f"! the table remembers: {stored}; `icesize cluster TABLE --forget` takes it back"
     assert plan_line.startswith("cluster (sort by id): 2 partitions, 12 -> ")
     assert foreseen.startswith("  id: a value is in ")
     assert "; then in about 2.0" in foreseen
@@ -74,10 +76,10 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
 
 
 def test_json_has_only_the_report_on_stdout(ids: list[int], invoke: Run) -> None:
-    """The report's keys are those of the API, under `clustering` what queries open; the plan goes to standard error."""
+    """The report's keys are those of the API, under `clustering` what queries open; nothing else is printed."""
     result = invoke("cluster", "--by", "id, ts", "--strategy", "hilbert", "--json", *SIZES)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("cluster (hilbert by id, ts): 2 partitions, 12 -> ")
+    assert result.stderr == ""
     report = json.loads(result.stdout)
     assert (report["table"], report["operations"], report["files_removed"]) == ("lake.db.t", ["replace"], 12)
     clustering = report["clustering"]
@@ -139,6 +141,7 @@ def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int
     [
         (("--by", "id", "--strategy", "z-order"), 2, "Invalid value for '--strategy'"),
         (("--by", "id", "--budget-bytes", "-1"), 2, "Invalid value for '--budget-bytes'"),
+        (("--by", "id", "--forget"), 2, "--forget goes without --by, --strategy, --where and --budget-bytes"),
         (("--by", "idd"), 1, "icesize: Cannot cluster 'lake.db.t' by 'idd': the table has no such column, the nearest"),
         (("--by", "id,id"), 1, "icesize: Cannot cluster 'lake.db.t' by 'id': it is named twice"),
         (("--by", " "), 1, "icesize: Cannot cluster 'lake.db.t': no column is named"),
@@ -214,3 +217,53 @@ def test_maintain_clusters_and_shows_it(lake: SqlCatalog, invoke: Run) -> None:
     assert report["failed"] == {}
     assert json.loads(invoke("maintain", "--json").stdout)["clusterings"] == []
     check(lake.load_table("db.t"))
+
+
+def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, invoke: Run) -> None:
+    """Small partitions: a dry run changes nothing, the command itself the table and no file; --forget takes it back."""
+    make_table(lake)
+    fill(lake, 1)
+    before = lake.load_table("db.t").metadata_location
+    nothing = "! nothing moves: 2 partitions of one file"
+    for extra in ((), ("--strategy", "zorder")):
+        dry = invoke("plan", "--by", "id,ts", *extra, *SIZES)
+        assert (dry.exit_code, lake.load_table("db.t").metadata_location) == (0, before)
+        assert "nothing to cluster, 2 files stay" in dry.stdout
+        assert dry.stdout.splitlines()[-1] == nothing
+    done = invoke("cluster", "--by", "id", *SIZES).stdout.splitlines()
+    assert done[-2] == nothing
+    assert done[-1].startswith(
+        "! the table remembers: icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order"
+    )
+    forgotten = invoke("cluster", "--forget")
+    assert forgotten.exit_code == 0
+    line, note = forgotten.stdout.splitlines()
+    assert line == (
+        "forgot the clustering of lake.db.t: removed icesize.cluster.by=id, icesize.cluster.field-ids=1:id, "
+        "sort order (id ASC NULLS FIRST)"
+    )
+    assert note.startswith("! keep the columns it was sorted by (id): ")
+    table = lake.load_table("db.t")
+    assert (table.sort_order().is_unsorted, "icesize.cluster.by" in table.properties) == (True, False)
+    again = invoke("cluster", "--forget")
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "Cannot forget the clustering of 'db.t'" in again.stderr
+    invoke("cluster", "--by", "id", "--strategy", "zorder", *SIZES)
+    told = json.loads(invoke("cluster", "--forget", "--json").stdout)
+    assert (told["removed"][0], told["notes"]) == ("icesize.cluster.by=id", [])
+    assert operations(table) == ["append"]
+
+
+def test_plans_by_other_columns_change_nothing(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
+    """`plan --by` is the dry run of `cluster --by`; what cannot be done is told as there."""
+    before = lake.load_table("db.t").metadata_location
+    shown = invoke("plan", "--by", "id, ts", "--strategy", "hilbert", *SIZES)
+    assert "cluster (hilbert by id, ts): 2 partitions, 12 -> " in shown.stdout
+    planned = json.loads(invoke("plan", "--by", "ts", "--json", *SIZES).stdout)["cluster_plan"]
+    assert (planned["clustering"]["columns"], planned["clustering"]["strategy"]) == (["ts"], "sort")
+    assert lake.load_table("db.t").metadata_location == before
+    alone = invoke("plan", "--strategy", "sort", *SIZES)
+    assert (alone.exit_code, "--strategy needs --by" in alone.stderr) == (2, True)
+    wrong = invoke("plan", "--by", "idd", *SIZES)
+    assert (wrong.exit_code, wrong.stdout) == (1, "")
+    assert "Cannot cluster 'lake.db.t' by 'idd': the table has no such column" in wrong.stderr

@@ -68,9 +68,9 @@ def test_versions_are_listed_newest_first(sized: SizedTable, run: Run) -> None:
 def test_a_partition_that_never_was_is_named(table: Table, run: Run) -> None:
     """The error tells the nearest partition, or the fields that there are."""
     result = run("versions", "--partition", "kind=c")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "kind=c" in result.stderr
-    assert run("versions", "--partition", "sort=a").exit_code == 1
+    assert run("versions", "--partition", "sort=a").exit_code == 2
 
 
 def test_restore_asks_first(sized: SizedTable, run: Run, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_restore_asks_first(sized: SizedTable, run: Run, tmp_path: Path) -> None
     first = str(sized.versions({"kind": "a"})[-1].snapshot_id)
     result = run("restore", "--partition", "kind=a", "--snapshot", first, input="n\n")
     assert result.exit_code == 1
-    assert "Streaming readers of this table will stop at the overwrite" in result.stderr
+    assert f"to snapshot {first}, 2 -> 1 row? Streaming readers of this table will stop at the" in result.stderr
     assert ids_of(sqlite_catalog(tmp_path)) == [1, 2, 10]
 
 
@@ -88,9 +88,20 @@ def test_restore_with_yes_makes_the_partition_what_it_was(sized: SizedTable, run
     result = run("restore", "--partition", "kind=a", "--snapshot", first, "--yes")
     assert result.exit_code == 0, result.output
     head = sqlite_catalog(tmp_path).load_table("db.t").metadata.current_snapshot_id
-    assert result.stdout.splitlines()[0] == f"snapshot {head} overwrite  -1 +1 file"
+    assert result.stdout.splitlines()[0] == f"snapshot {head} overwrite  -1 +1 file, 2 -> 1 row"
     assert ids_of(sqlite_catalog(tmp_path)) == [1, 10]
     assert "'s'" in result.stdout
+
+
+def test_a_dry_run_of_a_restore_asks_and_changes_nothing(sized: SizedTable, run: Run, tmp_path: Path) -> None:
+    """It tells files and rows, before and after; as JSON under their keys."""
+    first = str(sized.versions({"kind": "a"})[-1].snapshot_id)
+    result = run("restore", "--partition", "kind=a", "--snapshot", first, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0] == "would be committed: -1 +1 file, 2 -> 1 row"
+    told = json.loads(run("restore", "--partition", "kind=a", "--snapshot", first, "--dry-run", "--json").stdout)
+    assert (told["rows_before"], told["rows_after"], told["snapshot_ids"]) == (2, 1, [])
+    assert ids_of(sqlite_catalog(tmp_path)) == [1, 2, 10]
 
 
 @pytest.mark.parametrize("snapshot", ["12345", "-1"])
@@ -104,22 +115,36 @@ def test_restore_of_an_unknown_snapshot_is_refused(table: Table, run: Run, snaps
 
 def test_expire_snapshots_shows_what_goes_and_why_others_stay(table: Table, run: Run) -> None:
     """A dry run and the real one tell the same numbers; --json prints the API's keys."""
-    told = run("expire-snapshots", "--keep-versions", "1", "--dry-run")
+    told = run("expire-snapshots", "--keep-versions", "1", "--older-than", "0d", "--dry-run")
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[0] == "would expire 3 of 4 snapshots"
     assert "kept: head of branch 'main'" in told.stdout
-    done = json.loads(run("expire-snapshots", "--keep-versions", "1", "--json").stdout)
+    kept = [int(line.split()[0]) for line in told.stdout.splitlines() if " kept: " in line]
+    assert sum(kept) == 1
+    done = json.loads(run("expire-snapshots", "--keep-versions", "1", "--older-than", "0d", "--json").stdout)
     assert (len(done["snapshot_ids_expired"]), done["dry_run"]) == (3, False)
     assert done["files_deleted"]["data_files"] == 2
     assert len(data_files_on_disk(table)) == 2
+
+
+def test_young_snapshots_stay_whatever_versions_are_asked_for(table: Table, run: Run) -> None:
+    """Each is counted once, though several rules keep it."""
+    told = run("expire-snapshots", "--keep-versions", "1")
+    assert told.exit_code == 0, told.output
+    lines = told.stdout.splitlines()
+    assert lines[0] == "expired 0 of 4 snapshots"
+    assert lines[1:3] == [
+        "  3 kept: on branch 'main' and younger than 5 days",
+        "  1 kept: head of branch 'main'",
+    ]
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
         (("--older-than", "5 parsecs"), 2, "'5 parsecs' is not an age such as 3d, 12h or 30m, or a time such as"),
-        (("--older-than", "2100-01-01"), 1, "must not lie in the future"),
-        (("--keep-versions", "0"), 1, "'keep-versions' (0) must be >= 1"),
+        (("--older-than", "2100-01-01"), 2, "must not lie in the future"),
+        (("--keep-versions", "0"), 2, "'keep-versions' (0) must be >= 1"),
         (("--reader", "/no/such/checkpoint"), 1, "/no/such/checkpoint"),
     ],
 )
@@ -143,7 +168,7 @@ def test_orphans_are_shown_before_they_are_deleted(table: Table, run: Run) -> No
     assert told.stdout.splitlines()[0].endswith("nothing deleted (dry run)")
     assert orphan.exists()
     refused = run("remove-orphan-files", "--older-than", "1h", "--delete")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "must be >= 24 h" in refused.stderr
     done = json.loads(run("remove-orphan-files", "--delete", "--json").stdout)
     assert (done["files_deleted"], orphan.exists()) == (1, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import LongType
 
 import icesize
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import EngineUnavailable, TableError
+from icesize.errors import ClusteringOff, EngineUnavailable, RewriteFailed, TableError
 from icesize.sized_table import SizedTable
 from tests.rival_deletes import delete_rows
 from tests.tables import (
@@ -30,6 +32,7 @@ from tests.tables import (
     data_files_on_disk,
     ids_of,
     live_paths,
+    local,
     make_table,
     operations,
     small_files,
@@ -185,6 +188,16 @@ def test_appends_that_land_meanwhile_do_not_touch_what_was_written(lake: SqlCata
     assert operations(loaded)[-3:] == ["append", "append", "replace"]
 
 
+def test_an_error_says_what_the_table_remembers_all_the_same(lake: SqlCatalog) -> None:
+    """No row could be moved, and the table has been told by what it is clustered: the error says both."""
+    make_table(lake)
+    for file in small_files(fill(lake, 5, "a")):
+        local(file.path).unlink()
+    with pytest.raises(RewriteFailed, match=r"every merge failed.* remembers: .* --forget` takes it back$"):
+        opened(lake).cluster(["id"])
+    assert operations(lake.load_table("db.t")) == ["append"] * 5
+
+
 def test_a_group_whose_files_are_taken_is_dropped_alone(lake: SqlCatalog) -> None:
     """Another compaction of one partition and a delete in another come first: the third lands, nothing is left over."""
     make_table(lake)
@@ -336,6 +349,56 @@ def test_what_is_refused_is_not_remembered(lake: SqlCatalog) -> None:
     with pytest.raises(TableError, match="columns are given by their names"):
         table.cluster(["id", 1])  # type: ignore[list-item]
     assert lake.load_table("db.t").metadata_location == before
+
+
+@pytest.mark.parametrize("strategy", ["sort", "zorder"])
+def test_a_renamed_column_goes_on_being_clustered(lake: SqlCatalog, strategy: str) -> None:
+    """What lies in order stays so, new files join it, and reports call the column by its new name, whoever got the
+    old one."""
+    make_table(lake, {})
+    fill(lake, 8)
+    table = opened(lake)
+    table.cluster(["id", "ts"], strategy)
+    lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
+    lake.load_table("db.t").update_schema().add_column("id", LongType()).commit()
+    planned = table.plan_clustering()
+    assert planned is not None
+    assert (planned.groups, planned.clustering and planned.clustering.by.columns) == ((), ("number", "ts"))
+    chance = random.Random(7)
+    for _ in range(4):
+        rows = arrow([chance.randrange(10**6) for _ in range(ROWS)])
+        lake.load_table("db.t").append(rows.rename_columns(["number", *rows.column_names[1:]]))
+    before = lake.load_table("db.t").scan().to_arrow().sort_by("number")
+    [report] = table.maintain().clusterings
+    assert report.clustering is not None
+    opens = [report.clustering[when]["number"]["point_files"] for when in ("before", "after")]
+    assert opens[1] < 0.7 * opens[0]
+    assert table.cluster().snapshot_ids == ()
+    loaded = lake.load_table("db.t")
+    check(loaded)
+    assert loaded.properties["icesize.cluster.by"] == "number,ts"
+    assert loaded.scan().to_arrow().sort_by("number").equals(before)
+
+
+def test_a_dropped_column_ends_clustering_alone(lake: SqlCatalog) -> None:
+    """One sentence without a trace: where clustering was asked for as an error, in a pass beside what goes on."""
+    make_table(lake, {"kind": "identity"})
+    fill(lake, 4)
+    table = opened(lake)
+    table.cluster(["id", "ts"], "zorder")
+    with lake.load_table("db.t").update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("ts")
+    for _ in range(2):
+        lake.load_table("db.t").append(arrow(range(100)).drop_columns(["ts"]))
+    said = r"Cannot cluster 'lake\.db\.t': column 'ts' \(field 3\) was dropped; run `icesize cluster TABLE` with --by"
+    for asked in (table.cluster, table.plan_clustering, lambda: table.cluster_round(10**9)):
+        with pytest.raises(ClusteringOff, match=said):
+            asked()  # type: ignore[operator]
+    report = table.maintain()
+    assert (report.failed, list(report.refused)) == ({}, ["clustering"])
+    assert re.match(said, report.refused["clustering"])
+    assert (len(report.merges), report.is_well) == (1, True)
+    assert table.cluster(["id"]).clustering is not None
 
 
 def test_names_behind_the_hashes_of_an_object_store_tell_their_sets(lake: SqlCatalog) -> None:

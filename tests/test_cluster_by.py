@@ -30,10 +30,17 @@ from pyiceberg.types import (
 
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
+from icesize.errors import ClusteringOff, CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.planning.cluster_by import ClusterBy
 from icesize.policy import SizePolicy
-from icesize.table.cluster_by import KeepClusterBy, KeptClusterBy, resolve
+from icesize.table.cluster_by import (
+    ForgetClusterBy,
+    ForgottenClusterBy,
+    KeepClusterBy,
+    KeptClusterBy,
+    off_because,
+    resolve,
+)
 from icesize.table.handle import TableHandle
 from tests.parquet_tools import metadata_of, schema_of, spec_of
 from tests.rest_faults import Fault, Moment
@@ -127,13 +134,17 @@ def test_columns_that_cannot_be_clustered_by_are_named(columns: Any, message: st
 
 
 def test_a_column_that_the_property_names_is_traced_to_it() -> None:
-    """A column was renamed behind the property's back; without a name the table is called by its location."""
-    with pytest.raises(TableError) as refused:
+    """Somebody has set a name that is none; without a name the table is called by its location."""
+    with pytest.raises(ClusteringOff) as off:
         resolve(metadata({"icesize.cluster.by": "userid"}), POLICY)
-    assert str(refused.value) == (
-        "Cannot cluster '/lake/t' by 'userid' ('icesize.cluster.by' names it): the table has no such column, "
-        "the nearest is 'user_id'"
-    )
+    reason = "by 'userid' (in 'icesize.cluster.by'): the table has no such column, the nearest is 'user_id'"
+    assert str(off.value) == f"Cannot cluster '/lake/t' {reason}"
+    assert off_because(off.value) == f"{reason}; {WAY_ON}"
+    assert off_because(PolicyError("'icesize.cluster.strategy' is wrong")) == "'icesize.cluster.strategy' is wrong"
+    assert off_because(TableError("storage is away")) is None
+
+
+WAY_ON = "run `icesize cluster TABLE` with --by and other columns, or with --forget"
 
 
 @pytest.mark.parametrize(
@@ -273,6 +284,11 @@ def keep(catalog: Catalog, by: ClusterBy) -> KeptClusterBy:
     return handle.change(handle.load(), KeepClusterBy(by, environment()), environment())
 
 
+def outcome(kept: KeptClusterBy) -> tuple[ClusterBy, bool, tuple[str, ...]]:
+    """What is kept, whether that changed the table, and what is said of it."""
+    return kept.by, kept.changed, kept.notes
+
+
 def order_of(catalog: Catalog) -> list[str]:
     """The table's sort order, by columns."""
     return [f"{f.transform} {f.source_id} {f.direction} {f.null_order}" for f in order_fields(catalog)]
@@ -309,15 +325,15 @@ def test_a_sort_becomes_properties_and_sort_order(catalog: Catalog, version: str
     """One swap brings both; what is then written is sorted and says so; a second time there is nothing to do."""
     make_table(catalog, properties={"format-version": version})
     by = by_of("sort", "ts", "id")
-    assert keep(catalog, by) == KeptClusterBy(by, changed=True)
+    assert outcome(keep(catalog, by)) == (by, True, ())
     table = catalog.load_table("db.t")
-    assert properties_of(catalog) == {"by": "ts,id"}
+    assert properties_of(catalog) == {"by": "ts,id", "field-ids": "3:ts,1:id"}
     assert resolve(table.metadata, SizePolicy(target_file_size_bytes=2**29), table="db.t") == by
     assert order_of(catalog) == ["identity 3 ASC NULLS FIRST", "identity 1 ASC NULLS FIRST"]
     assert (table.metadata.default_sort_order_id, versions(catalog)) == (1, 1)
     file = write(table, [3, 1, 2])
     assert file.sort_order_id == 1
-    assert keep(catalog, by) == KeptClusterBy(by, changed=False)
+    assert outcome(keep(catalog, by)) == (by, False, ())
     assert versions(catalog) == 1
 
 
@@ -327,17 +343,17 @@ def test_to_a_curve_and_back(catalog: Catalog, version: str) -> None:
     make_table(catalog, properties={"format-version": version})
     sort, curve = by_of("sort", "id", "ts"), by_of("zorder", "id", "ts")
     keep(catalog, sort)
-    assert keep(catalog, curve) == KeptClusterBy(curve, changed=True)
-    assert properties_of(catalog) == {"by": "id,ts", "strategy": "zorder"}
+    assert outcome(keep(catalog, curve)) == (curve, True, ())
+    assert properties_of(catalog) == {"by": "id,ts", "field-ids": "1:id,3:ts", "strategy": "zorder"}
     assert order_of(catalog) == []
     assert catalog.load_table("db.t").metadata.default_sort_order_id == 0
-    assert keep(catalog, curve) == KeptClusterBy(curve, changed=False)
-    assert keep(catalog, sort) == KeptClusterBy(sort, changed=True)
-    assert properties_of(catalog) == {"by": "id,ts", "strategy": "sort"}
+    assert outcome(keep(catalog, curve)) == (curve, False, ())
+    assert outcome(keep(catalog, sort)) == (sort, True, ())
+    assert properties_of(catalog) == {"by": "id,ts", "field-ids": "1:id,3:ts", "strategy": "sort"}
     table = catalog.load_table("db.t")
     assert (table.metadata.default_sort_order_id, len(table.metadata.sort_orders), versions(catalog)) == (1, 2, 3)
     other = by_of("sort", "ts")
-    assert keep(catalog, other) == KeptClusterBy(other, changed=True)
+    assert outcome(keep(catalog, other)) == (other, True, ())
     assert order_of(catalog) == ["identity 3 ASC NULLS FIRST"]
 
 
@@ -347,8 +363,9 @@ def test_a_renamed_column_hides_no_sort_order(lake: SqlCatalog) -> None:
     keep(lake, by_of("sort", "id", "ts"))
     lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
     curve = ClusterBy(("number", "ts"), (1, 3), "hilbert", 2**35)
-    assert keep(lake, curve) == KeptClusterBy(curve, changed=True)
-    assert (order_of(lake), properties_of(lake)) == ([], {"by": "number,ts", "strategy": "hilbert"})
+    assert outcome(keep(lake, curve)) == (curve, True, ())
+    stored = {"by": "number,ts", "field-ids": "1:number,3:ts", "strategy": "hilbert"}
+    assert (order_of(lake), properties_of(lake)) == ([], stored)
 
 
 @pytest.mark.parametrize(
@@ -369,12 +386,12 @@ def test_a_sort_order_of_somebody_else_stays_beside_a_curve(
     set_order(lake, *fields)
     curve = by_of("zorder", "id", "ts")
     note = f"the table's sort order ({words}) stays, as icesize has not set it: each writer sorts its files by it"
-    assert keep(lake, curve) == KeptClusterBy(curve, changed=True, notes=(note,))
+    assert outcome(keep(lake, curve)) == (curve, True, (note,))
     assert order_fields(lake) == fields
-    assert keep(lake, curve) == KeptClusterBy(curve, changed=False, notes=(note,))
+    assert outcome(keep(lake, curve)) == (curve, False, (note,))
     sort = by_of("sort", "ts")
     note = f"the table's sort order ({words}) was replaced by (ts ASC NULLS FIRST)"
-    assert keep(lake, sort) == KeptClusterBy(sort, changed=True, notes=(note,))
+    assert outcome(keep(lake, sort)) == (sort, True, (note,))
     assert order_fields(lake) == [ascending(3)]
 
 
@@ -383,7 +400,7 @@ def test_a_table_that_was_created_with_a_sort_order_can_lose_it(lake: SqlCatalog
     properties = {"icesize.cluster.by": "kind"}
     lake.create_table("db.t", SCHEMA, sort_order=SortOrder(ascending(2)), properties=properties)
     curve = by_of("zorder", "id", "ts")
-    assert keep(lake, curve) == KeptClusterBy(curve, changed=True)
+    assert outcome(keep(lake, curve)) == (curve, True, ())
     table = lake.load_table("db.t")
     assert (order_of(lake), table.metadata.default_sort_order_id, len(table.metadata.sort_orders)) == ([], 0, 2)
 
@@ -392,20 +409,29 @@ def test_properties_that_mean_the_same_are_left(lake: SqlCatalog) -> None:
     """Spaces and large letters are no change; the other settings of clustering are only read."""
     spelt = {"by": "id ,ts", "strategy": "ZOrder", "new-share": "0.5", "full-set-bytes": str(2**40)}
     make_table(lake, properties={f"icesize.cluster.{key}": value for key, value in spelt.items()})
+    ids = "icesize.cluster.field-ids=1:id,3:ts"
+    assert keep(lake, by_of("zorder", "id", "ts")).stored == (ids,)
     assert keep(lake, by_of("zorder", "id", "ts")).changed is False
-    assert keep(lake, by_of("hilbert", "id", "ts")).changed is True
-    assert properties_of(lake) == {**spelt, "strategy": "hilbert"}
+    assert keep(lake, by_of("hilbert", "id", "ts")).stored == ("icesize.cluster.strategy=hilbert",)
+    assert properties_of(lake) == {**spelt, "field-ids": "1:id,3:ts", "strategy": "hilbert"}
 
 
 @pytest.mark.parametrize("name", ["a,b", " a", "a "])
-def test_names_that_the_property_cannot_hold_are_refused(name: str) -> None:
-    """They would be read back as other columns."""
+def test_names_that_the_property_cannot_hold_are_refused(lake: SqlCatalog, name: str) -> None:
+    """They would be read back as other columns; where the property already means these, its older names stay."""
+    make_table(lake, {}).update_schema().rename_column("kind", name).commit()
+    by = ClusterBy(("id", name), (1, 2), "sort", 1)
     with pytest.raises(TableError) as refused:
-        KeepClusterBy(ClusterBy(("id", name), (1, 2), "sort", 1), environment())
+        keep(lake, by)
     assert str(refused.value) == (
         f"Cannot keep sort by id, {name} in 'icesize.cluster.by': names with commas, or with spaces at an end, "
         "cannot be told apart there"
     )
+    lake.load_table("db.t").update_schema().rename_column(name, "kind").commit()
+    keep(lake, by_of("sort", "id", "kind"))
+    lake.load_table("db.t").update_schema().rename_column("kind", name).commit()
+    assert outcome(keep(lake, by)) == (by, False, ())
+    assert properties_of(lake) == {"by": "id,kind", "field-ids": "1:id,2:kind"}
 
 
 def test_a_column_that_went_meanwhile_is_refused(lake: SqlCatalog) -> None:
@@ -439,9 +465,13 @@ def test_properties_of_others_survive(mini: MiniRest) -> None:
     make_table(catalog)
     by = by_of("sort", "id")
     result = rivalled(mini, by, lambda rival: set_properties(rival, {"owner": "me", "icesize.cluster.by": "kind"}))
-    assert result == KeptClusterBy(by, changed=True)
+    assert outcome(result) == (by, True, ())
     assert catalog.load_table("db.t").properties["owner"] == "me"
-    assert (properties_of(catalog), len(order_of(catalog)), len(mini.posts)) == ({"by": "id"}, 1, 2)
+    assert (properties_of(catalog), len(order_of(catalog)), len(mini.posts)) == (
+        {"by": "id", "field-ids": "1:id"},
+        1,
+        2,
+    )
 
 
 def test_a_rival_append_is_no_conflict(mini: MiniRest) -> None:
@@ -450,7 +480,7 @@ def test_a_rival_append_is_no_conflict(mini: MiniRest) -> None:
     make_table(catalog)
     assert rivalled(mini, by_of("sort", "id"), lambda rival: append(rival, [1])).changed
     landed(catalog, [1])
-    assert (properties_of(catalog), len(mini.posts)) == ({"by": "id"}, 2)
+    assert (properties_of(catalog), len(mini.posts)) == ({"by": "id", "field-ids": "1:id"}, 2)
 
 
 def test_a_rival_sort_order_is_seen(mini: MiniRest) -> None:
@@ -464,9 +494,9 @@ def test_a_rival_sort_order_is_seen(mini: MiniRest) -> None:
         "the table's sort order (kind ASC NULLS FIRST) stays, as icesize has not set it: each writer sorts its files "
         "by it"
     )
-    assert result == KeptClusterBy(curve, changed=True, notes=(note,))
+    assert outcome(result) == (curve, True, (note,))
     assert order_fields(catalog) == [ascending(2)]
-    assert properties_of(catalog) == {"by": "id,ts", "strategy": "zorder"}
+    assert properties_of(catalog) == {"by": "id,ts", "field-ids": "1:id,3:ts", "strategy": "zorder"}
 
 
 def test_a_rival_that_takes_the_number_of_the_order_is_seen(lake: SqlCatalog) -> None:
@@ -481,7 +511,7 @@ def test_a_rival_that_takes_the_number_of_the_order_is_seen(lake: SqlCatalog) ->
 
     by = by_of("sort", "id")
     with failpoints.armed("before-swap", rival):
-        assert keep(lake, by) == KeptClusterBy(by, changed=True)
+        assert outcome(keep(lake, by)) == (by, True, ())
     assert lake.load_table("db.t").metadata.default_sort_order_id == 2
     assert order_fields(lake) == [ascending(1)]
 
@@ -508,9 +538,9 @@ def test_a_spoiled_answer_lands_it_once(mini: MiniRest, kind: int | str, when: M
     append(catalog, [1])
     mini.fail_next_commit(Fault(kind, when))
     by = by_of("sort", "id", "ts")
-    assert keep(catalog, by) == KeptClusterBy(by, changed=True)
+    assert outcome(keep(catalog, by)) == (by, True, ())
     table = landed(catalog, [1])
-    assert (properties_of(catalog), len(table.metadata.sort_orders)) == ({"by": "id,ts"}, 2)
+    assert (properties_of(catalog), len(table.metadata.sort_orders)) == ({"by": "id,ts", "field-ids": "1:id,3:ts"}, 2)
     assert order_fields(catalog) == [ascending(1), ascending(3)]
 
 
@@ -522,3 +552,142 @@ def test_an_unknown_outcome_says_where_to_look(mini: MiniRest) -> None:
     with pytest.raises(CommitStateUnknown, match=r"properties have icesize\.cluster\.by=id,ts; storing it again is sa"):
         keep(catalog, by_of("sort", "id", "ts"))
     assert properties_of(catalog) == {}
+
+
+def stored_by_an_older_version(lake: SqlCatalog) -> None:
+    """What it has not known of is not there."""
+    lake.load_table("db.t").transaction().remove_properties("icesize.cluster.field-ids").commit_transaction()
+
+
+def wanted(lake: SqlCatalog) -> ClusterBy | None:
+    """The layout that the table itself says."""
+    return resolve(lake.load_table("db.t").metadata, SizePolicy(target_file_size_bytes=2**29), table="lake.db.t")
+
+
+@pytest.mark.parametrize("strategy", ["sort", "zorder"])
+def test_a_renamed_column_is_the_same_column(lake: SqlCatalog, strategy: str) -> None:
+    """Its layout has the same key, so files stay clustered; nobody is misled by who gets its name, and the next one to
+    store the layout stores today's names."""
+    make_table(lake, {})
+    by = by_of(strategy, "id", "ts")
+    keep(lake, by)
+    lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
+    lake.load_table("db.t").update_schema().add_column("id", LongType()).commit()
+    renamed = ClusterBy(("number", "ts"), (1, 3), strategy, 2**35)
+    assert wanted(lake) == renamed
+    assert renamed.key == by.key
+    assert outcome(keep(lake, renamed)) == (renamed, True, ())
+    assert (properties_of(lake)["by"], properties_of(lake)["field-ids"]) == ("number,ts", "1:number,3:ts")
+    assert wanted(lake) == renamed
+
+
+def test_names_alone_are_those_of_the_sort_order(lake: SqlCatalog) -> None:
+    """An older version has stored no ids; its sort has left them in the table's sort order."""
+    make_table(lake, {})
+    keep(lake, by_of("sort", "id", "ts"))
+    stored_by_an_older_version(lake)
+    lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
+    lake.load_table("db.t").update_schema().add_column("id", LongType()).commit()
+    assert wanted(lake) == ClusterBy(("number", "ts"), (1, 3), "sort", 2**35)
+
+
+def test_a_sort_order_of_others_says_nothing_of_names_set_by_hand(lake: SqlCatalog) -> None:
+    """The property names a column that the table's own order does not have."""
+    make_table(lake, properties={"icesize.cluster.by": "id"})
+    set_order(lake, ascending(3))
+    assert wanted(lake) == by_of("sort", "id")
+
+
+@pytest.mark.parametrize("ids", ["", "1", "x:kind", "1:id", "2:kind,3:ts", ":kind"])
+def test_names_set_by_hand_are_not_held_to_older_ids(lake: SqlCatalog, ids: str) -> None:
+    """The ids belong to the names beside them; what nobody can read says nothing."""
+    make_table(lake, properties={"icesize.cluster.by": "kind, ts", "icesize.cluster.field-ids": ids})
+    assert wanted(lake) == by_of("sort", "kind", "ts")
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_dropped_column_ends_the_clustering(lake: SqlCatalog, another: bool) -> None:
+    """The sentence names it and its field, and says so when another column has its name now."""
+    make_table(lake, {})
+    keep(lake, by_of("zorder", "id", "ts"))
+    with lake.load_table("db.t").update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("ts")
+    if another:
+        lake.load_table("db.t").update_schema().add_column("ts", TimestampType()).commit()
+    with pytest.raises(ClusteringOff) as off:
+        wanted(lake)
+    said = ", and its name is another column's now" if another else ""
+    reason = f"column 'ts' (field 3) was dropped{said}; {WAY_ON}"
+    assert (str(off.value), off_because(off.value)) == (f"Cannot cluster 'lake.db.t': {reason}", reason)
+    assert (off.value.column, off.value.table) == ("ts", "lake.db.t")
+
+
+KEEP_COLUMNS = (
+    "keep the columns it was sorted by ({}): Iceberg remembers sort orders for ever, and Iceberg 1.11 on Spark cannot "
+    "write to a table once a column of one of them is dropped"
+)
+
+
+def forget(catalog: Catalog) -> ForgottenClusterBy:
+    """Have it taken back, on the table as it is now, without waiting."""
+    handle = TableHandle(catalog, ("db", "t"))
+    return handle.change(handle.load(), ForgetClusterBy(environment()), environment())
+
+
+def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:
+    """Properties and sort order go in one swap, what people have set stays; a second time there is nothing to forget,
+    and columns that were dropped hinder nobody."""
+    make_table(lake, {}, properties={"icesize.cluster.new-share": "0.5", "owner": "me"})
+    assert keep(lake, by_of("sort", "id", "ts")).sentences == (
+        "the table remembers: icesize.cluster.by=id,ts, icesize.cluster.field-ids=1:id,3:ts, sort order "
+        "(id ASC NULLS FIRST, ts ASC NULLS FIRST); `icesize cluster TABLE --forget` takes it back",
+    )
+    removed = ("icesize.cluster.by=id,ts", "icesize.cluster.field-ids=1:id,3:ts")
+    before = versions(lake)
+    order = "sort order (id ASC NULLS FIRST, ts ASC NULLS FIRST)"
+    assert forget(lake) == ForgottenClusterBy((*removed, order), (KEEP_COLUMNS.format("id, ts"),))
+    assert (properties_of(lake), order_of(lake), versions(lake)) == ({"new-share": "0.5"}, [], before + 1)
+    assert lake.load_table("db.t").properties["owner"] == "me"
+    with pytest.raises(TableError) as refused:
+        forget(lake)
+    assert str(refused.value) == ("Cannot forget the clustering of 'db.t': its properties do not say by what")
+    keep(lake, by_of("zorder", "id", "ts"))
+    with lake.load_table("db.t").update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("ts")
+    assert forget(lake) == ForgottenClusterBy((*removed, "icesize.cluster.strategy=zorder"))
+
+
+def test_a_sort_order_of_somebody_else_is_not_forgotten(lake: SqlCatalog) -> None:
+    """It is told that it stays; a renamed column does not make ours somebody else's."""
+    make_table(lake, {})
+    keep(lake, by_of("sort", "id"))
+    set_order(lake, ascending(3))
+    [note] = forget(lake).notes
+    assert note.startswith("the table's sort order (ts ASC NULLS FIRST) stays, as icesize has not set it")
+    assert order_fields(lake) == [ascending(3)]
+    keep(lake, by_of("sort", "id"))
+    lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
+    assert forget(lake).removed[-1] == "sort order (number ASC NULLS FIRST)"
+    assert order_fields(lake) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_forgetting_survives_a_spoiled_answer(mini: MiniRest, when: Moment) -> None:
+    """Landed or not, it is forgotten once, and the answer tells what was."""
+    catalog = mini.catalog("lake")
+    make_table(catalog)
+    keep(catalog, by_of("sort", "id"))
+    mini.fail_next_commit(Fault(503, when))
+    assert forget(catalog).removed[0] == "icesize.cluster.by=id"
+    assert (properties_of(catalog), order_of(catalog)) == ({}, [])
+
+
+def test_misspelt_properties_are_told_with_the_nearest(lake: SqlCatalog) -> None:
+    """As keys of the policy are; the table is worked on, and known ones are no matter for a sentence."""
+    spelt = {"by": "id", "strategie": "zorder", "newshare": "0.5", "full-set-bytes": str(2**40), "field-ids": "1:id"}
+    make_table(lake, properties={f"icesize.cluster.{key}": value for key, value in spelt.items()})
+    assert TableHandle(lake, ("db", "t")).load().warnings == tuple(
+        f"ignored table property 'icesize.cluster.{key}': this version knows no such key; the nearest is "
+        f"'icesize.cluster.{near}'"
+        for key, near in (("newshare", "new-share"), ("strategie", "strategy"))
+    )

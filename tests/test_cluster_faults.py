@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import OutputFile
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType
@@ -20,10 +21,11 @@ from pyiceberg.types import IntegerType
 import icesize
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import CommitConflict, CommitStateUnknown, RewriteFailed, TableError
+from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, RewriteFailed, TableError
 from icesize.planning.layout import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
+from icesize.table.request import BASE_EXPIRED
 from tests.machine import Killed, Water
 from tests.parquet_tools import RemoteLike
 from tests.rest_faults import Fault, Moment
@@ -338,13 +340,13 @@ def test_a_delete_behind_later_appends_is_still_seen(sqlite: Water) -> None:
 
 
 def test_a_rollback_brings_no_row_back(rest: Water) -> None:
-    """Files of the snapshot that was rolled back are victims no more: their group is dropped, the other lands."""
+    """The snapshot that both groups were planned on is none of main's any more: they are dropped, and due again."""
     rest.look()
     add(rest, "a", 1)
     with failpoints.armed("files-written", one_by_one(lambda: roll_back(rest))):
         report = opened(rest).cluster()
-    assert report.conflicts == (f"merge of {FILES + 1} files dropped: {REMOVED}",)
-    assert report.partitions_touched == 1
+    assert report.conflicts == tuple(f"merge of {n} files dropped: {BASE_EXPIRED}" for n in (FILES + 1, FILES))
+    assert (report.snapshot_ids, report.partitions_touched) == ((), 0)
     assert leftovers(rest) == set()
     settled(rest)
 
@@ -378,8 +380,8 @@ def expire_base(water: Water) -> None:
         (rename_key, OUTDATED, "files-written"),
         (add_field, OUTDATED, "before-swap"),
         slow(add_field, OUTDATED, "files-written"),
-        (expire_base, "the snapshot it was planned on has expired", "before-swap"),
-        slow(expire_base, "the snapshot it was planned on has expired", "planned"),
+        (expire_base, BASE_EXPIRED, "before-swap"),
+        slow(expire_base, BASE_EXPIRED, "planned"),
     ],
 )
 def test_what_makes_the_whole_plan_wrong_drops_it(rest: Water, act: Act, why: str, moment: str) -> None:
@@ -395,9 +397,9 @@ def test_what_makes_the_whole_plan_wrong_drops_it(rest: Water, act: Act, why: st
     assert {path for path in left if act is not expire_base or path.suffix == ".parquet"} == set()
     assert "replace" not in operations(rest.table())
     if act is rename_key:
-        with pytest.raises(TableError, match=r"'id' \('icesize\.cluster\.by' names it\): the table has no such"):
-            opened(rest).cluster()
-        opened(rest).cluster(["identity"])
+        again = opened(rest).cluster()
+        assert again.clustering is not None
+        assert again.clustering["columns"] == ["identity"]
     settled(rest)
     assert ("replace" in operations(rest.table())) is (act is not add_field)
 
@@ -411,7 +413,7 @@ def test_a_key_that_is_dropped_meanwhile_is_told(sqlite: Water) -> None:
     with failpoints.armed("files-written", one_by_one(lambda: drop_key(sqlite))):
         report = opened(sqlite).cluster()
     assert (report.snapshot_ids, report.conflicts) == ((), (f"merge of {6 * FILES} files dropped: {OUTDATED}",))
-    with pytest.raises(TableError, match=r"'id' \('icesize\.cluster\.by' names it\): the table has no such"):
+    with pytest.raises(ClusteringOff, match=r"column 'id' \(field 1\) was dropped"):
         opened(sqlite).cluster()
     assert sorted(live_paths(sqlite.table())) == sorted(before)
     assert {local(path) for path in data_files_on_disk(sqlite.table())} == {local(path) for path in before}
@@ -484,8 +486,14 @@ def test_an_order_that_is_stored_just_before_ours_is_replaced(rest: Water) -> No
     settled(rest)
 
 
-def test_a_table_that_was_made_again_gets_nothing(water: Water) -> None:
-    """Dropped and created between planning and swap: told, our files are gone, the new table is empty."""
+AGAIN = r"dropped and created again.*nothing was written to the new table"
+
+
+@pytest.mark.parametrize("point", ["files-written", "before-swap"])
+def test_a_table_that_was_made_again_gets_nothing(water: Water, point: str) -> None:
+    """Dropped and created between planning and swap: told, and the new table is empty. Once the catalog was asked our
+    files stay with those of the old table; when its metadata has gone, cleanup of the new one in its folder takes all.
+    """
 
     def make_again() -> None:
         water.others.drop_table("db.t")
@@ -494,13 +502,40 @@ def test_a_table_that_was_made_again_gets_nothing(water: Water) -> None:
 
     old = water.table()
     before = data_files_on_disk(old)
-    with (
-        failpoints.armed("files-written", one_by_one(make_again)),
-        pytest.raises(TableError, match=r"dropped and created again.*nothing was written to the new table"),
-    ):
+    with failpoints.armed(point, one_by_one(make_again)), pytest.raises(TableError, match=AGAIN):
         opened(water).cluster()
     assert water.table().metadata.current_snapshot() is None
-    assert data_files_on_disk(old) == before
+    assert (data_files_on_disk(old) > before) == (point == "before-swap")
+    water.age()
+    with pytest.raises(TableError, match="Cannot tell whose files are whose"):
+        opened(water).remove_orphan_files(dry_run=False)
+    metadata = Path(local(water.table().metadata_location))
+    for path in set(metadata.parent.glob("*.metadata.json")) - {metadata}:
+        path.unlink()
+    assert opened(water).remove_orphan_files(dry_run=False).files_failed == 0
+    assert leftovers(water) == set()
+
+
+def test_a_conflict_of_a_table_that_is_gone_is_not_believed(sqlite: Water, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit lands, the table gets another name and its old one another table, and the answer is "conflict", as of
+    a request that was sent twice: nothing is deleted, the renamed table has its rows."""
+    ask, rows = sqlite.ours.commit_table, sorted(sqlite.table().scan().to_arrow()["id"].to_pylist())
+
+    def lands(*request: Any) -> None:
+        ask(*request)
+        monkeypatch.undo()
+        sqlite.ours.rename_table("db.t", "db.renamed")
+        make_table(sqlite.ours)
+        raise CommitFailedException("Requirement failed: UUID does not match")
+
+    monkeypatch.setattr(sqlite.ours, "commit_table", lands)
+    with pytest.raises(TableError, match=AGAIN):
+        opened(sqlite).cluster()
+    renamed = sqlite.ours.load_table("db.renamed")
+    assert operations(renamed)[-1] == "replace"
+    assert sorted(renamed.scan().to_arrow()["id"].to_pylist()) == rows
+    with pytest.raises(TableError, match="Cannot tell whose files are whose"):
+        opened(sqlite).remove_orphan_files(dry_run=False)
 
 
 class Disk(RemoteLike):
@@ -522,9 +557,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, full: str, monke
     filled(water, **{"py-io-impl": "tests.test_cluster_faults.Disk"})
     monkeypatch.setattr(Disk, "full", full)
     if full == ".parquet":
-        report = opened(water).cluster()
-        assert report.snapshot_ids == ()
-        assert len([note for note in report.notes if "No space left on device" in note]) == 2
+        with pytest.raises(RewriteFailed, match=r"Cannot cluster 'lake\.db\.t': every merge failed") as caught:
+            opened(water).cluster()
+        assert str(caught.value).count("No space left on device") == 2
     else:
         with pytest.raises(TableError, match=r"manifests could not be written \(OSError.*No space left on device"):
             opened(water).cluster()

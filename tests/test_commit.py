@@ -15,7 +15,7 @@ from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, 
 from icesize.planning.layout import PartitionKey
 from icesize.table.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.commit import commit
-from icesize.table.ledger import LedgerEntry
+from icesize.table.ledger import LedgerEntry, stream_hash
 from icesize.table.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
 from tests.fake_catalog import ENTRY, PART, VICTIMS, FakeCatalog, FakeLoaded, State, request, written
 from tests.tables import FakeTime
@@ -213,7 +213,7 @@ def test_an_expired_planning_base_drops_all_merges() -> None:
     expiry(catalog)
     outcome = run(catalog)
     assert outcome.operations == ("append",)
-    assert set(outcome.conflicts) == {"merge of 2 files dropped: the snapshot it was planned on has expired"}
+    assert set(outcome.conflicts) == {"merge of 2 files dropped: " + BASE_EXPIRED}
     assert outcome.contested == ()
 
 
@@ -249,6 +249,25 @@ def test_a_lost_absorbed_file_fails_the_request(
     assert raised.value.partitions == partitions
     assert not catalog.data & {"new", "m1"}
     assert "new" not in catalog.state.live
+
+
+def test_new_files_that_do_not_fit_the_table_do_not_land() -> None:
+    """Before each attempt they are held against the table as it is then; all files are removed, to be written again."""
+    catalog = FakeCatalog()
+    catalog.rivals = [lambda c: c.change(replace(c.state, schema_id=1, unfit="column 'k' was dropped"))]
+    with pytest.raises(Overtaken, match="column 'k' was dropped") as raised:
+        run(catalog)
+    assert (raised.value.partitions, catalog.attempts) == ((), 1)
+    assert not catalog.data & OURS
+    assert not catalog.manifests
+    assert "new" not in catalog.state.live
+
+
+def test_a_merge_alone_has_no_new_files_that_could_not_fit() -> None:
+    """It is outdated by a new schema, and that is told as ever."""
+    catalog = FakeCatalog(State(schema_id=1, unfit="column 'k' was dropped"))
+    outcome = run(catalog, request(appended=(), ledger=None))
+    assert (outcome.operations, catalog.attempts) == ((), 0)
 
 
 def test_an_absorbed_file_lost_behind_an_unknown_answer_deletes_nothing() -> None:
@@ -452,7 +471,7 @@ def test_a_new_checkpoint_may_take_over() -> None:
     old = replace(ENTRY, query_id="p", batch_id=50)
     catalog = FakeCatalog(State(properties={old.key: old.to_json()}))
     assert run(catalog, request(accept_new_checkpoint=True)).operations == ("append", "replace")
-    assert catalog.state.properties == {ENTRY.key: ENTRY.to_json()}
+    assert catalog.state.properties == {ENTRY.key: replace(ENTRY, retired=(stream_hash("p"),)).to_json()}
 
 
 def test_a_recreated_table_gets_nothing() -> None:
@@ -467,11 +486,21 @@ def test_a_recreated_table_gets_nothing() -> None:
 
 def test_a_catalog_that_is_down_before_the_first_attempt_is_an_error() -> None:
     """Nothing was asked yet, so nothing is unknown: TableError, our files removed."""
-    catalog = FakeCatalog()
-    catalog.loads = ["down"]
+    catalog, time = FakeCatalog(), FakeTime()
+    catalog.loads = ["down"] * 100_000
     with pytest.raises(TableError, match=r"the catalog does not answer.*no route to catalog"):
-        run(catalog)
+        run(catalog, time=time)
+    assert time.seconds > 600
+    assert max(time.sleeps) <= 10
     assert not catalog.data & OURS
+
+
+def test_a_catalog_that_comes_back_before_the_first_attempt_is_waited_for() -> None:
+    """The files are written by then; they land once somebody answers."""
+    catalog = FakeCatalog()
+    catalog.loads = ["down"] * 5
+    assert run(catalog).operations == ("append", "replace")
+    assert catalog.state.live == OURS <= catalog.data
 
 
 def test_a_catalog_that_stays_silent_ends_as_unknown_in_about_a_minute() -> None:

@@ -21,7 +21,7 @@ from icesize.errors import (
 )
 from icesize.table.catalog import with_timeout
 from icesize.table.commit import commit
-from icesize.table.ledger import LedgerEntry
+from icesize.table.ledger import LedgerEntry, parse
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.request import BASE_ID, RUN_ID
 from tests.rest_faults import Fault, Moment
@@ -32,7 +32,6 @@ from tests.tables import (
     append,
     batch,
     check,
-    compact,
     data_files_on_disk,
     expire,
     ids_of,
@@ -43,6 +42,7 @@ from tests.tables import (
     metadata_files_on_disk,
     operations,
     referenced_metadata,
+    removed_and_live,
     request_on,
     run,
     small_files,
@@ -258,8 +258,16 @@ def test_another_query_is_refused_until_it_is_accepted(lake: SqlCatalog) -> None
     with pytest.raises(StreamMismatch, match="accept_new_checkpoint=True"):
         run(lake, request_on(table, [write(table, [2])], batch=fresh), table)
     run(lake, request_on(table, [write(table, [2])], batch=fresh, accept_new_checkpoint=True), table)
-    assert lake.load_table("db.t").properties[fresh.key] == fresh.to_json()
-    landed(lake, [1, 2])
+    table = landed(lake, [1, 2])
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert parse(table.properties[fresh.key]).alone == fresh
+    assert head.summary["icesize.ledger"] == fresh.to_json()
+    back = request_on(table, [write(table, [3])], batch=8, accept_new_checkpoint=True)
+    with pytest.raises(StreamMismatch, match=r"query another has taken over from query q, .*--forget s"):
+        run(lake, back, table)
+    assert data_files_on_disk(landed(lake, [1, 2])) == set(live_paths(table))
 
 
 def test_two_streams_do_not_see_each_other(lake: SqlCatalog) -> None:
@@ -422,29 +430,32 @@ def test_folding_can_be_turned_off(lake: SqlCatalog) -> None:
     assert len(head.manifests(table.io)) == 6
 
 
-def test_a_file_listed_twice_is_replaced_as_often_as_it_was_read(lake: SqlCatalog) -> None:
-    """A table that lists one file in two manifests shows its rows twice; merging neither adds nor loses any."""
+def test_all_listings_of_a_file_can_be_replaced(lake: SqlCatalog) -> None:
+    """A table that lists one file in two manifests shows its rows twice; as many go as are wanted."""
     table = make_table(lake)
     file = write(table, [1])
-    run(lake, request_on(table, [file]), table)
+    for _ in range(2):
+        table = lake.load_table("db.t")
+        run(lake, request_on(table, [file]), table)
     table = lake.load_table("db.t")
-    run(lake, request_on(table, [file]), table)
-    assert ids_of(lake) == [1, 1]
-    compact(lake)
+    run(lake, request_on(table, groups=[merged(table, small_files(table))]), table)
     assert ids_of(lake) == [1, 1]
     check(lake.load_table("db.t"))
 
 
-def test_one_of_two_listings_can_be_replaced(lake: SqlCatalog) -> None:
-    """A file listed twice in one manifest, merged once: the other listing stays."""
-    table = make_table(lake)
-    twice, once = write(table, [1]), write(table, [2])
-    run(lake, request_on(table, [twice, twice, once]), table)
-    table = lake.load_table("db.t")
-    victims = {f.path: f for f in small_files(table)}.values()
-    run(lake, request_on(table, groups=[merged(table, list(victims))]), table)
+def test_a_file_that_is_listed_again_while_it_is_merged_stays(lake: SqlCatalog) -> None:
+    """Were it removed, the new listing would be live, and an expiry by Java would delete its file."""
+    table = two_files(lake)
+    victims = small_files(table)
+    group = merged(table, victims)
+    again = write(table, [1])
+    rival = replace(again, path=victims[0].path, size_bytes=victims[0].size_bytes)
+    run(lake, request_on(lake.load_table("db.t"), [rival]), lake.load_table("db.t"))
+    table.io.delete(again.path)
+    outcome = run(lake, request_on(table, groups=[group]), table)
+    assert outcome.conflicts == ("merge of 2 files dropped: another writer listed a file of it again",)
     assert ids_of(lake) == [1, 1, 2]
-    check(lake.load_table("db.t"))
+    assert not removed_and_live(lake.load_table("db.t"))
 
 
 def test_the_same_work_by_another_run_is_told_by_its_ledger(lake: SqlCatalog) -> None:

@@ -21,8 +21,8 @@ from icesize.errors import (
     TableNotFound,
 )
 from icesize.table.commit import commit
-from icesize.table.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.request import CommitOutcome, SwapLost
+from icesize.table.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
+from icesize.table.request import BASE_EXPIRED, CommitOutcome, Overtaken, SwapLost
 from tests.rest_server import MiniRest
 from tests.rival_deletes import delete_ids, delete_rows
 from tests.tables import (
@@ -153,8 +153,96 @@ def test_an_expired_planning_base_drops_merges_and_keeps_rows(catalog: Catalog) 
     expire(append(catalog, [9], "b"))
     outcome = run(catalog, wanted, before)
     assert outcome.operations == ("append",)
-    assert outcome.conflicts == ("merge of 2 files dropped: the snapshot it was planned on has expired",)
+    assert outcome.conflicts == ("merge of 2 files dropped: " + BASE_EXPIRED,)
     landed(catalog, [1, 2, 3, 9])
+
+
+def set_main(catalog: Catalog, snapshot_id: int) -> None:
+    catalog.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id).commit()
+
+
+def delete_beside(catalog: Catalog) -> int:
+    """A snapshot beside main, older than the newest of main, in which row 1 is deleted; returns its id."""
+    table = two_files(catalog)
+    common = table.metadata.current_snapshot_id
+    assert common is not None
+    beside = delete_rows(catalog, small_files(table)[0]).metadata.current_snapshot_id
+    assert beside is not None
+    catalog.load_table("db.t").manage_snapshots().create_branch(beside, "audit").commit()
+    set_main(catalog, common)
+    append(catalog, [9], "b")
+    return beside
+
+
+@pytest.mark.parametrize("moment", ["before the first attempt", "before the swap"])
+def test_main_that_was_moved_beside_its_history_drops_merges(mini: MiniRest, moment: str) -> None:
+    """The input files live there, too, and no delete is newer than the base; but rows of theirs are deleted."""
+    catalog = mini.catalog("lake")
+    beside = delete_beside(catalog)
+    before = catalog.load_table("db.t")
+    wanted = request_on(before, [write(before, [3])], [merged(before, small_files(before, "a"))], batch=1)
+    if moment == "before the swap":
+        mini.before_swap = lambda: set_main(mini.catalog("rival"), beside)
+    else:
+        set_main(catalog, beside)
+    outcome = run(catalog, wanted, before)
+    assert outcome.operations == ("append",)
+    assert outcome.conflicts == ("merge of 2 files dropped: " + BASE_EXPIRED,)
+    assert outcome.contested == ()
+    table = landed(catalog, [2, 3])
+    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.outputs}
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+def test_absorbed_files_are_lost_when_main_is_moved_beside_its_history(catalog: Catalog) -> None:
+    """Rows that were written together with older ones have to be written again, and nothing is left of them."""
+    beside = delete_beside(catalog)
+    before = catalog.load_table("db.t")
+    wanted = request_on(before, [write(before, [1, 2, 3])], absorbed=tuple(small_files(before, "a")), batch=1)
+    set_main(catalog, beside)
+    with pytest.raises(Overtaken, match=BASE_EXPIRED) as raised:
+        run(catalog, wanted, before)
+    assert raised.value.partitions == ()
+    assert not data_files_on_disk(landed(catalog, [2])) & wanted.paths()
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_history_that_broke_before_the_base_tells_nothing_of_it(lake: SqlCatalog, version: str) -> None:
+    """The base is held by a tag, what came between it and the head has expired: nobody can tell what that did."""
+    before = two_files(lake, properties={"format-version": version})
+    base = before.metadata.current_snapshot_id
+    assert base is not None
+    wanted = batch(lake)
+    before.manage_snapshots().create_tag(base, "audit").commit()
+    between = append(lake, [8], "b").metadata.current_snapshot_id
+    append(lake, [9], "b").maintenance.expire_snapshots().by_ids([between]).commit()
+    outcome = run(lake, wanted, before)
+    assert base in {s.snapshot_id for s in lake.load_table("db.t").metadata.snapshots}
+    assert outcome.conflicts == ("merge of 2 files dropped: " + BASE_EXPIRED,)
+    landed(lake, [1, 2, 3, 8, 9])
+
+
+def test_main_that_came_back_to_the_base_is_where_it_was(catalog: Catalog) -> None:
+    """The head is the snapshot that was planned on, wherever main has been meanwhile: the merge lands."""
+    beside = delete_beside(catalog)
+    before = catalog.load_table("db.t")
+    head = before.metadata.current_snapshot_id
+    assert head is not None
+    wanted = request_on(before, groups=[merged(before, small_files(before, "a"))])
+    set_main(catalog, beside)
+    set_main(catalog, head)
+    assert run(catalog, wanted, before).operations == ("replace",)
+    landed(catalog, [1, 2, 9])
+
+
+def test_that_main_was_only_moved_is_no_proof_of_a_younger_answer(catalog: Catalog) -> None:
+    """Main was fast-forwarded, then a catalog shows the state before: no snapshot is younger in either of the two."""
+    beside = delete_beside(catalog)
+    old = PyIcebergLoaded(catalog.load_table("db.t"))
+    set_main(catalog, beside)
+    new = PyIcebergLoaded(catalog.load_table("db.t"))
+    assert new.later_than(old)
+    assert not old.later_than(new)
 
 
 def test_a_column_added_meanwhile_drops_the_merge(mini: MiniRest) -> None:
@@ -173,6 +261,24 @@ def test_a_column_added_meanwhile_drops_the_merge(mini: MiniRest) -> None:
     assert outcome.conflicts == ("merge of 2 files dropped: schema or partition spec changed while the merge ran",)
     table = landed(catalog, [1, 2, 3])
     assert table.scan().to_arrow()["note"].null_count == 3
+    assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+def test_files_with_a_dropped_column_do_not_land(mini: MiniRest) -> None:
+    """The swap is refused as the schema has changed, and the files do not fit the new one: nothing of them is left."""
+    catalog = mini.catalog("lake")
+    before = two_files(catalog)
+    wanted = batch(catalog)
+
+    def drop() -> None:
+        with mini.catalog("rival").load_table("db.t").update_schema() as update:
+            update.delete_column("ts")
+
+    mini.before_swap = drop
+    with pytest.raises(Overtaken, match="column 'ts' was dropped"):
+        run(catalog, wanted, before)
+    table = landed(catalog, [1, 2])
+    assert not data_files_on_disk(table) & wanted.paths()
     assert metadata_files_on_disk(table) == referenced_metadata(table)
 
 

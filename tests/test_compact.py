@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -14,10 +14,10 @@ from pyiceberg.types import StringType
 import icesize
 from icesize import failpoints
 from icesize.environment import Environment
-from icesize.errors import EngineUnavailable, PolicyError, TableError, TableNotFound, UnsupportedTable
+from icesize.errors import EngineUnavailable, PolicyError, RewriteFailed, TableError, TableNotFound, UnsupportedTable
 from icesize.sized_table import SizedTable
 from icesize.table.changes import partitions_changed
-from tests.rest_faults import Fault
+from tests.rest_faults import Fault, Moment
 from tests.rest_server import MiniRest
 from tests.rival_deletes import delete_rows
 from tests.tables import (
@@ -176,15 +176,45 @@ def test_a_damaged_file_costs_its_group_only(lake: SqlCatalog, damage: str) -> N
     assert data_files_on_disk(table) - set(live_paths(table)) == replaced, "no half of a merge is left over"
 
 
-def test_all_groups_damaged_commits_nothing(lake: SqlCatalog) -> None:
-    """Nothing could be merged: no snapshot, and the report says why."""
+@pytest.mark.parametrize("call", ["compact", "after_batch"])
+def test_all_groups_damaged_is_an_error(lake: SqlCatalog, call: str) -> None:
+    """Nothing could be merged, which is not the same as nothing to do: the error names partitions and files."""
     make_table(lake)
-    local(small_files(fill(lake, 2, "a"))[0].path).unlink()
-    report = opened(lake).compact()
-    assert report.snapshot_ids == ()
-    assert "dropped" in report.notes[0]
+    gone = [small_files(fill(lake, 9), kind)[0].path for kind in ("a", "b")]
+    for path in gone:
+        local(path).unlink()
+    with pytest.raises(RewriteFailed, match=r"Cannot compact 'lake\.db\.t': every merge failed.*stay as") as caught:
+        getattr(opened(lake), call)()
+    reasons = cast("tuple[str, ...]", caught.value.reasons)
+    for kind, path in zip(("a", "b"), gone, strict=True):
+        (reason,) = (r for r in reasons if f"'kind={kind}' dropped" in r)
+        assert path in reason
+        assert reason in str(caught.value)
     table = lake.load_table("db.t")
-    assert data_files_on_disk(table) < set(live_paths(table))
+    assert operations(table) == ["append"] * len(operations(table))
+    assert data_files_on_disk(table) == set(live_paths(table)) - set(gone)
+
+
+def test_an_error_tells_the_first_reasons_and_counts_the_others(lake: SqlCatalog) -> None:
+    """Thousands of partitions on a storage that is away are no message of a megabyte; all reasons are at hand."""
+    make_table(lake)
+    for file in small_files(fill(lake, 2, "abcd")):
+        local(file.path).unlink()
+    with pytest.raises(RewriteFailed, match=r"; and 1 more$") as caught:
+        opened(lake).compact()
+    assert str(caught.value).count("merge of 2 files in 'kind=") == 3
+    assert len(cast("tuple[str, ...]", caught.value.reasons)) == 4
+
+
+def test_merges_that_failed_come_first(lake: SqlCatalog) -> None:
+    """In the notes and in the text, before what the table's settings make worth knowing."""
+    make_table(lake, properties={"icesize.policy.nonsense": "1"})
+    local(small_files(fill(lake, 3), "a")[0].path).unlink()
+    report = opened(lake).compact()
+    failed, warning = report.notes
+    assert failed.startswith("merge of 3 files in 'kind=a' dropped: Cannot read")
+    assert "nonsense" in warning
+    assert str(report).index(failed) < str(report).index(warning)
 
 
 def test_a_rival_compaction_is_told_and_nothing_is_left_over(mini: MiniRest) -> None:
@@ -200,6 +230,7 @@ def test_a_rival_compaction_is_told_and_nothing_is_left_over(mini: MiniRest) -> 
     report = opened(catalog).compact()
     assert report.snapshot_ids == ()
     assert report.conflicts == ("merge of 3 files dropped: another writer removed a file of it",)
+    assert str(report) == f"nothing was committed to lake.db.t  {report.conflicts[0]}"
     table = catalog.load_table("db.t")
     check(table)
     assert operations(table).count("replace") == 1
@@ -432,6 +463,37 @@ def test_streams_are_listed_and_forgotten(lake: SqlCatalog) -> None:
     append(lake, [2], batch=0)
     with pytest.raises(TableError, match=r"Cannot forget stream 'nope': 'lake.db.t' has no such stream"):
         table.forget_stream("nope")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_stream_is_forgotten_once_whatever_the_catalog_answers(mini: MiniRest, when: Moment) -> None:
+    """An answer that is lost is looked up, and is no unknown stream then."""
+    catalog = mini.catalog("lake")
+    make_table(catalog)
+    append(catalog, [1], batch=7)
+    mini.fail_next_commit(Fault(503, when))
+    table = opened(catalog)
+    table.forget_stream("s")
+    assert table.streams() == []
+
+
+def test_a_batch_that_comes_meanwhile_is_forgotten_with_its_stream(mini: MiniRest) -> None:
+    """The entry that goes is one that was seen: the swap fails where a batch came first, and is tried again."""
+    catalog = mini.catalog("lake")
+    make_table(catalog)
+    append(catalog, [1], batch=7)
+    rival = mini.catalog("rival")
+    again = []
+
+    def come_first() -> None:
+        append(rival, [2], batch=8)
+        mini.before_swap = lambda: again.append(True)
+
+    mini.before_swap = come_first
+    table = opened(catalog)
+    table.forget_stream("s")
+    assert (table.streams(), ids_of(catalog)) == ([], [1, 2])
+    assert again == [True]
 
 
 def test_nothing_to_do_on_an_empty_table(lake: SqlCatalog) -> None:

@@ -146,7 +146,7 @@ def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
 
 
 def test_a_report_says_what_changed_and_what_was_lost() -> None:
-    """Snapshot, files, bytes; then conflicts, and notes that the plan has not shown already."""
+    """Snapshot, files, bytes; then notes that the plan has not shown already, which failures begin, and conflicts."""
     report = Report(
         "lake.db.t", snapshot_ids=(9017,), operations=("replace",), files_removed=40_811, files_added=231,
         bytes_written=9 * 2**30, bytes_copied=2**30, seconds={"total": 15.26},
@@ -155,8 +155,8 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
     assert shown(lambda console: show.show_report(console, report, known=("known",))).splitlines() == [
         "snapshot 9017 replace  -40,811 +231 files, rows unchanged",
         "9 GiB written (1 GiB copied) in 15.3 s",
-        "! merge of 3 files dropped: deleted",
         "! new",
+        "! merge of 3 files dropped: deleted",
     ]
     lost = replace(report, snapshot_ids=(), operations=(), notes=())
     assert shown(show.show_report, lost) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
@@ -176,7 +176,7 @@ def test_progress_is_drawn_on_terminals_only() -> None:
 
 def test_an_error_is_one_line_and_markup_in_it_is_text() -> None:
     """Messages may hold brackets and line breaks."""
-    assert shown(show.show_error, "Cannot open '[bold]x[/]':\n  why") == "icesize: Cannot open '[bold]x[/]': why\n"
+    assert shown(show.show_error, "Cannot open '[bold]x[/]':\nwhy") == "icesize: Cannot open '[bold]x[/]': why\n"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -369,6 +370,72 @@ def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
     assert done.pages_copied == found.pages_copied
     off = forecast([_group(copied)], replace(options, merge_by_copying=False))
     assert (off.bytes_copied, dict(off.decoded_because)) == (0, {"copying-off": 3})
+
+
+def _worded(words: str, count: int, number: int) -> pa.Table:
+    """Rows whose ids and words are few: the same in each file, or others; or all different."""
+    random_numbers = np.random.default_rng(number)
+    if words == "unique":
+        ids, texts = np.arange(count), pa.array(random_numbers.integers(2**60, 2**62, count)).cast(pa.string())
+    else:
+        of = number if words == "own" else 0
+        ids = np.arange(count) % 5_000 + 10**6 * of
+        texts = pa.array([f"{of}-{i:040d}" for i in range(50)]).take(pa.array(np.arange(count) % 50))
+    return pa.table({"id": pa.array(ids, pa.int64()), "value": random_numbers.random(count), "word": texts})
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    files=st.lists(
+        st.tuples(
+            st.sampled_from(["same", "own", "unique"]), st.sampled_from([40, 12_000, 30_000, 110_000]), st.booleans()
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    outputs=st.integers(1, 2),
+    numbers=st.booleans(),
+    remote=st.booleans(),
+)
+def test_a_merge_does_what_was_forecast(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[str, int, bool]],
+    outputs: int,
+    numbers: bool,
+    remote: bool,
+) -> None:
+    """Where all files were looked at: the same bytes and pages copied, and the same reasons for what is decoded."""
+    folder = tmp_path_factory.mktemp("forecast")
+    options = replace(settings_of(folder, SCHEMA), io_properties=REMOTE if remote else {})
+    victims = [
+        foreign(
+            folder / "f", _worded(words, count, n), f"{n}.parquet",
+            use_dictionary=(["id", "value", "word"] if numbers else ["word"]) if dictionary else False,
+        )
+        for n, (words, count, dictionary) in enumerate(files)
+    ]  # fmt: skip
+    found = forecast([MergeGroup(KEY, "all", tuple(victims), outputs)], options)
+    done = merge(MergeTask(tuple(victims), KEY, outputs), options, MERGED)
+    assert dict(found.decoded_because) == dict(done.decoded_because)
+    assert (found.bytes_decoded, found.pages_copied) == (done.bytes_decoded, done.pages_copied)
+    assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.02)
+
+
+def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path: Path) -> None:
+    """Of eight files with dictionaries of their own four are looked at, and all are decoded; equal ones are copied."""
+    options = settings_of(tmp_path, SCHEMA)
+
+    def group(words: str) -> MergeGroup:
+        few = [_worded(words, 40_000, n).set_column(1, "value", pa.nulls(40_000, pa.float64())) for n in range(8)]
+        return _group([foreign(tmp_path / words, data, f"{n}.parquet") for n, data in enumerate(few)])
+
+    own, same = group("own"), group("same")
+    found = forecast([own], options)
+    assert (found.files_looked_at, found.bytes_copied, dict(found.decoded_because)) == (4, 0, {"dictionaries": 4})
+    assert dict(merged(options, list(own.victims)).decoded_because) == {"dictionaries": 8}
+    found = forecast([same], options)
+    assert (found.bytes_decoded, dict(found.decoded_because)) == (0, {})
+    assert merged(options, list(same.victims)).bytes_decoded == 0
 
 
 def test_a_forecast_reads_few_footers_of_a_large_plan(tmp_path: Path) -> None:

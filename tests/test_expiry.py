@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -108,6 +109,17 @@ def test_without_arguments_the_properties_of_the_table_hold(lake: Catalog) -> No
     with lake.load_table("db.t").transaction() as change:
         change.set_properties({"history.expire.max-snapshot-age-ms": str(30 * 24 * HOUR_MS)})
     assert run_expiry(lake).snapshot_ids_expired == ()
+
+
+def test_versions_do_not_cost_young_snapshots(lake: Catalog) -> None:
+    """What the table keeps for its age stays whatever is asked besides; only an explicit age goes below."""
+    before = history(lake)
+    for days, options in ((0, {"keep_versions": 1}), (0, {"retain_last": 1}), (4, {"keep_versions": 1})):
+        report = run_expiry(lake, days=days, older_than=None, **options)
+        assert report.snapshot_ids_expired == ()
+    assert len(lake.load_table("db.t").metadata.snapshots) == len(before.metadata.snapshots)
+    told = run_expiry(lake, days=6, keep_versions=1, older_than=None, dry_run=True).snapshot_ids_expired
+    assert run_expiry(lake, days=0, keep_versions=1, older_than=timedelta(0)).snapshot_ids_expired == told != ()
 
 
 def test_nothing_to_expire_commits_nothing(catalog: Catalog) -> None:
@@ -444,13 +456,16 @@ def test_a_foreign_journal_is_nobodys_business(lake: Catalog) -> None:
         assert run_expiry(lake, retain_last=100, dry_run=True).files_deleted.get("other_files", 0) == 0
 
 
-def test_old_metadata_files_go(lake: Catalog) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+def test_old_metadata_files_go(lake: Catalog, compressed: bool) -> None:
     """Metadata files that have dropped out of the log are deleted, those in it stay."""
     make_table(lake, properties={"write.metadata.previous-versions-max": "3"})
     for number in range(12):
         append(lake, [number])
     table = lake.load_table("db.t")
     assert len(list(local(table.location()).rglob("*.metadata.json"))) == 13
+    for entry in table.metadata.metadata_log if compressed else ():
+        local(entry.metadata_file).write_bytes(gzip.compress(local(entry.metadata_file).read_bytes()))
     report = run_expiry(lake, retain_last=1)
     assert report.files_deleted["metadata_files"] == 10
     assert_clean(lake.load_table("db.t"))

@@ -145,7 +145,7 @@ def test_the_snapshots_of_one_commit_are_one_version(lake: SqlCatalog) -> None:
     assert data == {
         "partition": {"kind": "a"},
         "label": "kind=a",
-        "snapshot_id": newest.snapshot_id,
+        "snapshot_id": str(newest.snapshot_id),
         "timestamp_ms": newest.timestamp_ms,
         "operation": "append+replace",
         "files": 2,

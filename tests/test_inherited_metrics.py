@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import InputFile
@@ -34,6 +34,7 @@ from pyiceberg.types import (
     NestedField,
     PrimitiveType,
     StringType,
+    StructType,
     TimestampType,
     TimestamptzType,
     TimeType,
@@ -183,6 +184,64 @@ def test_inherited_metrics_hold_for_every_row(tmp_path: Path, pieces: list[Piece
 
 def _has_nan(rows: list[dict[str, Any]], name: str) -> bool:
     return any(_is_nan(row[name]) for row in rows)
+
+
+NESTED = Schema(
+    NestedField(
+        1, "s",
+        StructType(
+            NestedField(2, "x", DoubleType()),
+            NestedField(3, "deep", StructType(NestedField(4, "n", LongType()), NestedField(5, "t", StringType()))),
+        ),
+    )
+)  # fmt: skip
+_DEEP = st.none() | st.fixed_dictionaries({"n": st.none() | st.integers(-9, 9), "t": st.none() | st.text("ab")})
+_RECORD = st.fixed_dictionaries({"x": st.none() | st.floats() | st.sampled_from([0.0, -0.0, NAN]), "deep": _DEEP})
+_NESTED_ROWS = st.lists(st.fixed_dictionaries({"s": st.none() | _RECORD}), min_size=1, max_size=5)
+_NESTED_PIECE = st.builds(Piece, _NESTED_ROWS, st.sampled_from(["whole", "part", "decoded"]), st.integers(1, 5))
+
+
+def _leaf(row: dict[str, Any], *path: str) -> Any:
+    value: Any = row
+    for name in path:
+        value = None if value is None else value[name]
+    return value
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(pieces=st.lists(_NESTED_PIECE, min_size=1, max_size=4))
+def test_columns_within_structs_inherit_as_others_do(tmp_path: Path, pieces: list[Piece]) -> None:
+    """Whatever is copied, in part or decoded, counts are exact and no value is beyond a bound; of whole files bounds
+    are those of the rows written anew."""
+    assume(any(piece.how != "decoded" for piece in pieces))
+    file, anew = _spliced(settings_of(tmp_path, NESTED), pieces)
+    rows = [row for piece in pieces for row in piece.arrived]
+    for field_id, path in {2: ("s", "x"), 4: ("s", "deep", "n"), 5: ("s", "deep", "t")}.items():
+        found = [value for row in rows if (value := _leaf(row, *path)) is not None]
+        values = [value for value in found if not _is_nan(value)]
+        assert file.null_value_counts.get(field_id) in (None, len(rows) - len(found))
+        assert file.nan_value_counts.get(field_id) in (None, len(found) - len(values))
+        kind = NESTED.find_type(field_id)
+        lower, upper = (b.get(field_id) for b in (file.lower_bounds, file.upper_bounds))
+        assert lower is None or all(_order(from_bytes(kind, lower)) <= _order(value) for value in values)
+        assert upper is None or all(_order(from_bytes(kind, upper)) >= _order(value) for value in values)
+        if all(piece.how != "part" for piece in pieces) and field_id in anew.lower_bounds:
+            assert (lower, upper) == (anew.lower_bounds[field_id], anew.upper_bounds[field_id])
+
+
+def test_rows_that_java_leaves_out_of_counts_are_null() -> None:
+    """Where a struct is null Java counts no value of the floats in it, so a file of null structs alone needs no bound
+    and has as many nulls as rows."""
+    schema = Schema(NestedField(1, "s", StructType(NestedField(2, "x", DOUBLE, False)), False))
+    low, high = ({2: to_bytes(DOUBLE, bound)} for bound in (1.0, 5.0))
+    some = FileMetrics(3, {2: 0}, {2: 0}, low, high, {2: 2})
+    none = FileMetrics(2, {2: 0}, {2: 0}, value_counts={2: 0})
+    file = replace(copied(some, none), value_counts={2: 5}, null_value_counts={})
+    made = inherit(file, settings_of("/t", schema), {"old-0": some, "old-1": none})
+    assert (made.null_value_counts, made.nan_value_counts) == ({2: 3}, {2: 0})
+    assert (made.lower_bounds, made.upper_bounds) == (low, high)
 
 
 X = 1
@@ -448,7 +507,13 @@ def _of_pyiceberg(table: Table) -> dict[str, FileMetrics]:
             file.record_count,
             *(
                 dict(found or {})
-                for found in (file.null_value_counts, file.nan_value_counts, file.lower_bounds, file.upper_bounds)
+                for found in (
+                    file.null_value_counts,
+                    file.nan_value_counts,
+                    file.lower_bounds,
+                    file.upper_bounds,
+                    file.value_counts,
+                )
             ),
         )
         for manifest in manifests

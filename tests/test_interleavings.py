@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -51,8 +52,8 @@ def mergeable(state: State) -> list[FileFact]:
 
 
 def planned(state: State, run_id: str, **parts: object) -> CommitRequest:
-    """A request for work that was planned on this state."""
-    base = CommitRequest(state.uuid, state.head_id, state.sequence_number, state.schema_id, state.spec_id, run_id)
+    """A request for work that was planned on this state; here a snapshot's id is its sequence number as well."""
+    base = CommitRequest(state.uuid, state.head_id, state.head_id or 0, state.schema_id, state.spec_id, run_id)
     return replace(base, **parts)  # type: ignore[arg-type]
 
 
@@ -117,13 +118,20 @@ def expire(keep: int) -> Rival:
     return lambda catalog: catalog.change(replace(catalog.state, snapshots=catalog.state.snapshots[-keep:]))
 
 
+def move_main(catalog: FakeCatalog) -> None:
+    """Main is moved to a branch that left it before everybody began; there row 'v0' was deleted."""
+    if not catalog.state.moves:
+        catalog.change(catalog.state.moved_aside())
+
+
 def right(*streams: str) -> Callable[[Moment, tuple[Ended | None, ...]], None]:
     """What has to hold whenever all programs have ended."""
 
     def check(now: Moment, ends: tuple[Ended | None, ...]) -> None:
         catalog, rows = now.catalog, visible(now.catalog.state)
         expected = Counter([*catalog.states[0].live, *(f"{stream}7" for stream in streams)])
-        expected["v0"] -= any(o == "delete" for state in catalog.states for _, o, _ in state.snapshots)
+        expected["v0"] -= any("v0" in rows_in(path) for state in catalog.states for path in state.deleted)
+        expected -= left_behind(catalog)
         assert rows == +expected, f"the rows are {sorted(rows.elements())}"
         assert catalog.state.live <= catalog.data, "a live file is gone"
         # after an expiry nobody can tell whose commit took the place of one that was lost: its files stay
@@ -134,6 +142,12 @@ def right(*streams: str) -> Callable[[Moment, tuple[Ended | None, ...]], None]:
             assert not unused, f"manifests left behind: {sorted(unused)}"
 
     return check
+
+
+def left_behind(catalog: FakeCatalog) -> Counter[str]:
+    """Rows of batches that main had when it was moved: they are marked as committed, and not written again."""
+    before = next((old for old, new in pairwise(catalog.states) if new.moves > old.moves), None)
+    return Counter(r for r in visible(before) if not r.startswith("v")) if before else Counter()
 
 
 LONE = (writer("s"),)
@@ -149,6 +163,9 @@ def search(programs: Sequence[Callable[[str], Program]], files: int, faults: int
     """Walk all schedules; how many there were. Writers are started again when they die or fail."""
     streams = {"s", "t"} if programs in (STREAMS, ABSORBING) else {"s"}
     start = State(live=frozenset(f"v{i}" for i in range(files)))
+    if move_main in rivals:
+        # main is the younger of the two, so that numbers do not tell of the delete
+        start = start.beside("delete", deleted={"v0": 2}).then("append")
     writers = [i for i, program in enumerate(programs) if program is not compactor]
     return Search(tuple(programs), right(*streams), start, writers, tuple(rivals), faults).run().schedules
 
@@ -156,36 +173,38 @@ def search(programs: Sequence[Callable[[str], Program]], files: int, faults: int
 @pytest.mark.parametrize(
     ("programs", "files", "faults", "rivals", "schedules"),
     [
-        pytest.param(TWINS, 2, 1, [], 43_000_000, id="twins, a fault"),
-        pytest.param(LONE, 2, 1, [delete_row, expire(1)], 1_100, id="a lone writer, a fault, a delete and an expiry"),
-        pytest.param(STREAMS, 2, 0, [], 70_000, id="two streams"),
-        pytest.param(ABSORBING, 2, 0, [], 150_000, id="one stream absorbs"),
+        pytest.param(TWINS, 2, 1, [], 42_800_000, id="twins, a fault"),
+        pytest.param(LONE, 2, 1, [delete_row, expire(1)], 1_150, id="a lone writer, a fault, a delete and an expiry"),
+        pytest.param(STREAMS, 2, 0, [], 73_000, id="two streams"),
+        pytest.param(ABSORBING, 2, 0, [], 160_000, id="one stream absorbs"),
         pytest.param(ABSORBING_PAIR, 2, 1, [delete_row], 410_000, id="a delete while files are absorbed"),
-        pytest.param(PAIR, 2, 2, [], 340_000, id="two faults"),
+        pytest.param(PAIR, 2, 2, [], 330_000, id="two faults"),
+        pytest.param(PAIR, 2, 1, [move_main], 150_000, id="main is moved while files are merged"),
+        pytest.param(ABSORBING_PAIR, 2, 1, [move_main], 410_000, id="main is moved while files are absorbed"),
     ],
 )
 def test_every_order_ends_well(
     programs: Sequence[Callable[[str], Program]], files: int, faults: int, rivals: Sequence[Rival], schedules: int
 ) -> None:
-    """Rows are there once and deleted ones stay away, no needed file is deleted, none is left: 44 million schedules."""
+    """Rows are there once and deleted ones stay away, no needed file is deleted, none is left: 43 million schedules."""
     assert search(programs, files, faults, rivals) >= schedules, "the search has shrunk"
 
 
 def test_a_batch_that_landed_unseen_and_expired_keeps_what_older_snapshots_need() -> None:
     """A batch lands and is told 409; before it looks again others delete, compact and expire: 2 million schedules."""
-    assert search(PLAIN_PAIR, 3, 1, [delete_row, expire(2)]) >= 1_900_000, "the search has shrunk"
+    assert search(PLAIN_PAIR, 3, 1, [delete_row, expire(2)]) >= 1_950_000, "the search has shrunk"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("programs", "files", "faults", "rivals", "schedules"),
     [
-        pytest.param(TWINS, 2, 1, [delete_row], 27_000_000_000, id="twins, a fault and a delete"),
+        pytest.param(TWINS, 2, 1, [delete_row], 26_000_000_000, id="twins, a fault and a delete"),
         pytest.param(TWINS, 2, 0, [delete_row, expire(1)], 1_480_000_000, id="twins, a delete and an expiry"),
-        pytest.param(STREAMS, 2, 1, [], 53_000_000, id="two streams, a fault"),
-        pytest.param(ABSORBING, 2, 1, [], 134_000_000, id="one stream absorbs, a fault"),
-        pytest.param(ABSORBING_PAIR, 2, 2, [delete_row], 30_000_000, id="absorbing, two faults and a delete"),
-        pytest.param(PAIR, 2, 1, [delete_row, expire(1)], 2_400_000, id="a fault, a delete and an expiry"),
+        pytest.param(STREAMS, 2, 1, [], 65_000_000, id="two streams, a fault"),
+        pytest.param(ABSORBING, 2, 1, [], 128_000_000, id="one stream absorbs, a fault"),
+        pytest.param(ABSORBING_PAIR, 2, 2, [delete_row], 43_000_000, id="absorbing, two faults and a delete"),
+        pytest.param(PAIR, 2, 1, [delete_row, expire(1)], 2_380_000, id="a fault, a delete and an expiry"),
     ],
 )
 def test_every_order_ends_well_with_more_going_wrong(

@@ -50,6 +50,64 @@ def test_an_accepted_checkpoint_starts_its_own_count() -> None:
         is_done(PROPERTIES, LedgerEntry("clicks", "q1", 3), accept_new_checkpoint=True)
 
 
+def taken_over(*queries: str) -> dict[str, str]:
+    """Properties of a table after each of these queries has committed its batch 7 to one stream."""
+    properties: dict[str, str] = {}
+    for query in queries:
+        entry = LedgerEntry("clicks", query, 7)
+        assert not is_done(properties, entry, accept_new_checkpoint=True)
+        properties[entry.key] = entry.after(properties).to_json()
+    return properties
+
+
+@pytest.mark.parametrize("accept", [False, True])
+@pytest.mark.parametrize("batch_id", [0, 7, 8])
+def test_a_query_that_has_retired_does_not_come_back(accept: bool, batch_id: int) -> None:
+    """Two programs that both may take over would each forget how far the other had got."""
+    with pytest.raises(StreamMismatch, match=r"query q2 has taken over from query q1, .*--forget clicks") as raised:
+        is_done(taken_over("q1", "q2"), LedgerEntry("clicks", "q1", batch_id), accept_new_checkpoint=accept)
+    assert raised.value.last.query_id == "q2"
+    assert not is_done(taken_over("q1", "q2"), LedgerEntry("clicks", "q3", batch_id), accept_new_checkpoint=True)
+
+
+def test_the_newest_hundred_are_remembered_in_a_bounded_property() -> None:
+    """Ids of queries may be long, and there may be many of them: a property of 4,000 characters is enough."""
+    queries = [f"{'q' * 1000}{i}" for i in range(150)]
+    properties = taken_over(*queries)
+    assert max(map(len, properties.values())) - 1004 < 2_000
+    for query in queries[49:149]:
+        with pytest.raises(StreamMismatch, match="has taken over"):
+            is_done(properties, LedgerEntry("clicks", query, 9), accept_new_checkpoint=True)
+    assert is_done(properties, LedgerEntry("clicks", queries[149], 7))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=12))
+def test_no_batch_is_taken_twice_whatever_the_order_of_programs(attempts: list[tuple[str, int]]) -> None:
+    """Programs that all accept new checkpoints and replay as they like: each batch of each query lands once."""
+    properties: dict[str, str] = {}
+    taken: list[tuple[str, int]] = []
+    for query, batch_id in attempts:
+        entry = LedgerEntry("clicks", query, batch_id)
+        try:
+            done = is_done(properties, entry, accept_new_checkpoint=True)
+        except (StreamMismatch, BatchOutOfOrder):
+            continue
+        if not done:
+            taken.append((query, batch_id))
+            properties[entry.key] = entry.after(properties).to_json()
+    assert len(taken) == len(set(taken))
+
+
+def test_entries_of_before_can_be_read() -> None:
+    """Nothing has retired as long as nobody took over, and then the property is as earlier releases write it."""
+    old = '{"version": 1, "stream-id": "clicks", "query-id": "q1", "batch-id": 7}'
+    assert parse(old) == LAST
+    assert LAST.after({LAST.key: old}).to_json() == old
+    later = parse(LedgerEntry("clicks", "q2", 0).after({LAST.key: old}).to_json())
+    assert later == LedgerEntry("clicks", "q2", 0, (stream_hash("q1"),))
+    assert later.alone == LedgerEntry("clicks", "q2", 0)
+
+
 def test_all_streams_are_listed_by_id() -> None:
     """Entries are told from other properties and sorted by stream id."""
     views = LedgerEntry("a-views", "q9", 1)

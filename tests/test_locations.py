@@ -96,10 +96,10 @@ def test_spellings_do_not_matter_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fine"), [("a b=c%3F;,&+é.parquet", True), *((f"a{c}b", False) for c in "?#*[\n\t\0")]
+    ("name", "fine"), [("a b=c%3F;,&+é*[d].parquet", True), *((f"a{c}b", False) for c in "?#\n\t\0")]
 )
 def test_names_that_would_be_misread(name: str, fine: bool) -> None:
-    """Query, fragment and wildcard characters make a FileIO act on another file."""
+    """Query and fragment characters make a FileIO act on another file."""
     assert is_addressable(f"s3://b/t/{name}") is fine
 
 

@@ -73,6 +73,7 @@ from icesize.table.manifests import (
     Entry,
     read_changes,
     read_entries,
+    under_new_path,
     without_gc,
     write_list,
     write_manifests,
@@ -241,27 +242,32 @@ def by_pyiceberg(file: WrittenFile) -> DataFile:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that equals itself: NaN as text, lazy maps as dicts, records as tuples."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, Record):
-        return tuple(_plain(value[i]) for i in range(len(value)))
+        return tuple(plain(value[i]) for i in range(len(value)))
     if isinstance(value, tuple | list):
-        return tuple(map(_plain, value))
+        return tuple(map(plain, value))
     return dict(value) if hasattr(value, "items") else value
 
 
 def facts(entry: ManifestEntry) -> tuple[Any, ...]:
     """Everything that PyIceberg knows of an entry but its status and where it came from."""
-    return _plain(entry.data_file)  # type: ignore[no-any-return]
+    return plain(entry.data_file)  # type: ignore[no-any-return]
+
+
+def _but_path(known: tuple[Any, ...]) -> list[Any]:
+    """Facts of a file without its path, which stands behind its content."""
+    return [*known[:1], *known[2:]]
 
 
 def of_pyiceberg(entry: ManifestEntry) -> tuple[Any, ...]:
     file = entry.data_file
     return (
         *(int(entry.status), entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, int(file.content)),
-        *(file.file_path, file.file_format.value, _plain(file.partition), file.record_count, file.file_size_in_bytes),
+        *(file.file_path, file.file_format.value, plain(file.partition), file.record_count, file.file_size_in_bytes),
         file.key_metadata is not None,
     )
 
@@ -269,7 +275,7 @@ def of_pyiceberg(entry: ManifestEntry) -> tuple[Any, ...]:
 def of_ours(entry: Entry) -> tuple[Any, ...]:
     return (
         *(entry.status, entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, entry.content),
-        *(entry.path, entry.file_format, _plain(entry.values), entry.rows, entry.size_bytes, entry.encrypted),
+        *(entry.path, entry.file_format, plain(entry.values), entry.rows, entry.size_bytes, entry.encrypted),
     )
 
 
@@ -300,7 +306,7 @@ def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: lis
     """PyIceberg reads back every statistic and partition value of new files, and we read what it reads."""
     listed = shelf.write(version, added=files)
     entries = fetched(shelf, listed)
-    assert [facts(e) for e in entries] == [_plain(by_pyiceberg(f)) for f in files]
+    assert [facts(e) for e in entries] == [plain(by_pyiceberg(f)) for f in files]
     assert {int(e.status) for e in entries} == {ADDED}
     assert {e.snapshot_id for e in entries} == {SNAPSHOT}
     given_or_inherited = [SEQUENCE + 1 if f.sequence_number is None else f.sequence_number for f in files]
@@ -331,31 +337,33 @@ def test_copies_are_identical(
         old = before[entry.data_file.file_path]
         assert (entry.sequence_number, entry.file_sequence_number) == (old.sequence_number, old.file_sequence_number)
         assert entry.snapshot_id == (SNAPSHOT if int(entry.status) == EXISTING else 99)
-    assert [facts(e) for e in after if int(e.status) == ADDED] == [_plain(by_pyiceberg(f)) for f in new]
+    assert [facts(e) for e in after if int(e.status) == ADDED] == [plain(by_pyiceberg(f)) for f in new]
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("source", ["icesize", "pyiceberg"])
 @relaxed
-@given(files=FILES)
-def test_files_added_again_keep_their_data_sequence_number(
-    shelf: Shelf, version: int, source: str, files: list[WrittenFile]
+@given(files=FILES, folder=st.text(max_size=200))
+def test_copies_are_described_as_what_they_are_copies_of(
+    shelf: Shelf, version: int, source: str, files: list[WrittenFile], folder: str
 ) -> None:
-    """PyIceberg reads them as added by the new snapshot, with all that they had but the file sequence number."""
+    """PyIceberg reads them as files of the new snapshot, with all that the old ones had but path and numbers."""
     origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
     before = fetched(shelf, origin)
-    listed = shelf.write(version, snapshot_id=99, readded=read(shelf, origin))
+    copies = [under_new_path(e, f"{folder}/{i}.parquet") for i, e in enumerate(read(shelf, origin))]
+    listed = shelf.write(version, snapshot_id=99, copied=copies)
     after = fetched(shelf, listed)
-    assert [facts(e) for e in after] == [facts(e) for e in before]
+    assert [e.data_file.file_path for e in after] == [f"{folder}/{i}.parquet" for i in range(len(files))]
+    assert [_but_path(facts(e)) for e in after] == [_but_path(facts(e)) for e in before]
     assert [(int(e.status), e.snapshot_id) for e in after] == [(ADDED, 99)] * len(files)
-    assert [e.sequence_number for e in after] == [e.sequence_number for e in before]
-    assert [e.file_sequence_number for e in after] == [SEQUENCE + 1 if version > 1 else 0] * len(files)
+    number = SEQUENCE + 1 if version > 1 else 0
+    assert [(e.sequence_number, e.file_sequence_number) for e in after] == [(number, number)] * len(files)
     assert [of_ours(e) for e in read(shelf, listed)] == [of_pyiceberg(e) for e in after]
     (manifest,) = listed
     counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
     assert counts == (len(files), 0, 0)
     assert manifest.added_rows_count == sum(f.rows for f in files)
-    assert manifest.min_sequence_number == min(e.sequence_number or 0 for e in before)
+    assert manifest.min_sequence_number == number
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -380,18 +388,18 @@ def test_manifest_files_describe_their_entries(
         assert manifest.min_sequence_number == min(live, default=SEQUENCE + 1)
     records = [Record(*values) for values in [e.values for e in entries] + [f.partition.values for f in new]]
     expected = construct_partition_summaries(SPEC, shelf.table(version).schema(), records)
-    assert [_plain(s) for s in manifest.partitions or []] == [
-        _without_zero_sign(s, manifest, i) for i, s in enumerate(expected)
+    assert [plain(s) for s in manifest.partitions or []] == [
+        without_zero_sign(s, manifest, i) for i, s in enumerate(expected)
     ]
 
 
-def _without_zero_sign(summary: Any, manifest: ManifestFile, i: int) -> Any:
+def without_zero_sign(summary: Any, manifest: ManifestFile, i: int) -> Any:
     """0.0 and -0.0 are equal, so either may be the bound; take the one that was written."""
     assert manifest.partitions is not None
     zeros = (bytes(4), bytes(8), b"\0\0\0\x80", b"\0\0\0\0\0\0\0\x80")
     return tuple(
         ours if ours in zeros and value in zeros else value
-        for value, ours in zip(_plain(summary), _plain(manifest.partitions[i]), strict=True)
+        for value, ours in zip(plain(summary), plain(manifest.partitions[i]), strict=True)
     )
 
 
@@ -643,4 +651,4 @@ def test_decimals_and_uuids_are_values(shelf: Shelf) -> None:
     )
     listed = shelf.write(2, added=[_file(1, partition=PartitionKey(0, values))])
     assert [e.values for e in read(shelf, listed)] == [values]
-    assert _plain(fetched(shelf, listed)[0].data_file.partition) == values
+    assert plain(fetched(shelf, listed)[0].data_file.partition) == values

@@ -42,6 +42,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from icesize.parquet.encoding import leaf_values
 from icesize.parquet.inherited import FileMetrics, inherit
 from icesize.parquet.merge import merge
 from icesize.parquet.merge_task import MergeOutcome, MergeTask
@@ -272,8 +273,8 @@ def victim(case: Case, options: WriteSettings, number: int) -> Victim:
 
 def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
     """Metrics of a file of pyarrow, whose bounds are those of the values that are not NaN, as Iceberg's are."""
-    floats = [leaf for leaf in leaves(options) if leaf.top_level and leaf.is_float]
-    nans = {leaf.field_id: count_nans(data.column(leaf.column)) for leaf in floats}
+    floats = [leaf for leaf in leaves(options) if leaf.flat and leaf.is_float]
+    nans = {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, data)}
     file = describe(options, path, 0, KEY, pq.read_metadata(path), {}, nans)
     return FileMetrics.of(file)
 
@@ -311,7 +312,7 @@ def check_metrics(options: WriteSettings, file: WrittenFile, seen: Seen) -> None
         assert file.value_counts[leaf.field_id] == len(column) == file.rows
         nulls = file.null_value_counts.get(leaf.field_id)
         assert nulls in (None, column.null_count)
-        if leaf.is_float and leaf.top_level:
+        if leaf.is_float and leaf.flat:
             assert file.nan_value_counts.get(leaf.field_id) in (None, count_nans(column))
             seen.count["nan counts"] += file.nan_value_counts.get(leaf.field_id, 0)
         values = [value for value in map(ordered, physical(column)) if value is not None]

@@ -23,8 +23,12 @@ from pyiceberg.table import Table
 
 from icesize.environment import Environment
 from icesize.errors import TableError
+from icesize.parquet.storage import Storage
+from icesize.table import copies
 from icesize.table.checkpoints import read_positions
+from icesize.table.copies import Copy, copy_files
 from icesize.table.listing import list_files, modified_ms, storage_now_ms
+from icesize.table.manifests import ADDED, DataFileSchema, Entry
 from icesize.table.orphan_rules import DAY_MS
 from icesize.table.orphans import OrphanReport, OrphanSearch
 from icesize.table.sweep import Swept, deleter, sweep
@@ -169,6 +173,31 @@ def test_checkpoints_in_a_store(client: Any, bucket: str, properties: dict[str, 
         read_positions(f"s3a://{bucket}/checkpoints", properties)
 
 
+def test_the_store_copies_by_itself(client: Any, bucket: str, io: FileIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the names of partitions; where it cannot, the bytes are read and written."""
+    names = ["k=a b%2F/c+d=.bin", "k=%C3%BC/ü.bin", "plain.bin"]
+    for name in names:
+        client.put_object(Bucket=bucket, Key=f"t/{name}", Body=name.encode())
+
+    def copied(folder: str) -> list[bytes]:
+        made = [Copy(_entry(f"s3://{bucket}/t/{n}", len(n.encode())), f"s3a://{bucket}/{folder}/{n}") for n in names]
+        copy_files(io, made)
+        return [client.get_object(Bucket=bucket, Key=f"{folder}/{n}")["Body"].read() for n in names]
+
+    def read(*_: object) -> Iterator[bytes]:
+        raise AssertionError("read, though the store can copy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "pieces", read)
+        assert copied("by-store") == [name.encode() for name in names]
+    monkeypatch.setattr(copies, "split", lambda location: (location, "", ""))
+    assert copied("piece-by-piece") == [name.encode() for name in names]
+
+
+def _entry(path: str, size_bytes: int) -> Entry:
+    return Entry(ADDED, None, None, None, 0, path, "ORC", (), 1, size_bytes, False, b"", DataFileSchema("", ""))
+
+
 @pytest.fixture
 def lake_in_store(tmp_path: Path, bucket: str, properties: dict[str, str]) -> Iterator[SqlCatalog]:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"s3://{bucket}/lake", **properties)
@@ -200,6 +229,29 @@ def test_orphans_in_a_store(client: Any, bucket: str, lake_in_store: SqlCatalog)
     assert (report.files_found, report.files_deleted, report.files_failed, report.young) == (1, 1, 0, 0)
     assert before - set(keys(client, bucket)) == {key}
     assert ids_of(lake_in_store) == [1, 2]
+
+
+ODD_VALUES = ("a*b", "*", "a[b]c", "a%2Ab", "a b", "a+b", "a%b", "ü€", "a'b", "a;b&c=d", "a{b}", "~!$(),-_.")
+"""Values of partitions as Java and others spell them in folders: Java leaves `*` as it is."""
+
+
+def test_orphans_of_odd_partitions_go_and_nothing_else(client: Any, bucket: str, lake_in_store: SqlCatalog) -> None:
+    """Each is deleted by exactly its name; files that match it as a pattern stay, and so do names with ? or #."""
+    make_table(lake_in_store)
+    table = append(lake_in_store, [1])
+    prefix = table.location().removeprefix(f"s3://{bucket}/") + "/data/kind="
+    odd = {f"{prefix}{value}/x.parquet" for value in ODD_VALUES}
+    young = {f"{prefix}aXb/x.parquet", f"{prefix}abc/x.parquet"}
+    unaddressable = {f"{prefix}a?b/x.parquet", f"{prefix}a#b/x.parquet"}
+    for key in odd | young | unaddressable:
+        client.put_object(Bucket=bucket, Key=key, Body=b"1")
+    for key, stored in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[bucket].keys.items():
+        stored.last_modified -= timedelta(days=4 * (key not in young))
+    before = set(keys(client, bucket))
+    report = search(lake_in_store, table, dry_run=False)
+    assert (report.files_deleted, report.files_failed, report.young) == (len(odd), 0, len(young))
+    assert before - set(keys(client, bucket)) == odd
+    assert any("2 files left alone: by a name with ? or # in it" in note for note in report.notes)
 
 
 def test_spark_and_pyiceberg_spell_one_store(lake_in_store: SqlCatalog) -> None:

@@ -587,7 +587,7 @@ def test_names_that_cannot_be_addressed_stay(lake: SqlCatalog, search: Search) -
     odd = leftover(table, f"{needed.removeprefix(table.location() + '/')}#copy")
     report = search()
     assert (report.files_found, exists(odd), exists(needed)) == (0, True, True)
-    assert report.notes == ("1 file left alone: by a name with one of ?#*[ in it another file could be deleted",)
+    assert report.notes == ("1 file left alone: by a name with ? or # in it another file could be deleted",)
 
 
 def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -> None:

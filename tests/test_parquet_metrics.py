@@ -28,6 +28,7 @@ from pyiceberg.types import (
     IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     PrimitiveType,
     StringType,
@@ -157,16 +158,77 @@ def test_wide_tables_have_metrics_for_their_first_columns(tmp_path: Path) -> Non
     assert len(write_one(settings_of(tmp_path, schema, properties=default), rows).lower_bounds) == 6
 
 
-def test_nested_columns_have_counts_and_no_bounds(tmp_path: Path) -> None:
-    """A bound below a struct, list or map is left out; sizes and counts are there for each leaf."""
+def test_wide_tables_have_metrics_level_by_level(tmp_path: Path) -> None:
+    """Iceberg counts the columns of a struct before those of the structs in it, so these are the first without."""
     schema = Schema(
-        NestedField(1, "s", StructType(NestedField(3, "x", DoubleType(), False)), False),
-        NestedField(2, "l", ListType(4, LongType(), False), False),
+        NestedField(1, "s", StructType(NestedField(4, "x", LongType()), NestedField(5, "y", LongType()))),
+        NestedField(2, "a", LongType()),
+        NestedField(3, "b", LongType()),
     )
-    file = write_one(settings_of(tmp_path, schema), pa.table({"s": [{"x": NAN}, None], "l": [[1, None], []]}))
-    assert set(file.column_sizes) == {3, 4}
-    assert file.value_counts == {3: 2, 4: 3}
+    rows = pa.table({"s": [{"x": 1, "y": 2}], "a": [3], "b": [4]})
+    limit = {"write.metadata.metrics.max-inferred-column-defaults": "3"}
+    assert set(write_one(settings_of(tmp_path, schema, properties=limit), rows).lower_bounds) == {2, 3, 4}
+    named = {**limit, "write.metadata.metrics.column.s.y": "full", "write.metadata.metrics.column.s.x": "counts"}
+    file = write_one(settings_of(tmp_path, schema, properties=named), rows)
+    assert (set(file.lower_bounds), set(file.value_counts)) == ({2, 3, 5}, {2, 3, 4, 5})
+
+
+def test_columns_below_lists_and_maps_have_counts_and_no_bounds(tmp_path: Path) -> None:
+    """What a bound of many values per row means is not defined; sizes and counts are there for each leaf."""
+    items = ListType(4, StructType(NestedField(5, "x", DoubleType())), False)
+    schema = Schema(
+        NestedField(1, "s", StructType(NestedField(3, "l", items, False)), False),
+        NestedField(2, "m", MapType(6, StringType(), 7, LongType(), False), False),
+    )
+    rows = pa.table({"s": [{"l": [{"x": NAN}, None]}, None]}).append_column(
+        "m", pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64()))
+    )
+    file = write_one(settings_of(tmp_path, schema), rows)
+    assert set(file.column_sizes) == {5, 6, 7}
+    assert file.value_counts == {5: 3, 6: 2, 7: 2}
     assert (file.lower_bounds, file.upper_bounds, file.nan_value_counts) == ({}, {}, {})
+
+
+NESTED_KINDS: list[tuple[PrimitiveType, st.SearchStrategy[Any]]] = [
+    (LongType(), st.integers(-9, 9)),
+    (DoubleType(), st.floats() | st.sampled_from([0.0, -0.0, NAN])),
+    (StringType(), st.text("abé", max_size=3)),
+    (DecimalType(9, 2), st.decimals(-99, 99, places=2)),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), NESTED_KINDS, ids=lambda x: str(x) if isinstance(x, IcebergType) else "")
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_columns_within_structs_have_metrics_as_others_have(
+    tmp_path: Path, kind: PrimitiveType, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    """Each row has a value, null where a struct above it is; bounds, nulls and NaN are counted as at the top."""
+    inner = StructType(NestedField(4, "w", kind, False))
+    record = StructType(NestedField(2, "v", kind, False), NestedField(3, "deep", inner, False))
+    options = settings_of(
+        tmp_path, Schema(NestedField(1, "s", record, False)), properties={"write.parquet.row-group-limit": "3"}
+    )
+    deep = st.none() | st.fixed_dictionaries({"w": st.none() | values})
+    some = st.none() | st.fixed_dictionaries({"v": st.none() | values, "deep": deep})
+    rows = data.draw(st.lists(some, min_size=1, max_size=8))
+    arrow = options.arrow_schema.field("s").type
+    file = write_one(options, pa.table([pa.array(rows, arrow)], ["s"]))
+    leaves_of = {2: [row and row["v"] for row in rows], 4: [row and row["deep"] and row["deep"]["w"] for row in rows]}
+    for field_id, drawn in leaves_of.items():
+        present = [value for value in drawn if value is not None]
+        numbers = [value for value in present if value == value]
+        assert file.value_counts[field_id] == len(drawn)
+        assert file.null_value_counts[field_id] == len(drawn) - len(present)
+        nans = len(present) - len(numbers) if isinstance(kind, DoubleType) else None
+        assert file.nan_value_counts.get(field_id) == nans
+        assert (field_id in file.lower_bounds) == (field_id in file.upper_bounds) == (bool(present) and not nans)
+        if field_id in file.lower_bounds:
+            lower, upper = (_order(from_bytes(kind, b[field_id])) for b in (file.lower_bounds, file.upper_bounds))
+            assert lower <= min(map(_order, numbers))
+            assert upper >= max(map(_order, numbers))
 
 
 def test_a_column_with_nan_has_no_bounds_in_the_footer(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 
 from icesize.planning.layout import PartitionKey, SkipReason
 from icesize.table.reader import OLDEST, Labels, LayoutReader
+from tests.rival_deletes import delete_rows
 from tests.tables import (
     LIMIT,
     append,
@@ -200,3 +201,24 @@ def test_a_null_partition_is_a_partition(lake: SqlCatalog) -> None:
     assert partition.label == "kind=null"
     run(lake, request_on(table, groups=[merged(table, partition.small)]), table)
     assert ids_of(lake) == [0, 1]
+
+
+def test_a_reader_outlives_an_upgrade_to_v2(lake: SqlCatalog) -> None:
+    """What was read of a v1 table is not taken for v2: ages, numbers and deletes are those that a new reader finds."""
+    make_table(lake, properties={"format-version": "1"})
+    append(lake, [1], "cold")
+    table = append(lake, [2])
+    reader = LayoutReader(LIMIT)
+    assert reader.read(table.metadata, table.io) == layout_of(table)
+    with table.transaction() as change:
+        change.upgrade_table_version(2)
+    table = lake.load_table("db.t")
+    assert reader.read(table.metadata, table.io) == layout_of(table)
+    for number in range(3, 6):
+        table = append(lake, [number])
+    assert reader.read(table.metadata, table.io) == layout_of(table)
+    assert layout_of(table).partitions[PartitionKey(0, ("cold",))].commits_since_append == 3
+    table = delete_rows(lake, small_files(table, "cold")[0])
+    found = reader.read(table.metadata, table.io)
+    assert found == layout_of(table)
+    assert [f.obstacle for f in found.partitions[PartitionKey(0, ("cold",))].small] == [SkipReason.HAS_DELETES]

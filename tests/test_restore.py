@@ -1,10 +1,14 @@
-"""Restoring a partition: its rows as they were, everything else as it is, or a refusal that changes nothing."""
+"""Restoring a partition: its rows as they were, everything else as it is, or a refusal that changes nothing.
+
+`landed` and `check` look at every restored table whether a live file is among those that a snapshot has removed.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +16,19 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 from pyiceberg.types import StringType
 
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError, UnsupportedTable
+from icesize.parquet.names import FileNames, copy_prefix, set_of, set_prefix
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.table.handle import TableHandle
 from icesize.table.request import RUN_ID
-from icesize.table.restore import RESTORED_ID, TAG_PREFIX, restore
+from icesize.table.restore import RESTORED_ID, TAG_PREFIX, plan_restore, restore
+from icesize.table.snapshots import SnapshotBuilder, move_main
 from tests.rest_faults import Fault
 from tests.rest_server import MiniRest
 from tests.rival_deletes import delete_ids, delete_rows
@@ -30,14 +36,17 @@ from tests.tables import (
     append,
     check,
     compact,
+    data_files_on_disk,
     ids_of,
     landed,
     live_paths,
+    local,
     make_table,
     merged,
     metadata_files_on_disk,
     operations,
     referenced_metadata,
+    removed_and_live,
     request_on,
     run,
     small_files,
@@ -91,10 +100,22 @@ def files_at(catalog: Catalog, snapshot_id: int) -> set[str]:
     return {task.file.file_path for task in table.scan(snapshot_id=snapshot_id).plan_files()}
 
 
+def contents(paths: set[str]) -> set[bytes]:
+    """The bytes of some files."""
+    return {local(path).read_bytes() for path in paths}
+
+
+def data_files_needed(table: Table) -> set[str]:
+    """Data and delete files that some snapshot of the table reads."""
+    tasks = [t for s in table.metadata.snapshots for t in table.scan(snapshot_id=s.snapshot_id).plan_files()]
+    return {file.file_path for task in tasks for file in (task.file, *task.delete_files)}
+
+
 def unchanged(catalog: Catalog, before: Table) -> Table:
     """The table has the head and the refs that it had, and nothing of a failed restore is on storage."""
     table = catalog.load_table("db.t")
     check(table)
+    assert data_files_on_disk(table) <= data_files_needed(table), "copies were left"
     assert table.metadata.current_snapshot_id == before.metadata.current_snapshot_id
     assert table.metadata.refs == before.metadata.refs
     assert metadata_files_on_disk(table) == referenced_metadata(table)
@@ -126,21 +147,26 @@ def rival(catalog: Catalog, tmp_path: Path) -> Iterator[Catalog]:
 
 
 def test_a_partition_is_what_it_was(catalog: Catalog) -> None:
-    """Merged and appended files go, the old ones are back with their numbers, in one overwrite without a tag."""
+    """Merged and appended files go, copies of the old ones come as new files, in one overwrite without a tag."""
     before, snapshot_id = with_history(catalog)
     report = restored(catalog, snapshot_id)
     table = landed(catalog, [1, 2, 5, 6])
     assert operations(table) == ["append"] * 3 + ["replace"] + ["append"] * 2 + ["overwrite"]
-    assert {path for path, _ in files(table, "a")} | {files(table, "b")[0][0]} == files_at(catalog, snapshot_id)
-    assert [number for _, number in files(table, "a")] == [1, 2]
+    then = files_at(catalog, snapshot_id) - {files(before, "b")[0][0]}
+    now = {path for path, _ in files(table, "a")}
+    assert not then & now
+    assert contents(then) == contents(now)
+    assert [number for _, number in files(table, "a")] == [7, 7]
     assert files(table, "b") == files(before, "b")
+    assert data_files_on_disk(table) == data_files_needed(table)
     assert set(table.metadata.refs) == {"main"}
     head = table.metadata.current_snapshot()
     assert head is not None
     assert head.summary is not None
     assert (report.snapshot_ids, report.operations) == ((head.snapshot_id,), ("overwrite",))
     assert (report.files_added, report.files_removed, report.partitions_touched) == (2, 2, 1)
-    assert (report.table, report.rows, report.bytes_written) == ("lake.db.t", 0, 0)
+    assert (report.table, report.rows, report.rows_before, report.rows_after) == ("lake.db.t", 0, 3, 2)
+    assert report.bytes_written == report.bytes_copied == sum(local(path).stat().st_size for path in now)
     assert report.notes == (READERS.format(head.snapshot_id, "'streaming-skip-overwrite-snapshots'"),)
     facts = head.summary.additional_properties
     assert facts[RESTORED_ID] == str(snapshot_id)
@@ -163,25 +189,105 @@ def test_formats_and_tables_without_partitions(lake: SqlCatalog, transforms: dic
 
 
 def test_a_restore_can_be_undone(catalog: Catalog) -> None:
-    """Back, and forth again to what the partition was before the restore: files come with their own numbers."""
+    """Back, and forth again to what the partition was before the restore, in files of a third name."""
     before, snapshot_id = with_history(catalog)
     latest = before.metadata.current_snapshot_id
     assert latest is not None
     restored(catalog, snapshot_id)
     restored(catalog, latest)
     table = landed(catalog, [1, 2, 3, 5, 6])
-    assert files(table, "a") == files(before, "a")
+    assert contents({path for path, _ in files(table, "a")}) == contents({path for path, _ in files(before, "a")})
+
+
+def test_files_that_are_still_there_stay(catalog: Catalog) -> None:
+    """Rows that came later go; the file that has been there all the time is neither removed nor copied."""
+    make_table(catalog)
+    table = append(catalog, [1])
+    snapshot_id = table.metadata.current_snapshot_id
+    assert snapshot_id is not None
+    append(catalog, [2])
+    report = restored(catalog, snapshot_id)
+    assert files(landed(catalog, [1]), "a") == files(table, "a")
+    assert (report.files_added, report.files_removed, report.bytes_written) == (0, 1, 0)
+    assert (report.rows_before, report.rows_after) == (2, 1)
 
 
 def test_what_is_equal_already_is_not_committed(catalog: Catalog) -> None:
     """No tag, no snapshot: the metadata file stays the same one, and the report says why."""
-    _, snapshot_id = with_history(catalog)
-    restored(catalog, snapshot_id)
-    table = catalog.load_table("db.t")
-    report = restored(catalog, snapshot_id)
+    table, _ = with_history(catalog)
+    latest = table.metadata.current_snapshot_id
+    assert latest is not None
+    report = restored(catalog, latest)
     assert catalog.load_table("db.t").metadata_location == table.metadata_location
     assert (report.snapshot_ids, report.files_added, report.files_removed) == ((), 0, 0)
-    assert report.notes == (f"'kind=a' is what it was at snapshot {snapshot_id}",)
+    assert report.notes == (f"'kind=a' is what it was at snapshot {latest}",)
+
+
+def test_a_forecast_changes_nothing(lake: SqlCatalog) -> None:
+    """What would go and come, in files and rows, and what would be refused."""
+    before, snapshot_id = with_history(lake)
+    handle = TableHandle(lake, ("db", "t"))
+    report = plan_restore(handle.load(), A, snapshot_id, Environment())
+    assert (report.files_added, report.files_removed, report.rows_before, report.rows_after) == (2, 2, 3, 2)
+    assert (report.snapshot_ids, report.operations, report.notes) == ((), (), ())
+    with pytest.raises(TableError, match="it had no files there"):
+        plan_restore(handle.load(), PartitionKey(0, ("x",)), snapshot_id, Environment())
+    unchanged(lake, before)
+
+
+def listed_twice(catalog: Catalog) -> tuple[Table, int]:
+    """One file listed by two snapshots; the id of the first of them."""
+    table = make_table(catalog)
+    file = write(table, [1])
+    run(catalog, request_on(table, [file]), table)
+    table = catalog.load_table("db.t")
+    first = table.metadata.current_snapshot_id
+    assert first is not None
+    run(catalog, request_on(table, [file]), table)
+    return catalog.load_table("db.t"), first
+
+
+def test_a_file_that_was_listed_once_and_is_twice_is_copied(lake: SqlCatalog) -> None:
+    """Were one listing removed while the other stays, an expiry by Java would take the file away."""
+    _, first = listed_twice(lake)
+    assert ids_of(lake) == [1, 1]
+    report = restored(lake, first)
+    landed(lake, [1])
+    assert (report.files_added, report.files_removed) == (1, 2)
+
+
+def test_a_file_that_was_listed_twice_and_is_merged_comes_back_twice(lake: SqlCatalog) -> None:
+    """Two copies, each with a name of its own."""
+    _, first = listed_twice(lake)
+    second = append(lake, [2]).metadata.current_snapshot_id
+    assert second is not None
+    restored(lake, first)
+    report = restored(lake, second)
+    landed(lake, [1, 1, 2])
+    assert (report.files_added, report.files_removed) == (3, 1)
+
+
+def test_a_file_of_another_partition_too_is_refused(lake: SqlCatalog) -> None:
+    """It would have to go from one partition and to stay in the other."""
+    table = make_table(lake)
+    snapshot_id = append(lake, [1]).metadata.current_snapshot_id
+    assert snapshot_id is not None
+    file = write(table, [2])
+    elsewhere = replace(file, partition=PartitionKey(0, ("b",)))
+    table = lake.load_table("db.t")
+    run(lake, request_on(table, [file, elsewhere]), table)
+    before = lake.load_table("db.t")
+    with pytest.raises(UnsupportedTable, match=f"{file.path} is listed in another partition as well, where it has to"):
+        restored(lake, snapshot_id)
+    assert lake.load_table("db.t").metadata.refs == before.metadata.refs
+
+
+def test_names_of_copies(lake: SqlCatalog) -> None:
+    """The run's own, which orphan cleanup knows; a copy of a clustered file stays in its set."""
+    names = FileNames(set_prefix("0123abcd", "a1b2", 3, True), 4, 0)
+    old = f"s3://b/t/data/kind=a/{names.next()}"
+    assert set_of(f"{FileNames(copy_prefix(old, 'run-0'), 0, 0).next()}") == set_of(old)
+    assert copy_prefix("s3://b/t/data/kind=a/00000-1-x.parquet", "run-0") == "run-0"
 
 
 def test_it_is_tagged_while_it_works_and_for_a_day_after_a_crash(catalog: Catalog) -> None:
@@ -299,13 +405,34 @@ def test_how_many_more_files_are_gone_is_told(lake: SqlCatalog) -> None:
         restored(lake, snapshot_id)
 
 
-def test_newer_deletes_are_refused(catalog: Catalog) -> None:
-    """They would hide rows that the version had, also where they were written for its files."""
+def test_newer_deletes_do_not_reach_what_comes_back(catalog: Catalog) -> None:
+    """Neither an equality delete on the whole partition nor one by positions: the copies are newer than both."""
     _, snapshot_id = with_history(catalog)
-    before = delete_ids(catalog, small_files(catalog.load_table("db.t"), "a")[0], [1])
-    with pytest.raises(TableError, match="1 delete file is newer and could hide rows that were there"):
-        restored(catalog, snapshot_id)
-    unchanged(catalog, before)
+    before = catalog.load_table("db.t")
+    then = files_at(catalog, snapshot_id) - {files(before, "b")[0][0]}
+    victim = small_files(before, "a")[0]
+    delete_rows(catalog, victim)
+    delete_ids(catalog, victim, [1])
+    restored(catalog, snapshot_id)
+    table = catalog.load_table("db.t")
+    check(table)
+    # PyIceberg refuses to read tables with equality deletes; whether these reach a file is a matter of numbers alone
+    assert {number for _, number in files(table, "a")} == {table.metadata.last_sequence_number}
+    assert contents({path for path, _ in files(table, "a")}) == contents(then)
+
+
+def test_a_file_with_newer_deletes_is_copied(lake: SqlCatalog) -> None:
+    """It is still there, but a row of it was deleted since: the copy has the row, the deletes do not reach it."""
+    make_table(lake)
+    table = append(lake, [1, 2])
+    snapshot_id = table.metadata.current_snapshot_id
+    assert snapshot_id is not None
+    delete_rows(lake, small_files(table)[0])
+    assert ids_of(lake) == [2]
+    report = restored(lake, snapshot_id)
+    assert ids_of(lake) == [1, 2]
+    assert not removed_and_live(lake.load_table("db.t"))
+    assert (report.files_added, report.files_removed) == (1, 1)
 
 
 def test_deletes_that_are_gone_are_refused(lake: SqlCatalog) -> None:
@@ -318,7 +445,25 @@ def test_deletes_that_are_gone_are_refused(lake: SqlCatalog) -> None:
     assert deleted is not None
     lake.load_table("db.t").manage_snapshots().rollback_to_snapshot(clean.snapshot_id).commit()
     before = append(lake, [3])
-    with pytest.raises(TableError, match="1 delete file that applied then is gone, so deleted rows could come back"):
+    with pytest.raises(TableError, match="deletes were pending on 1 file of that version, so deleted rows could come"):
+        restored(lake, deleted)
+    unchanged(lake, before)
+
+
+def test_deletes_that_were_pending_on_files_that_went_are_refused(lake: SqlCatalog) -> None:
+    """A copy would be out of reach of the delete file, though that is still there."""
+    make_table(lake)
+    table = append(lake, [1, 2])
+    old = small_files(table)[0]
+    deleted = delete_rows(lake, old).metadata.current_snapshot_id
+    assert deleted is not None
+    table = lake.load_table("db.t")
+    with SnapshotBuilder(table, table.metadata.last_updated_ms) as builder:
+        snapshot = builder.replace([old], [write(table, [2])], {})
+    updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+    lake.commit_table(table, (), updates)
+    before = lake.load_table("db.t")
+    with pytest.raises(TableError, match="deletes were pending on 1 file of that version"):
         restored(lake, deleted)
     unchanged(lake, before)
 
@@ -332,7 +477,7 @@ def test_deletes_of_other_partitions_do_not_matter(lake: SqlCatalog) -> None:
 
 
 def test_deletes_that_the_version_had_apply_again(lake: SqlCatalog) -> None:
-    """Deleted then and deleted now: the row stays deleted, as its file comes back with its own number."""
+    """Deleted then and deleted now: the file has been there all the time, and so has its delete file."""
     make_table(lake)
     table = append(lake, [1, 2])
     snapshot_id = delete_rows(lake, small_files(table)[0]).metadata.current_snapshot_id
@@ -442,7 +587,7 @@ def test_deletes_that_land_meanwhile_are_noticed(catalog: Catalog, rival: Catalo
     victim = small_files(before, "a")[0]
     with (
         before_swap(2, lambda: delete_rows(rival, victim)),
-        pytest.raises(TableError, match="1 delete file is newer"),
+        pytest.raises(CommitConflict, match="another writer changed the partition meanwhile"),
     ):
         restored(catalog, snapshot_id)
     table = catalog.load_table("db.t")

@@ -197,16 +197,22 @@ def test_manifests_that_are_half_full_stay() -> None:
 
 
 def wide_table(catalog: Catalog) -> Table:
-    """Four commits of 1,500 files each, over eight partitions in turn, in manifests of at most 80 kB."""
-    table = make_table(catalog, properties={**NO_FOLDING, "commit.manifest.target-size-bytes": "80000"})
+    """Eight commits of 750 files each, over eight partitions in turn; two and a half of their manifests make a full one.
+
+    The limit follows what was written: how long a manifest gets depends on the paths in it.
+    """
+    table = make_table(catalog, properties=NO_FOLDING)
     template = write(table, [1])
-    for number in range(4):
+    for number in range(8):
         files = [
             replace(template, path=f"{template.path}-{number}-{i}", partition=PartitionKey(0, ("hgfedcba"[i % 8],)))
-            for i in range(1_500)
+            for i in range(750)
         ]
         table = catalog.load_table("db.t")
         run(catalog, request_on(table, files), table)
+    table = catalog.load_table("db.t")
+    longest = max(m.manifest_length for m in manifests_of(table))
+    table.transaction().set_properties({"commit.manifest.target-size-bytes": str(longest * 5 // 2)}).commit_transaction()
     return catalog.load_table("db.t")
 
 

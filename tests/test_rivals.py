@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -159,6 +161,8 @@ def test_a_rollback_behind_a_batch_is_told(lake: SqlCatalog) -> None:
     entry = LedgerEntry("s", "q", 7)
     batch = table.metadata.snapshots[-1]
     assert rolled_back(table.metadata, entry) == ()
+    with table.transaction() as changed:
+        changed.set_properties({entry.key: replace(entry, retired=("0",)).to_json()})
     table.manage_snapshots().rollback_to_snapshot(table.metadata.snapshots[0].snapshot_id).commit()
     rolled = lake.load_table("db.t").metadata
     [told] = rolled_back(rolled, entry)

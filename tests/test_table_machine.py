@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -224,7 +225,8 @@ class TableMachine(RuleBasedStateMachine):
         """Ours, an hour later. A branch or tag that comes between is more than the REST protocol can assert."""
         seen = [each for each in others if each[0] not in ("tag", "branch")]
         last = None if keep else 2
-        work = lambda: self.opened(HOUR_MS).expire_snapshots(keep, retain_last=last)  # noqa: E731
+        age = timedelta(0) if keep else None
+        work = lambda: self.opened(HOUR_MS).expire_snapshots(keep, age, last)  # noqa: E731
         self.attempt(work, bad, seen, death)
 
     @rule(pick=st.integers(0, 40), bad=faults, others=acts, death=deaths)

@@ -9,14 +9,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize.environment import Environment
-from icesize.errors import CommitStateUnknown, TableError
+from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
 from icesize.report import Report
 from icesize.table.expiry import ExpiryReport
 from icesize.table.orphans import OrphanReport
 from icesize.table.rewrite_manifests import ManifestReport
 from icesize.upkeep import ROUND_BYTES, Upkeep, UpkeepReport
-from tests.tables import append, check, ids_of, live_paths, make_table, operations
+from tests.tables import append, check, ids_of, live_paths, local, make_table, operations, small_files
 
 
 @dataclass
@@ -28,6 +28,7 @@ class FakeTable:
     loose_bytes: int = 0
     is_clustered: bool = False
     failing: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
     conflicts: bool = False
     name: str = "lake.db.t"
     seconds: float = 0.0
@@ -67,6 +68,8 @@ class FakeTable:
         self.done.append(what)
         if step in self.failing:
             raise TableError(f"Cannot do {step}")
+        if what.partition(" 2")[0] in self.damaged:
+            raise RewriteFailed(f"Cannot compact: {what.partition(' 2')[0]} failed")
 
 
 def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
@@ -142,6 +145,29 @@ def test_a_step_that_fails_does_not_stop_the_others() -> None:
     assert report.manifests is not None
     assert report.orphans is not None
     assert report.to_dict()["expiry"] is None
+
+
+def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() -> None:
+    """Damaged files in every cold partition are an error of the pass, and the others are merged all the same."""
+    report = run(FakeTable(hot_bytes=20, damaged=("merge cold",)))
+    assert report.failed == {"merges": "Cannot compact: merge cold failed"}
+    assert (report.bytes_merged, report.left) == (20, ())
+    assert not report.is_well
+
+
+def test_a_damaged_partition_is_an_error_of_the_pass(lake: SqlCatalog) -> None:
+    """Whatever else was merged: the step is named as failed, with the partition and the file; the other steps ran."""
+    make_table(lake)
+    for kind in "ab":
+        for number in range(3):
+            append(lake, [number], kind)
+    damaged = small_files(lake.load_table("db.t"), "a")[0].path
+    local(damaged).unlink()
+    report = icesize.open(None, "db.t", catalog=lake).maintain()
+    assert damaged in report.failed["merges"]
+    assert "merge of 3 files in 'kind=a' dropped" in report.failed["merges"]
+    assert [merge.files_removed for merge in report.merges] == [3]
+    assert report.orphans is not None
 
 
 def test_merges_that_do_not_land_are_not_repeated() -> None:

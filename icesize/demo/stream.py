@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import pyarrow as pa
-
 from icesize.demo.events import SCHEMA
 from icesize.demo.lake import Lake, full_name, newest_files
 from icesize.spark.launch import start_session
@@ -68,12 +66,14 @@ def _settings(lake: Lake) -> dict[str, str]:
 
 def _plainly(lake: Lake, table: str, tell: _Tell) -> Callable[[DataFrame, int], None]:
     """Each batch appended as it is. Like most foreachBatch functions it knows nothing of replayed batches."""
+    from icesize.spark.jobs import fetch
+
     catalog = lake.catalog()
 
     def append(df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         loaded = catalog.load_table(full_name(table).partition(".")[2])
-        loaded.append(pa.table(df.toArrow()).cast(SCHEMA))
+        loaded.append(fetch(df).cast(SCHEMA))
         seconds = time.monotonic() - began
         tell(batch_id, seconds, f"{newest_files(loaded)} files added")
 

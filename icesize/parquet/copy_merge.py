@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from icesize.parquet.copied_file import Contents, PageRun, write_copied
@@ -28,6 +28,10 @@ from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
 MOST_REENCODED = 0.3
 """Share of the bytes of a row group that may have to be encoded again, column by column, when pages are merged: copying
 runs at 500 MB/s and this at 60, decoding everything at 70 (measured)."""
+
+
+Find = Callable[[Sequence[FileFact]], Sequence[Source | CopyRefused]]
+"""Gives a source for each file, or why there is none."""
 
 
 @dataclass(slots=True)
@@ -61,31 +65,43 @@ def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetch
     of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
     for a victim that cannot be decoded either.
     """
-    victims = _look_at(task.victims, settings, fetched)
-    outputs = _planned(victims, task.outputs, settings)
+    plan = plan_copy(task.victims, task.outputs, settings, fetched.fetch)
     files: list[WrittenFile] = []
     try:
-        for output in outputs:
+        for output in plan.outputs:
             rows = _decoded(output, task, settings, fetched)
             files.append(write_copied(output.contents, rows, settings, names, task.partition))
     except BaseException:
         remove_files(settings.storage, files)
         raise
-    refused = [(victim.fact.size_bytes, victim.refused.code.value) for victim in victims if victim.refused is not None]
-    reencoded = sum(run.plan.reencoded_bytes for output in outputs for run in output.contents.runs)
     return MergeOutcome(
         tuple(files),
         task.size_bytes,
         task.rows,
         rows_out=sum(file.rows for file in files),
-        bytes_decoded=sum(size for size, _ in refused) + reencoded,
+        bytes_decoded=plan.bytes_decoded,
         bytes_copied=sum(file.bytes_copied for file in files),
-        pages_copied=sum(run.pages_copied for output in outputs for run in output.contents.runs),
-        decoded_because=dict(Counter(code for _, code in refused)),
+        pages_copied=sum(run.pages_copied for run in plan.runs),
+        decoded_because=dict(plan.decoded_because),
     )
 
 
-def _look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetched) -> list[_Victim]:
+def plan_copy(
+    facts: Sequence[FileFact], outputs: int, settings: WriteSettings, find: Find, share: float = 1.0
+) -> CopyPlan:
+    """What each output takes, from footers and from the dictionaries of the pages that would be joined: all that
+    decides how bytes move, but for damage that only shows when pages are read. A forecast asks it of some files of a
+    merge, which have this `share` of its bytes.
+
+    Raises `CopyRefused` with the code of what stands against it, when decoding everything is the better or only way.
+    """
+    least = round(share * LEAST_COPIED_BYTES)
+    victims = _look_at(facts, settings, find, least)
+    planned = _planned(victims, outputs, settings, least)
+    return CopyPlan(planned, [(victim.fact, victim.refused.code) for victim in victims if victim.refused is not None])
+
+
+def _look_at(facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int) -> list[_Victim]:
     """Read the footers of the victims that may be worth it, and decide what is copied of each."""
     victims = [_Victim(fact) for fact in facts]
     worth = {fact.path for fact in likely_copied(facts, settings)}
@@ -93,8 +109,8 @@ def _look_at(facts: Sequence[FileFact], settings: WriteSettings, fetched: Fetche
     for victim in victims:
         if victim.fact.path not in worth:
             victim.refuse(CopyRefused(Refusal.TINY))
-    _check_worth(victims)
-    found = fetched.fetch([victim.fact for victim in likely])
+    _check_worth(victims, least_bytes)
+    found = find([victim.fact for victim in likely])
     footers = [_footer(victim, source) for victim, source in zip(likely, found, strict=True)]
     for victim, source, footer, judged in zip(
         likely, found, footers, judge(footers, settings.derived(wanted_of)), strict=True
@@ -117,7 +133,7 @@ def _decide(victim: _Victim, source: Source | CopyRefused, footer: Footer | Copy
         victim.source, victim.footer, victim.lanes = source, footer, judged.lanes
 
 
-def _check_worth(victims: Sequence[_Victim]) -> None:
+def _check_worth(victims: Sequence[_Victim], least_bytes: int) -> None:
     """Raise the most frequent refusal, by bytes, when too little is left to copy."""
     bytes_left, codes = 0, Counter[Refusal]()
     for victim in victims:
@@ -125,7 +141,7 @@ def _check_worth(victims: Sequence[_Victim]) -> None:
             bytes_left += victim.fact.size_bytes
         else:
             codes[victim.refused.code] += victim.fact.size_bytes
-    if bytes_left < LEAST_COPIED_BYTES:
+    if bytes_left < least_bytes:
         raise CopyRefused(codes.most_common(1)[0][0] if codes else Refusal.TINY)
 
 
@@ -137,10 +153,37 @@ class _Output:
     decoded: tuple[FileFact, ...]
 
 
-def _planned(victims: Sequence[_Victim], outputs: int, settings: WriteSettings) -> list[_Output]:
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What is copied into each output, and the files that are decoded, with why."""
+
+    outputs: list[_Output]
+    refused: list[tuple[FileFact, Refusal]]
+
+    @property
+    def runs(self) -> list[PageRun]:
+        """The row groups that are made of pages."""
+        return [run for output in self.outputs for run in output.contents.runs]
+
+    @property
+    def reencoded_bytes(self) -> int:
+        """Of columns that are encoded again in row groups whose other columns are copied."""
+        return sum(run.plan.reencoded_bytes for run in self.runs)
+
+    @property
+    def bytes_decoded(self) -> int:
+        return sum(fact.size_bytes for fact, _ in self.refused) + self.reencoded_bytes
+
+    @property
+    def decoded_because(self) -> Counter[str]:
+        """Files by why they are decoded."""
+        return Counter(code.value for _, code in self.refused)
+
+
+def _planned(victims: Sequence[_Victim], outputs: int, settings: WriteSettings, least_bytes: int) -> list[_Output]:
     """What each output takes. Victims whose pages do not fit those of others are decoded, and all is divided anew."""
     while True:
-        _check_worth(victims)
+        _check_worth(victims, least_bytes)
         refused: list[_Victim] = []
         planned = [_plan_output(units, settings, refused) for units in _divide(victims, outputs, settings)]
         if not refused:

@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 
 from icesize.parquet.decode_merge import MAX_DECODED_BYTES, read_victims
 from icesize.parquet.encoder import parquet_writer
-from icesize.parquet.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
 from icesize.parquet.fetched import Fetched
 from icesize.parquet.footer import Footer, read_footer
 from icesize.parquet.footer_schema import REQUIRED, Element
@@ -25,7 +25,7 @@ from icesize.parquet.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` of its top-level float columns."""
+    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` of its flat float columns."""
 
     source: BytesSource
     footer: Footer
@@ -102,7 +102,7 @@ def _after(elements: Sequence[Element], at: int) -> int:
 
 def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:
     nan = nan_columns(settings, rows)
-    floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.top_level and leaf.counts]
+    floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
     # a null where the others have none shows in the schema, which is compared before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
     encoding = Encoding(dictionary_columns(settings, rows), nan)
@@ -114,6 +114,6 @@ def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> Encod
         source,
         read_footer(source),
         writer.writer.metadata,
-        {leaf.field_id: rows.column(leaf.column).null_count for leaf in floats},
-        {leaf.field_id: count_nans(rows.column(leaf.column)) for leaf in floats if leaf.field_id in nan},
+        {leaf.field_id: values.null_count for leaf, values in leaf_values(floats, rows)},
+        {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, rows) if leaf.field_id in nan},
     )

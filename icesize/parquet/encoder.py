@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize import failpoints
-from icesize.parquet.encoding import Encoding, nan_columns
+from icesize.parquet.encoding import Encoding, leaf_values, nan_columns
 from icesize.parquet.metrics import count_nans, describe, leaves
 from icesize.parquet.names import FileNames, data_location
 from icesize.parquet.settings import WriteSettings
@@ -42,9 +43,9 @@ class FileEncoder:
         self.sort_order_id: int | None = None
         self._settings = settings
         self._encoding = encoding
-        self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.top_level and leaf.counts]
-        self._nans: dict[int, int] = {}
-        self._nulls: dict[int, int] = {}
+        self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
+        self._nans: Counter[int] = Counter()
+        self._nulls: Counter[int] = Counter()
         self._sink = settings.storage.create(self.path)
         try:
             self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, settings.arrow_schema)
@@ -68,14 +69,11 @@ class FileEncoder:
         nan = nan_columns(self._settings, rows) if nan is None else nan
         if nan - self._encoding.nan:
             raise LateNanError(nan | self._encoding.nan)
-        for leaf in self._floats if nan else ():
+        with_nan = [leaf for leaf in self._floats if leaf.field_id in self._encoding.nan]
+        for leaf, values in leaf_values(with_nan, rows):
             if leaf.field_id in nan:
-                column = rows.column(leaf.column)
-                self._nans[leaf.field_id] = self._nans.get(leaf.field_id, 0) + count_nans(column)
-        for leaf in self._floats if self._encoding.nan else ():
-            if leaf.field_id in self._encoding.nan:
-                nulls = rows.column(leaf.column).null_count
-                self._nulls[leaf.field_id] = self._nulls.get(leaf.field_id, 0) + nulls
+                self._nans[leaf.field_id] += count_nans(values)
+            self._nulls[leaf.field_id] += values.null_count
         groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
         failpoints.reach("writing")

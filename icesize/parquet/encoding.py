@@ -34,17 +34,17 @@ class Encoding:
 
 def dictionary_columns(settings: WriteSettings, rows: pa.Table) -> tuple[str, ...]:
     """Paths of the columns for which a dictionary pays in files made of rows like these."""
-    return tuple(leaf.path for leaf, values in _columns(leaves(settings), rows) if _repeats(leaf, values))
+    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if _repeats(leaf, values))
 
 
 def nan_columns(settings: WriteSettings, rows: pa.Table) -> frozenset[int]:
     """Field ids of the float columns, nested ones too, in which these rows hold NaN."""
     floats = [leaf for leaf in leaves(settings) if leaf.is_float]
-    return frozenset(leaf.field_id for leaf, values in _columns(floats, rows) if pc.any(pc.is_nan(values)).as_py())
+    return frozenset(leaf.field_id for leaf, values in leaf_values(floats, rows) if pc.any(pc.is_nan(values)).as_py())
 
 
-def _columns(wanted: Iterable[Leaf], rows: pa.Table) -> Iterator[tuple[Leaf, pa.ChunkedArray]]:
-    """The values of each Parquet column; below lists and maps all of them in a row."""
+def leaf_values(wanted: Iterable[Leaf], rows: pa.Table) -> Iterator[tuple[Leaf, pa.ChunkedArray]]:
+    """The values of each Parquet column, null where a struct above it is; below lists and maps all of them in a row."""
     flat: dict[int, list[pa.ChunkedArray]] = {}
     for leaf in wanted:
         if leaf.column not in flat:

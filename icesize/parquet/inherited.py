@@ -48,7 +48,8 @@ _UUID_BYTES = 16
 class FileMetrics:
     """What is known of the columns of one file, or of some of its rows: maps by field id, as in a manifest.
 
-    `rows` is the value count of each top-level column, and only those have bounds and NaN counts here.
+    Only columns without a list or map above them count here. They have a value in each of the `rows`, but Iceberg's
+    Java leaves out of the counts of some columns the rows in which a struct above them is null.
     """
 
     rows: int
@@ -56,13 +57,30 @@ class FileMetrics:
     nan_value_counts: Mapping[int, int] = field(default_factory=dict)
     lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
     upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    value_counts: Mapping[int, int] = field(default_factory=dict)
+
+    def nulls(self, field_id: int) -> int | None:
+        """In how many rows a column is null, the struct above it or itself; None where that is not known."""
+        counted = self.null_value_counts.get(field_id)
+        return None if counted is None else self._outside(field_id) + counted
+
+    def may_hold(self, leaf: Leaf) -> bool:
+        """Whether there may be a value that is neither null nor NaN."""
+        missing = self._outside(leaf.field_id) + self.null_value_counts.get(leaf.field_id, 0)
+        if leaf.is_float:
+            missing += self.nan_value_counts.get(leaf.field_id, 0)
+        return missing < self.rows
+
+    def _outside(self, field_id: int) -> int:
+        return max(0, self.rows - self.value_counts.get(field_id, self.rows))
 
     @staticmethod
     def of(file: WrittenFile) -> FileMetrics:
         """Metrics of a file without `copied_from`."""
         return FileMetrics(
-            file.rows, file.null_value_counts, file.nan_value_counts, file.lower_bounds, file.upper_bounds
-        )
+            file.rows, file.null_value_counts, file.nan_value_counts, file.lower_bounds, file.upper_bounds,
+            file.value_counts,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +89,6 @@ class _Part:
 
     metrics: FileMetrics
     whole: bool
-
-    def needs_bound(self, leaf: Leaf) -> bool:
-        """Whether there may be a value that is neither null nor NaN."""
-        missing = self.metrics.null_value_counts.get(leaf.field_id, 0)
-        if leaf.is_float:
-            missing += self.metrics.nan_value_counts.get(leaf.field_id, 0)
-        return missing < self.metrics.rows
 
 
 def inherit(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, FileMetrics]) -> WrittenFile:
@@ -104,7 +115,7 @@ def inherit(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, Fil
     )
     parts = _parts(file, inputs)
     for leaf in columns if parts else ():
-        if leaf.counts and leaf.top_level:
+        if leaf.counts and leaf.flat:
             _fill(complete, leaf, parts)
     return complete
 
@@ -116,30 +127,31 @@ def _parts(file: WrittenFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
     parts = [_Part(inputs[copied.path], copied.whole) for copied in file.copied_from]
     if file.rows_decoded:
         own = FileMetrics.of(file)
-        parts.append(_Part(replace(own, rows=file.rows_decoded, null_value_counts=file.nulls_decoded), whole=True))
+        own = replace(own, rows=file.rows_decoded, null_value_counts=file.nulls_decoded, value_counts={})
+        parts.append(_Part(own, whole=True))
     return parts
 
 
 def _fill(file: WrittenFile, leaf: Leaf, parts: Sequence[_Part]) -> None:
     if leaf.is_float:
-        _count(file.nan_value_counts, leaf, [(part.metrics.nan_value_counts, part.whole) for part in parts])
+        nans = [(part.metrics.nan_value_counts.get(leaf.field_id), part.whole) for part in parts]
+        _count(file.nan_value_counts, leaf, nans)
     # our files have no statistics in the footer, and so no null count, where a column holds NaN
     if leaf.field_id not in file.null_value_counts:
-        _count(file.null_value_counts, leaf, [(part.metrics.null_value_counts, part.whole) for part in parts])
-    bounded = [part.metrics for part in parts if part.needs_bound(leaf)]
+        _count(file.null_value_counts, leaf, [(part.metrics.nulls(leaf.field_id), part.whole) for part in parts])
+    bounded = [part.metrics for part in parts if part.metrics.may_hold(leaf)]
     if leaf.lower is None or leaf.upper is None or not bounded:
         return
-    lower = _outermost(leaf, [metrics.lower_bounds for metrics in bounded], min, -0.0, leaf.lower)
-    upper = _outermost(leaf, [metrics.upper_bounds for metrics in bounded], max, 0.0, leaf.upper)
+    lower = _outermost(leaf, [metrics.lower_bounds for metrics in bounded], min, leaf.lower)
+    upper = _outermost(leaf, [metrics.upper_bounds for metrics in bounded], max, leaf.upper)
     if lower is not None:
         file.lower_bounds[leaf.field_id] = lower
     if upper is not None:
         file.upper_bounds[leaf.field_id] = upper
 
 
-def _count(totals: dict[int, int], leaf: Leaf, counts: Sequence[tuple[Mapping[int, int], bool]]) -> None:
+def _count(totals: dict[int, int], leaf: Leaf, found: Sequence[tuple[int | None, bool]]) -> None:
     """Add the column's count where every part has one; of a file that is not whole only zero is known."""
-    found = [(each.get(leaf.field_id), whole) for each, whole in counts]
     known = [count for count, whole in found if count is not None and (whole or count == 0)]
     if len(known) == len(found):
         totals[leaf.field_id] = sum(known)
@@ -149,15 +161,13 @@ def _outermost(
     leaf: Leaf,
     bounds: Sequence[Mapping[int, bytes]],
     outermost: Callable[[list[Any]], Any],
-    zero: float,
     serialise: Serialise,
 ) -> bytes | None:
-    """The bound that encloses all; `zero` is the one beyond which the other zero is not."""
+    """The bound that encloses all."""
     values = [bound_value(leaf.type, each.get(leaf.field_id)) for each in bounds]
     if any(value is None for value in values):
         return None
-    value = outermost(values)
-    return serialise(zero if leaf.is_float and value == 0 else value)
+    return serialise(outermost(values))
 
 
 def bound_value(kind: PrimitiveType, bound: bytes | None) -> Any | None:

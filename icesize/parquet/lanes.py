@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from icesize.parquet.eligibility import check_file, column_orders
-from icesize.parquet.footer import Footer, RowGroup
+from icesize.parquet.footer import Chunk, Footer, RowGroup
 from icesize.parquet.footer_schema import REPEATED, Element
 from icesize.parquet.plausible import check_row_group
 from icesize.parquet.refusal import CopyRefused, Refusal
@@ -56,11 +56,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One victim: the lane of each of its row groups, or why all of it is decoded; `pages` would be copied singly."""
+    """One victim: the lane of each of its row groups, or why all of it is decoded."""
 
     lanes: tuple[Lane, ...] = ()
     refused: CopyRefused | None = None
-    pages: int = 0
 
 
 def is_tiny(size_bytes: int, rows: int, columns: int) -> bool:
@@ -153,7 +152,7 @@ def _judge_groups(footer: Footer, wanted: Wanted) -> Judged:
     copied = tuple(Lane.PAGES if lane is Lane.DECODE else lane for lane in lanes)
     if wanted.bloom_filters and not _keeps_filters(footer, copied, wanted.bloom_filters):
         return Judged(refused=CopyRefused(Refusal.BLOOM_FILTER))
-    return Judged(copied, pages=sum(n for n, lane in zip(pages, copied, strict=True) if lane is Lane.PAGES))
+    return Judged(copied)
 
 
 def _lane_of(group: RowGroup, pages: int) -> Lane:
@@ -170,11 +169,13 @@ def _lane_of(group: RowGroup, pages: int) -> Lane:
 
 def _data_pages(group: RowGroup) -> int:
     """Data pages of all columns as the footer counts them; one for each column where it does not."""
-    pages = 0
-    for chunk in group.chunks:
-        counts = structs_of(chunk.metadata, 13)
-        pages += sum(required_integer(c, 3) for c in counts if required_integer(c, 1) in (0, 3)) or 1
-    return pages
+    return sum(data_pages(chunk) for chunk in group.chunks)
+
+
+def data_pages(chunk: Chunk) -> int:
+    """The same of one column."""
+    counts = structs_of(chunk.metadata, 13)
+    return sum(required_integer(c, 3) for c in counts if required_integer(c, 1) in (0, 3)) or 1
 
 
 def _keeps_filters(footer: Footer, lanes: Sequence[Lane], bloom_filters: frozenset[int]) -> bool:

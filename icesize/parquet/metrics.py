@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -44,8 +45,9 @@ class Leaf:
     """One Parquet column: `position` in the footer, `path` in the file, `name` as Iceberg writes it; it is the `nth`
     leaf of the table's column number `column`.
 
-    `counts` and `bounds` say what its metrics mode keeps. Only top-level columns have bounds (as PyIceberg: what a
-    bound below a list or map means is not defined).
+    `flat`: no list or map is above it, so it has one value per row, null where a struct above it is. `counts` and
+    bounds (`lower`, `upper`) say what its metrics mode keeps. Only flat columns have bounds and NaN counts: what they
+    mean below a list or map is not defined.
     """
 
     position: int
@@ -55,7 +57,7 @@ class Leaf:
     path: str
     name: str
     type: PrimitiveType
-    top_level: bool
+    flat: bool
     counts: bool
     lower: Serialise | None
     upper: Serialise | None
@@ -87,7 +89,7 @@ def describe(
 ) -> WrittenFile:
     """What a manifest entry needs to know of a finished file.
 
-    `nans` and `nulls` are counted from the rows, by field id: `nans` for top-level float columns, `nulls` for columns
+    `nans` and `nulls` are counted from the rows, by field id: `nans` for flat float columns, `nulls` for columns
     whose Parquet statistics were left out because they hold NaN. Such columns have no bounds.
     """
     file = WrittenFile(path, size_bytes, footer.num_rows, partition)
@@ -99,7 +101,7 @@ def describe(
         if leaf.counts:
             _describe_column(file, leaf, chunks, nulls)
     for leaf in columns:
-        if leaf.counts and leaf.top_level and leaf.is_float:
+        if leaf.counts and leaf.flat and leaf.is_float:
             file.nan_value_counts[leaf.field_id] = nans.get(leaf.field_id, 0)
     object.__setattr__(file, "split_offsets", tuple(sorted(_start(group) for group in groups)))
     return file
@@ -145,27 +147,32 @@ def _leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
     modes = _modes(schema, settings.properties)
     found: list[Leaf] = []
     for column, field in enumerate(schema.fields):
-        for nth, (path, field_id, kind) in enumerate(_walk(field.name, field.field_id, field.field_type)):
+        for nth, (path, field_id, kind, flat) in enumerate(_walk(field.name, field)):
             name = schema.find_column_name(field_id) or path
-            top_level = field_id == field.field_id
             mode = modes(name)
-            lower, upper = _bounds(kind, mode) if top_level else (None, None)
+            lower, upper = _bounds(kind, mode) if flat else (None, None)
             counts = mode.type is not MetricModeTypes.NONE
-            found.append(Leaf(len(found), column, nth, field_id, path, name, kind, top_level, counts, lower, upper))
+            found.append(Leaf(len(found), column, nth, field_id, path, name, kind, flat, counts, lower, upper))
     return tuple(found)
 
 
-def _walk(path: str, field_id: int, kind: IcebergType) -> list[tuple[str, int, PrimitiveType]]:
-    if isinstance(kind, PrimitiveType):
-        return [(path, field_id, kind)]
-    below: list[tuple[str, NestedField]] = []
+def _walk(path: str, field: NestedField, flat: bool = True) -> Iterator[tuple[str, int, PrimitiveType, bool]]:
+    """Path, field id and type of each Parquet column of a field, and whether it is flat, in file order."""
+    if isinstance(field.field_type, PrimitiveType):
+        yield path, field.field_id, field.field_type, flat
+    for name, below in _below(field.field_type):
+        yield from _walk(f"{path}.{name}", below, flat and isinstance(field.field_type, StructType))
+
+
+def _below(kind: IcebergType) -> list[tuple[str, NestedField]]:
+    """The fields of a nested type under their names in Parquet."""
     if isinstance(kind, StructType):
-        below = [(field.name, field) for field in kind.fields]
-    elif isinstance(kind, ListType):
-        below = [("list.element", kind.element_field)]
-    elif isinstance(kind, MapType):
-        below = [("key_value.key", kind.key_field), ("key_value.value", kind.value_field)]
-    return [leaf for name, f in below for leaf in _walk(f"{path}.{name}", f.field_id, f.field_type)]
+        return [(field.name, field) for field in kind.fields]
+    if isinstance(kind, ListType):
+        return [("list.element", kind.element_field)]
+    if isinstance(kind, MapType):
+        return [("key_value.key", kind.key_field), ("key_value.value", kind.value_field)]
+    return []
 
 
 def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], MetricsMode]:
@@ -175,10 +182,16 @@ def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], Met
     if _DEFAULT in properties:
         return lambda name: own.get(name, default)
     limit = int(properties.get(_MAX_INFERRED, "100"))
-    names = [schema.find_column_name(i) for f in schema.fields for _, i, _ in _walk(f.name, f.field_id, f.field_type)]
-    inferred = set(names[:limit])
+    inferred = {schema.find_column_name(field_id) for field_id in islice(_by_level(schema.fields), limit)}
     none = match_metrics_mode("none")
     return lambda name: own.get(name, default if name in inferred else none)
+
+
+def _by_level(fields: Sequence[NestedField]) -> Iterator[int]:
+    """Columns in the order in which Iceberg counts them for that limit: those of a struct before those further down."""
+    yield from (field.field_id for field in fields if isinstance(field.field_type, PrimitiveType))
+    for field in fields:
+        yield from _by_level([below for _, below in _below(field.field_type)])
 
 
 def _bounds(kind: PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
@@ -197,7 +210,15 @@ def _bounds(kind: PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, S
     def exact(value: Any) -> bytes:
         return bytes(serialise(kind, value))
 
-    return exact, exact
+    return lambda value: exact(widened(value, -0.0)), lambda value: exact(widened(value, 0.0))
+
+
+def widened(bound: Any, zero: float) -> Any:
+    """The bound, or `zero`, the one beyond which the other zero is not, where it is any zero of floating point.
+
+    Iceberg orders -0.0 before 0.0. To Python they are equal, so the least of some values may be either.
+    """
+    return zero if isinstance(bound, float) and not bound else bound
 
 
 def _text(length: int | None) -> tuple[Serialise, Serialise]:

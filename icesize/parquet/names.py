@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 from pyiceberg.partitioning import PartitionFieldValue, PartitionSpec
 from pyiceberg.partitioning import PartitionKey as IcebergPartitionKey
 from pyiceberg.schema import Schema
+from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 
 from icesize.parquet.settings import WriteSettings
@@ -32,9 +33,9 @@ class FileNames:
     task: int
     attempt: int
 
-    def next(self) -> str:
+    def next(self, ending: str = "parquet") -> str:
         """A name never given before, without a folder."""
-        return f"{self.prefix}-{self.task}-{self.attempt}-{uuid.uuid4()}.parquet"
+        return f"{self.prefix}-{self.task}-{self.attempt}-{uuid.uuid4()}.{ending}"
 
 
 def writer_of(path: str) -> int | None:
@@ -59,6 +60,12 @@ def set_of(path: str) -> tuple[str, str, bool] | None:
     return (found[1], found[3], found[2] == "f") if found else None
 
 
+def copy_prefix(path: str, run_prefix: str) -> str:
+    """The prefix of `FileNames` for a copy of a file: the run's, but a clustered file stays in the set it is in."""
+    found = _SET.search(path)
+    return f"k{found[1]}{found[2]}-{found[3]}" if found else run_prefix
+
+
 class _LocationKey(IcebergPartitionKey):
     """What location providers get: PyIceberg's key, which by itself refuses two fields over one source column."""
 
@@ -78,10 +85,16 @@ def data_location(settings: WriteSettings, partition: PartitionKey, file_name: s
     """Full location of a new data file, from the table's location provider (`write.data.path`,
     `write.object-storage.*`, `write.py-location-provider.impl`), partition values percent-encoded as Iceberg does.
     """
-    provider = settings.locations
+    return location_by(settings.locations, settings.spec, settings.schema, partition, file_name)
+
+
+def location_by(
+    provider: LocationProvider, spec: PartitionSpec, schema: Schema, partition: PartitionKey, file_name: str
+) -> str:
+    """The location that a provider gives to a new data file of a partition."""
     if not partition.values:
         return provider.new_data_location(file_name)
-    return provider.new_data_location(file_name, _location_key(settings.spec, settings.schema, partition))
+    return provider.new_data_location(file_name, _location_key(spec, schema, partition))
 
 
 def _location_key(spec: PartitionSpec, schema: Schema, partition: PartitionKey) -> _LocationKey:

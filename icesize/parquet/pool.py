@@ -19,6 +19,9 @@ from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.names import FileNames
 from icesize.parquet.settings import WriteSettings
 
+THREADS = "icesize-files"
+"""How the threads are called that write files."""
+
 Result = MergeOutcome | RewriteFailed | None
 """What became of a group: its outcome, why it failed, or None when the work was cancelled before it began."""
 
@@ -69,7 +72,7 @@ def rewrite_in_threads(
 
     # at least two: while one group waits for storage the other computes
     workers = threads or max(2, os.cpu_count() or 2)
-    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(groups)))) as pool:
+    with ThreadPoolExecutor(max(1, min(workers, len(groups))), thread_name_prefix=THREADS) as pool:
         running: list[Future[Result]] = []
         try:
             running.extend(pool.submit(work, numbered) for numbered in enumerate(groups))
@@ -88,7 +91,7 @@ def write_in_threads(
     The n-th thread takes along what `absorption` gives to writer n. On any error the files of all parts are removed,
     best effort, and it is raised: RewriteFailed for one of storage.
     """
-    with ThreadPoolExecutor(max_workers=max(1, len(parts))) as pool:
+    with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix=THREADS) as pool:
         running = [
             pool.submit(write_with, absorption, number, [part], settings, FileNames(prefix, number, 0))
             for number, part in enumerate(parts)

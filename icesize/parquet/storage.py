@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,9 @@ class Storage:
 
     `file:/x`, `file:///x` and `/x` go straight to the operating system when the table's FileIO is PyArrow's (the
     default): creating a file through it costs an extra look-up and a directory creation each.
+
+    Every file is known here from before it exists until it is deleted: whoever gives up a run may be interrupted
+    between any two steps, and what only a thread knew of would stay.
     """
 
     def __init__(self, io: FileIO) -> None:
@@ -34,6 +37,8 @@ class Storage:
         remember_secrets(io.properties)
         self._io = io
         self._folders: set[str] = set()
+        self._begun: set[str] = set()
+        self._abandoned = False
 
     def local_path(self, location: str) -> str | None:
         """The path in the local file system, or None when `location` is elsewhere."""
@@ -43,7 +48,12 @@ class Storage:
         return path if scheme == "file" else None
 
     def create(self, location: str) -> Any:
-        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten."""
+        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten.
+
+        Raises `RewriteFailed` once the run was abandoned, as `check_whole` does.
+        """
+        self.note([location])
+        self._check_wanted(location)
         path = self.local_path(location)
         if path is None:
             return self._io.new_output(location).create(overwrite=True)
@@ -73,10 +83,14 @@ class Storage:
             while piece := stream.read(piece_bytes):
                 yield bytes(piece)
 
+    def stream(self, location: str) -> Any:
+        """A seekable stream that asks storage for no more than is read."""
+        path = self.local_path(location)
+        return pa.OSFile(path, "rb") if path is not None else self._io.new_input(location).open()
+
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """The last bytes of a file of `size_bytes`."""
-        path = self.local_path(location)
-        with pa.OSFile(path, "rb") if path is not None else self._io.new_input(location).open() as stream:
+        with self.stream(location) as stream:
             stream.seek(size_bytes - wanted_bytes)
             return bytes(stream.read(wanted_bytes))
 
@@ -86,22 +100,38 @@ class Storage:
         return len(self._io.new_input(location)) if path is None else os.path.getsize(path)
 
     def check_whole(self, location: str, written_bytes: int) -> None:
-        """Raise `RewriteFailed` unless storage holds all that was written to a new file."""
+        """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""
+        self._check_wanted(location)
         stored = self.size(location)
         if stored != written_bytes:
             raise RewriteFailed(
                 f"Cannot finish {location}: storage holds {stored} bytes of {written_bytes}, try again", path=location
             )
 
+    def note(self, locations: Iterable[str]) -> None:
+        """Know of files that are about to be created, or that other processes have written for the same run."""
+        self._begun.update(locations)
+
+    def abandon(self, keep: Collection[str] = ()) -> None:
+        """Remove every file that was begun and is not to be kept; threads still at work remove theirs when they end."""
+        self._abandoned = True
+        for location in sorted(self._begun.difference(keep)):
+            self.delete(location)
+
+    def _check_wanted(self, location: str) -> None:
+        if self._abandoned:
+            raise RewriteFailed(f"Cannot finish {location}: what it was written for was given up", path=location)
+
     def delete(self, location: str) -> None:
         """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest."""
         try:
             failpoints.reach("cleanup")
             path = self.local_path(location)
-            if path is None:
-                self._io.delete(location)
-            else:
-                with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
+                if path is None:
+                    self._io.delete(location)
+                else:
                     os.remove(path)
+            self._begun.discard(location)
         except Exception as error:
             LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, error)

@@ -26,6 +26,10 @@ CUT_BYTES = range(14, CUT_CHARACTERS + 1)
 """Lengths of binary upper bounds that may have been cut and raised; bytes that overflow are dropped."""
 
 
+IN_ORDER = "in order"
+"""Why files stay that nothing would be gained by moving."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sets:
     """Files of one partition that may be rewritten: `new` ones, and those of each open set, the smallest set first.
@@ -222,14 +226,27 @@ def is_due(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
     """Whether to join all of `sets` now: they become several files, what joins the largest set has `new_share` of its
     bytes, and point queries gain by it.
     """
+    return why_not(sets, by, policy) is None
+
+
+def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
+    """Which partition it is whose files stay as they are, for people (`IN_ORDER`: well enough); None: join them now."""
     files = sets.files
     outputs = outputs_of(total_bytes(files), policy)
     largest = total_bytes(sets.open_sets[-1]) if sets.open_sets else 0
     joining_bytes = total_bytes(files) - largest
-    if outputs < 2 or not joining_bytes or joining_bytes < by.new_share * largest:
-        return False
+    if len(files) < 2:
+        return "of one file"
+    if not joining_bytes:
+        return IN_ORDER
+    if outputs < 2:
+        return "with too few bytes for two files, left to merging"
+    if joining_bytes < by.new_share * largest:
+        return f"whose new files have less than {by.new_share:.0%} of the bytes that they are to join"
     # files of few values overlap where they touch, and no sort changes that
-    return not is_sorted(sets, by, policy) and depth(files, by) >= LEAST_GAIN * floor_depth(outputs, by)
+    if is_sorted(sets, by, policy) or depth(files, by) < LEAST_GAIN * floor_depth(outputs, by):
+        return IN_ORDER
+    return None
 
 
 def is_sorted(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:

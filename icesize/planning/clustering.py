@@ -10,11 +10,13 @@ After a plan without a budget each partition has one open set at most and what i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icesize.planning.cluster_by import SORT, ClusterBy, ClusterFile
 from icesize.planning.cluster_sets import (
+    IN_ORDER,
     Sets,
     depth,
     floor_depth,
@@ -25,6 +27,7 @@ from icesize.planning.cluster_sets import (
     outputs_of,
     placed,
     sets_of,
+    why_not,
 )
 from icesize.planning.layout import Layout, PartitionKey, SkipReason
 from icesize.planning.overlap import NOTHING, Clustering, by_column, opened
@@ -34,12 +37,17 @@ from icesize.policy import SizePolicy
 
 __all__ = ["Clustering", "plan_clusters"]
 
+_PLAIN = frozenset({SkipReason.CLUSTERED, SkipReason.TOO_FEW})
+"""Reasons for which files stay that could be moved."""
+
 
 @dataclass(slots=True)
 class _Work:
-    """One partition while it is planned: `kept` files stay for the reason given, `due` parts may be written."""
+    """One partition while it is planned: `kept` files stay for the reason given, `due` parts may be written; `why` says
+    which partition it is when none is due."""
 
     key: PartitionKey
+    why: str | None = None
     kept: list[tuple[ClusterFile, SkipReason]] = field(default_factory=list)
     due: list[Sets] = field(default_factory=list)
     taken: list[_Group] = field(default_factory=list)
@@ -121,7 +129,8 @@ def _work(
             work.kept.append((file, reason))
     sets, full = sets_of(free, by, policy)
     work.kept += [(file, SkipReason.CLUSTERED) for file in full]
-    if is_due(sets, by, policy):
+    work.why = why_not(sets, by, policy) if free else IN_ORDER
+    if work.why is None:
         work.due = list(full_parts(sets, by, policy))
     else:
         waiting = SkipReason.CLUSTERED if is_sorted(sets, by, policy) else SkipReason.TOO_FEW
@@ -225,6 +234,8 @@ def _opened_of(group: _Group, column: int, by: ClusterBy) -> float:
 
 
 def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:
+    if not any(work.due for work in works):
+        yield from _why_nothing(works)
     waiting = [work for work in works if work.due and not work.taken]
     if waiting and budget_bytes is not None:
         least = min(sets.size_bytes for work in waiting for sets in work.due)
@@ -232,3 +243,13 @@ def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:
             f"{count_words(len(waiting), 'partition')} to be clustered did not fit into the budget of "
             f"{size_words(budget_bytes)}: the smallest has {size_words(least)}"
         )
+
+
+def _why_nothing(works: Sequence[_Work]) -> Iterator[str]:
+    """Why nothing is due, in one sentence; none where all is in order."""
+    partitions = Counter(work.why for work in works if work.why is not None and work.why != IN_ORDER)
+    held = Counter(reason.value for work in works for _, reason in work.kept if reason not in _PLAIN)
+    told = [f"{count_words(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
+    told += [f"{count_words(count, 'file')} {reason}" for reason, count in sorted(held.items())]
+    if told:
+        yield f"nothing moves: {', '.join(told)}"

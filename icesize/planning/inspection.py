@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from icesize.planning.layout import FileFact, Layout, PartitionFacts, SkipReason
 from icesize.planning.words import count_words, size_words
 from icesize.policy import SizePolicy
+from icesize.report import with_text_ids
 
 MIB = 2**20
 SMALLER_TARGET_BYTES = 128 * MIB
@@ -77,7 +79,7 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
-        return asdict(self)
+        return with_text_ids(asdict(self))
 
     def __str__(self) -> str:
         parts = count_words(self.partitions, "partition"), count_words(self.files, "file"), size_words(self.size_bytes)
@@ -103,7 +105,7 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: (p.key.spec_id, repr(p.key.values)))
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
-    held = [p for p in sizes if p.held_back]
+    held = _held_back(sizes)
     return Inspection(
         table=table,
         snapshot_id=layout.snapshot_id,
@@ -121,7 +123,7 @@ def inspect(
         worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:worst] if p.mergeable),
         held_back=dict(sum((Counter(p.held_back) for p in held), Counter())),
         held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:worst]),
-        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes)),
+        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes, held)),
     )
 
 
@@ -130,6 +132,27 @@ def _sizes(facts: PartitionFacts, label: dict[str, str], spec_id: int) -> Partit
     small_bytes = sum(f.size_bytes for f in facts.small)
     mergeable = len(facts.small) - held.total()
     return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))
+
+
+def _held_back(sizes: Iterable[PartitionSizes]) -> list[PartitionSizes]:
+    """Partitions that hold files back; those that are written alike (NaN) are one to people."""
+    alike: dict[str, list[PartitionSizes]] = defaultdict(list)
+    for each in sizes:
+        if each.held_back:
+            alike[each.label].append(each)
+    return [several[0] if len(several) == 1 else _sum(several) for several in alike.values()]
+
+
+def _sum(several: Sequence[PartitionSizes]) -> PartitionSizes:
+    return PartitionSizes(
+        several[0].partition,
+        sum(p.files for p in several),
+        sum(p.size_bytes for p in several),
+        sum(p.small_files for p in several),
+        sum(p.mergeable for p in several),
+        sum(p.small_bytes for p in several),
+        dict(sum((Counter(p.held_back) for p in several), Counter())),
+    )
 
 
 def _obstacle(file: FileFact, spec_id: int) -> SkipReason | None:
@@ -150,7 +173,9 @@ def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
     return tuple(reversed(classes))
 
 
-def _advice(policy: SizePolicy, bytes_per_day: float | None, partitions: list[PartitionSizes]) -> list[str]:
+def _advice(
+    policy: SizePolicy, bytes_per_day: float | None, partitions: list[PartitionSizes], held: list[PartitionSizes]
+) -> list[str]:
     advice = []
     over = sum(p.mergeable > policy.max_small_files for p in partitions)
     if over:
@@ -158,7 +183,7 @@ def _advice(policy: SizePolicy, bytes_per_day: float | None, partitions: list[Pa
             f"{count_words(over, 'partition')} with more than {policy.max_small_files} mergeable small files: "
             "run `icesize compact`"
         )
-    stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in partitions)
+    stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in held)
     if stuck:
         advice.append(
             f"{count_words(stuck, 'partition')} with more than {policy.max_small_files} small files held back: "

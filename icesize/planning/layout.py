@@ -29,6 +29,10 @@ class SkipReason(str, Enum):
     """ORC or Avro."""
     ENCRYPTED = "ENCRYPTED"
     """Carries key metadata."""
+    LISTED_TWICE = "LISTED_TWICE"
+    """The table lists it more than once: engines that expire snapshots would delete it when one listing goes."""
+    NAN_PARTITION = "NAN_PARTITION"
+    """Has NaN among its partition values: NaN equals nothing, so each such file is a partition of its own."""
     CONTESTED = "CONTESTED"
     """Other writers keep rewriting this partition; merging would starve them."""
     CLUSTERED = "CLUSTERED"
@@ -104,7 +108,8 @@ class Layout:
     """The data files of one snapshot; `snapshot_id` is None for a table without one.
 
     `sequence_number` is that snapshot's, the planning base of every conflict check. `spec_id` is the table's current
-    partition spec; files of other specs are here too. `small_file_limit_bytes` is the limit that chose `small`.
+    partition spec; files of other specs are here too. `small_file_limit_bytes` is the limit that chose `small`. Not
+    `complete`: manifests without partitions that matter were not read.
     """
 
     snapshot_id: int | None
@@ -112,6 +117,7 @@ class Layout:
     spec_id: int
     small_file_limit_bytes: int
     partitions: Mapping[PartitionKey, PartitionFacts] = field(default_factory=dict)
+    complete: bool = True
 
     @property
     def files(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from icesize.planning.grouping import Work, groups_of, outputs_per_group, within_budget
 from icesize.planning.layout import Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped
+from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, held_back_in
 from icesize.planning.prefix import choose_prefix
 from icesize.policy import SizePolicy
 
@@ -147,7 +147,7 @@ def _notes(
 ) -> Iterator[str]:
     if not policy.merging:
         yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
-    for outcome in outcomes:
+    for outcome in held_back_in(outcomes):
         # a contested partition is merged later, and reports count its files as they are
         for_good = {reason: n for reason, n in outcome.held_back.items() if reason is not SkipReason.CONTESTED}
         held_back = sum(for_good.values())

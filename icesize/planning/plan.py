@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,11 @@ from icesize.planning.overlap import Clustering
 from icesize.planning.words import count_words, size_words, ways_words
 
 HELD_BACK = frozenset(
-    {SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC, SkipReason.CONTESTED}
-)
+    {
+        SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC,
+        SkipReason.NAN_PARTITION, SkipReason.LISTED_TWICE, SkipReason.CONTESTED,
+    }
+)  # fmt: skip
 """Reasons that no budget and no later commit of ours removes; such files are not *mergeable*."""
 
 
@@ -71,6 +74,20 @@ class PartitionOutcome:
     label: str
     small_files: int
     held_back: Mapping[SkipReason, int]
+
+
+def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
+    """Those that hold files back, as people tell them apart: partitions that are written alike (NaN) are one."""
+    together: dict[str, PartitionOutcome] = {}
+    for outcome in outcomes:
+        if outcome.held_back:
+            known = together.setdefault(outcome.label, replace(outcome, small_files=0, held_back={}))
+            together[outcome.label] = replace(
+                known,
+                small_files=known.small_files + outcome.small_files,
+                held_back=dict(Counter(known.held_back) + Counter(outcome.held_back)),
+            )
+    return tuple(together.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +170,7 @@ class Plan:
     @property
     def held_back(self) -> tuple[PartitionOutcome, ...]:
         """Partitions with small files that must not be merged."""
-        return tuple(o for o in self.outcomes if o.held_back)
+        return held_back_in(self.outcomes)
 
     @property
     def debt(self) -> tuple[PartitionOutcome, ...]:
@@ -176,7 +193,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the totals under the names of the properties, each group with the paths of its victims."""
         return {
-            "snapshot_id": self.snapshot_id,
+            "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
             "spec_id": self.spec_id,
             "files_before": self.files_before,
             "files_after": self.files_after,

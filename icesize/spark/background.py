@@ -23,6 +23,7 @@ from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.spark.background_run import Job, Kick, Run
 from icesize.spark.merges import CANCEL_AGAIN_SECONDS
+from icesize.table.cluster_by import off_because
 from icesize.table.expiry import expire_by_own_rules
 from icesize.table.handle import Current, TableHandle
 from icesize.table.request import brief
@@ -223,9 +224,14 @@ class Background:
         if job.stopped():
             LOG.info("%s: %s in the background was stopped", name, what)
             return
-        LOG.warning("%s: %s in the background failed, the batches are committed", name, what, exc_info=error)
         self._backoff.lost([work])
-        report = Report(table=name, notes=(f"background {what} failed: {brief(error)}",))
+        why = off_because(error) if work == _CLUSTERING else None
+        if why is not None:
+            LOG.warning("%s: clustering is off: %s", name, why)
+        else:
+            LOG.warning("%s: %s in the background failed, the batches are committed", name, what, exc_info=error)
+        note = f"clustering is off: {why}" if why else f"background {what} failed: {brief(error)}"
+        report = Report(table=name, notes=(note,))
         with self._changed:
             self._report = report
             self._notes += report.notes

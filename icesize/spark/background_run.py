@@ -110,10 +110,17 @@ class Run:
         failpoints.reach("background")
         kick = self.job.kick
         self._take_cores(what)
-        current = self.handle.load()
+        current = self.handle.load(replace(kick.environment, sleep=self._wait))
         if kick.table_uuid not in (None, current.uuid):
             raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
         return current
+
+    def _wait(self, seconds: float) -> None:
+        """For a catalog that does not answer; raises Stopped where somebody waits for this to end."""
+        if not self.job.stopped():
+            self.job.kick.environment.sleep(seconds)
+        if self.job.stopped():
+            raise Stopped
 
     def _turn(self) -> tuple[_Turn, Environment]:
         kick = self.job.kick

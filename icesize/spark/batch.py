@@ -1,7 +1,8 @@
 """One micro-batch, from a DataFrame to a commit: plan, then run, then make visible. No step goes back.
 
 Merging is optional at every point: when it fails, is late or loses to another writer it is left out and the rows are
-committed all the same. Only rows that were written into one file with older ones are written again.
+committed all the same. Rows are written again where they are in one file with older ones that others have changed, and
+where the table has changed so that it could not read them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from icesize import failpoints
 from icesize.environment import Environment, Stopwatch
-from icesize.errors import TableError, TableNotFound
+from icesize.errors import CommitConflict, TableError, TableNotFound
 from icesize.parquet.absorb import NOTHING, Absorption, Written
 from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import write_in_threads
@@ -24,7 +25,7 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark import columns, jobs, session
 from icesize.spark.evolution import add_columns
-from icesize.spark.merges import MergeRun, discard_all, finish_all, in_order, work_for_spark
+from icesize.spark.merges import MergeRun, discard_all, finish_all, in_order, stopping, work_for_spark
 from icesize.spark.placement import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
 from icesize.spark.shapes import BatchShape
@@ -36,9 +37,10 @@ from icesize.table.outcome import MergeResults, report_of
 from icesize.table.presence import check_still_there
 from icesize.table.request import Overtaken
 from icesize.table.rivals import rolled_back
+from icesize.table.unseen import nothing_left
 
 OVERWRITES = 3
-"""Times that rows are written together with older ones; when others came first each time, they are only appended."""
+"""Times that rows are written for nothing, as others came first; then they are written once more, and only appended."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,24 @@ class _Batch:
         return report
 
     def _until_it_lands(self, handle: TableHandle) -> Report:
-        """Rows that were written together with older ones are written again when those are not what they were."""
+        """Rows are written again when their files do not fit the table any more or hold older rows that changed."""
         for _ in range(OVERWRITES):
             try:
                 return self._attempt(handle)
             except Overtaken as lost:
                 self.state.backoff.lost(lost.partitions)
                 self.conflicts.append(f"the batch was written again: {lost}")
-        self.absorbs = False
-        self.conflicts.append(f"nothing was absorbed: others came first {OVERWRITES} times")
-        return self._attempt(handle)
+        if self.absorbs:
+            self.absorbs = False
+            self.conflicts.append(f"nothing was absorbed: others came first {OVERWRITES} times")
+        try:
+            return self._attempt(handle)
+        except Overtaken as lost:
+            raise CommitConflict(
+                f"Cannot append to '{handle.name}': the table was changed {OVERWRITES + 1} times while the batch was "
+                f"written, last: {lost}; nothing landed",
+                table=handle.name,
+            ) from lost
 
     def _attempt(self, handle: TableHandle) -> Report:
         current = self._load(handle)
@@ -157,7 +167,7 @@ class _Batch:
 
     def _load(self, handle: TableHandle) -> Current:
         try:
-            current = handle.load()
+            current = handle.load(self.options.environment)
         except TableNotFound as error:
             statement = columns.create_table(handle.name, self.df.schema)
             raise TableNotFound(f"{error}; create it first: {statement}", table=handle.name) from error
@@ -195,18 +205,15 @@ class _Batch:
         routed = None if shape.parts else shape.place(self.df)
         self.watch.lap("plan")
         failpoints.reach("planned")
-        runs = [self._start(begun.merges if begun else (), settings, shape)]
-        try:
+        runs: list[MergeRun] = []
+        with nothing_left(settings.storage, self.options.environment) as environment, stopping(runs):
+            self._start(runs, begun.merges if begun else (), settings, shape)
             written = self._write(settings, shape, routed, begun.absorption if begun else NOTHING)
-        except BaseException:
-            discard_all(runs)
-            raise
-        deadline = self._deadline_seconds(current.policy, int(self.watch.lap("write") * 1000))
-        if written.new_rows == 0:
-            discard_all(runs)
-            self._remove(written, settings)
-            return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
-        try:
+            deadline = self._deadline_seconds(current.policy, int(self.watch.lap("write") * 1000))
+            if written.new_rows == 0:
+                discard_all(runs)
+                self._remove(written, settings)
+                return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
             decision = begun if begun and shape.is_complete else placement.after(written.files, begun)
             results = self._merged(settings, begun, decision, written, runs, deadline)
             results = results.completed(written.files, current.table.io, settings)
@@ -214,16 +221,12 @@ class _Batch:
             failpoints.reach("files-written")
             paths = [*(file.path for file in written.files), *results.paths()]
             check_still_there(handle, paths, self.watch)
-        except BaseException:
-            discard_all(runs)
-            self._remove(written, settings)
-            raise
-        with self.state.commit_lock:
-            outcome = handle.commit(
-                current, layout, self.run_id, self.options.environment,
-                appended=written.files, merged=results.merged, absorbed=written.absorbed,
-                ledger=self.options.ledger, accept_new_checkpoint=self.options.accept_new_checkpoint,
-            )  # fmt: skip
+            with self.state.commit_lock:
+                outcome = handle.commit(
+                    current, layout, self.run_id, environment,
+                    appended=written.files, merged=results.merged, absorbed=written.absorbed,
+                    ledger=self.options.ledger, accept_new_checkpoint=self.options.accept_new_checkpoint,
+                )  # fmt: skip
         self.watch.lap("commit")
         self.state.backoff.lost(outcome.contested)
         self.state.backoff.landed(g.victims[0].partition for g in outcome.merged)
@@ -249,7 +252,7 @@ class _Batch:
         started = [*(begun.merges if begun else ())]
         known = {id(group) for group in started}
         late = [group for group in decision.merges if id(group) not in known]
-        runs.append(self._start(late, settings))
+        self._start(runs, late, settings)
         done = finish_all(runs, deadline_seconds, self.options.environment)
         kept = in_order([*started, *late], done, decision.merges, settings)
         return MergeResults.of(decision.merges, kept, written.files)
@@ -281,13 +284,19 @@ class _Batch:
         return shape.beside(work, session.parallelism(self.spark))
 
     def _start(
-        self, groups: Sequence[MergeGroup], settings: WriteSettings, beside: BatchShape | None = None
-    ) -> MergeRun:
-        """Merge in the background; `beside` is the batch whose write job is about to start."""
+        self,
+        runs: list[MergeRun],
+        groups: Sequence[MergeGroup],
+        settings: WriteSettings,
+        beside: BatchShape | None = None,
+    ) -> None:
+        """Merge in the background, in a run that is among `runs` before it starts; `beside` is the batch whose write
+        job is about to start."""
         tasks = [MergeTask(g.victims, g.partition, g.outputs) for g in groups]
         waits = beside is not None and beside.parts is None
         most = beside.merge_tasks if beside else None
-        return MergeRun(self.spark, tasks, settings, self._prefix, waits, most).start()
+        runs.append(MergeRun(self.spark, tasks, settings, self._prefix, waits, most))
+        runs[-1].start()
 
     def _remove(self, written: Written, settings: WriteSettings) -> None:
         for file in written.files:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from icesize.environment import Environment
-from icesize.errors import TableError
+from icesize.errors import ClusteringOff
 from icesize.parquet.merge_task import MergeTask
 from icesize.parquet.pool import Result
 from icesize.parquet.row_order import RowOrder
@@ -66,11 +66,8 @@ class ClusterRun:
         metadata, io, policy = current.table.metadata, current.table.io, current.policy
         by = wanted_by(current)
         if by is None:
-            raise TableError(
-                f"Cannot cluster '{current.name}': its property 'icesize.cluster.by' does not say by which columns; "
-                "call cluster(by=[...]) once",
-                table=current.name,
-            )
+            why = "the table's property 'icesize.cluster.by' does not say by which columns; call cluster(by=[...]) once"
+            raise ClusteringOff(f"Cannot cluster '{current.name}': {why}", table=current.name, why=why)
         layout = self.handle.reader(policy).read(metadata, io)
         look = ClusterLook.at(self.handle, current, layout, by)
         recent = layout.recent(policy.cold_after_commits)

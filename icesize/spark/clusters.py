@@ -150,6 +150,8 @@ class _Run:
 
     def _put(self, groups: Sequence[int], results: Sequence[Result]) -> None:
         for i, result in zip(groups, results, strict=True):
+            if isinstance(result, MergeOutcome):
+                self.settings.storage.note(file.path for file in result.files)
             self.results[i] = result
 
     def _tell(self, groups: Sequence[int]) -> None:

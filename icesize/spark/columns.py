@@ -1,12 +1,14 @@
 """The columns of a batch against those of the table: matched by name, as Spark compares names.
 
 A missing optional column becomes NULL, an extra one is refused or added. Types are cast as an INSERT would (Spark's
-`DataFrame.to`: its store assignment rules): a number out of range stops the batch, one with more decimals loses
-them, a timestamp loses its time where the table has a date.
+`DataFrame.to`: its store assignment rules), and a number out of range stops the batch. Where an INSERT would drop
+digits after the point or the time of day without a word, the batch is refused; floats are rounded to the table's
+precision.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,7 +65,8 @@ class Extra:
 def extra_columns(batch: spark.StructType, schema: Schema, case_sensitive: bool) -> list[Extra]:
     """Columns, nested ones too, that the table lacks.
 
-    Raises SchemaMismatch when a required column of the table is missing, or two columns have one name.
+    Raises SchemaMismatch when a required column of the table is missing, two columns have one name, or one's type has
+    no place in the table's for a part of each value.
     """
     return _compare(batch, schema.as_struct(), (), _same_name(case_sensitive))
 
@@ -109,7 +112,37 @@ def _inside(
             *_inside(batch.keyType, table.key_type, (*path, "key"), fold),
             *_inside(batch.valueType, table.value_type, (*path, "value"), fold),
         ]
+    _check_kept(batch, table, ".".join(path))
     return []
+
+
+def _check_kept(batch: spark.DataType, table: iceberg.IcebergType, column: str) -> None:
+    """Spark's casts tell of values out of range, but not of what they cut off."""
+    lost = None
+    if _digits_after_point(batch) > _digits_after_point_of(table):
+        lost = "digits after the point"
+    elif isinstance(batch, (spark.TimestampType, spark.TimestampNTZType)) and isinstance(table, iceberg.DateType):
+        lost = "the time of day"
+    if lost is not None:
+        kind = spark_type(table).simpleString()
+        raise SchemaMismatch(
+            f"Cannot write column '{column}' ({batch.simpleString()}) as the table's {kind}: {lost} would be lost "
+            f"without a word; where that is meant, cast it in the batch: CAST({column} AS {kind})",
+            column=column,
+        )
+
+
+def _digits_after_point(kind: spark.DataType) -> float:
+    if isinstance(kind, (spark.FloatType, spark.DoubleType)):
+        return math.inf
+    return kind.scale if isinstance(kind, spark.DecimalType) else 0
+
+
+def _digits_after_point_of(kind: iceberg.IcebergType) -> float:
+    """Of any type that is no number as many as there are: casts to it drop none, or Spark refuses them."""
+    if isinstance(kind, (iceberg.IntegerType, iceberg.LongType)):
+        return 0
+    return kind.scale if isinstance(kind, iceberg.DecimalType) else math.inf
 
 
 def _dotted(path: tuple[str, ...], name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from icesize.parquet.merge_task import MergeOutcome, MergeTask
 from icesize.parquet.settings import WriteSettings
 from icesize.planning.row_sizes import RowSize
 from icesize.redaction import scrub
+from icesize.spark import session
 from icesize.spark.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, read_answer
 
 T = TypeVar("T")
@@ -48,6 +50,7 @@ def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: 
         except IcesizeError as error:
             failed = error
     written = Written.together(parts)
+    settings.storage.note(file.path for file in written.files)
     if failed is not None:
         for file in written.files:
             settings.storage.delete(file.path)
@@ -62,7 +65,7 @@ def fetch(df: DataFrame) -> pa.Table:
             return df.toArrow()
         return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
     except PySparkException as error:
-        raise _translated(error, "fetch rows") from scrub(error)
+        raise _translated(error, "fetch rows", df.sparkSession) from scrub(error)
 
 
 def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
@@ -83,7 +86,9 @@ class SparkMerges:
     ) -> list[MergeOutcome | RewriteFailed]:
         """One outcome per group, in their order; a group whose input is damaged is its error."""
         bins = balanced(groups, [work_bytes(group.victims, settings) for group in groups], self.tasks)
-        return run_bins(self.spark, len(bins), MergeGroups(bins, settings, prefix), "merge files")
+        outcomes = run_bins(self.spark, len(bins), MergeGroups(bins, settings, prefix), "merge files")
+        settings.storage.note(f.path for made in outcomes if isinstance(made, MergeOutcome) for f in made.files)
+        return outcomes
 
 
 def run_bins(spark: SparkSession, bins: int, function: Any, what: str) -> list[Any]:
@@ -120,24 +125,30 @@ def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
     Raises SchemaMismatch for a value that cannot be computed, EngineUnavailable when workers lack a module,
     RewriteFailed else.
     """
+    spark = df.sparkSession
+    session.use_this_python(spark)
     try:
         return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
     except PySparkException as error:
-        raise _translated(error, what) from scrub(error)
+        raise _translated(error, what, spark) from scrub(error)
     except Exception as error:
         if type(error).__name__ == "Py4JJavaError":
-            raise _translated(error, what) from scrub(error)
+            raise _translated(error, what, spark) from scrub(error)
         raise
 
 
-def _translated(error: Exception, what: str) -> IcesizeError:
+def _translated(error: Exception, what: str, spark: SparkSession) -> IcesizeError:
     text = str(error)
     if missing := _MISSING.search(text):
-        module = missing[1] or missing[2].lower()
+        module, workers = missing[1] or missing[2].lower(), session.python_of_workers(spark)
         return EngineUnavailable(
-            f"Cannot {what}: Spark's workers have no module '{module}'; install icesize where they run, or ship an "
-            "environment with --archives (spark.archives) or icesize with --py-files (spark.submit.pyFiles)",
+            f"Cannot {what}: Spark's workers have no module '{module}'; they run {workers}, and this driver is "
+            f"'{sys.executable}'. Set PYSPARK_PYTHON (spark.pyspark.python) to a Python that has icesize where they "
+            "run, or ship an environment with --archives (spark.archives) or icesize with --py-files "
+            "(spark.submit.pyFiles)",
             module=module,
+            workers=workers,
+            driver=sys.executable,
         )
     kind = SchemaMismatch if _BAD_VALUE.search(text) else RewriteFailed
     lines = [line for line in text.splitlines() if line.strip()]

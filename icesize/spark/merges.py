@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import pyspark
@@ -197,6 +198,16 @@ def in_order(
     found = [of_group.pop(id(group)) for group in wanted]
     discard(list(of_group.values()), settings)
     return found
+
+
+@contextmanager
+def stopping(runs: Sequence[MergeRun]) -> Iterator[None]:
+    """No run that is in the list by then works on when the block is left."""
+    try:
+        yield
+    finally:
+        for run in runs:
+            run.stop()
 
 
 def discard_all(runs: Sequence[MergeRun]) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from icesize.environment import Environment
 from icesize.errors import EngineUnavailable
 from icesize.planning.backoff import BackOff
 from icesize.report import Report
@@ -33,14 +34,16 @@ _openers: WeakValueDictionary[tuple[object, ...], SparkSession] = WeakValueDicti
 class TableSource:
     """Names a table without holding anything live: its name, its policy argument, and which catalog it comes from.
 
-    `catalog_token` stands for a catalog object that the user passed in; None means the session's own settings.
-    `table_uuid` is the table that was opened: one that has taken its name since is another.
+    `catalog_token` stands for a catalog object that the user passed in; None means the session's own settings. In
+    another process it is opened from `catalog_properties`. `table_uuid` is the table that was opened: one that has
+    taken its name since is another.
     """
 
     name: str
     policy: PolicyArgument = None
     catalog_token: str | None = None
     table_uuid: str | None = None
+    catalog_properties: catalogs.CatalogProperties | None = None
 
 
 @dataclass
@@ -49,9 +52,9 @@ class CountingHandle(TableHandle):
 
     snapshots: int = 0
 
-    def load(self) -> Current:
+    def load(self, patience: Environment | None = None) -> Current:
         """The table now, as TableHandle loads it."""
-        current = super().load()
+        current = super().load(patience)
         self.snapshots = len(current.table.metadata.snapshots)
         return current
 
@@ -96,6 +99,16 @@ def remember_catalog(catalog: Catalog) -> str:
     return token
 
 
+def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
+    """The source as a sink of this session takes it along: on Spark Connect batches are handled by the server.
+
+    Raises EngineUnavailable for a catalog object that holds credentials.
+    """
+    if source.catalog_token is None or not session.is_connect(spark):
+        return source
+    return replace(source, catalog_properties=catalogs.CatalogProperties.of(_given[source.catalog_token]))
+
+
 def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> tuple[TableHandle, Mapping[str, str]]:
     """The table's handle, and the settings of the session it is opened under.
 
@@ -137,6 +150,9 @@ def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:
 def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tuple[str, ...]]:
     if source.catalog_token is not None:
         catalog = _given.get(source.catalog_token)
+        if catalog is None and source.catalog_properties is not None:
+            with _lock:
+                catalog = _given.setdefault(source.catalog_token, source.catalog_properties.open())
         if catalog is None:
             raise EngineUnavailable(
                 f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "

@@ -6,10 +6,12 @@ Works on classic sessions and on Spark Connect, where there is no JVM to look in
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 LOG = logging.getLogger("icesize")
 
 _LOOK_SECONDS = 0.02
+_CASE_SENSITIVE = "spark.sql.caseSensitive"
+_MASKED = "(redacted)"
+"""What Spark puts in place of a value, or of a part of one, that it does not show."""
+
+_CORES = "SELECT max(part) FROM (SELECT spark_partition_id() AS part FROM range(16384))"
+"""Parts can be told from another where each has a row."""
+_ASKS_APART = 100
+_cores_told: WeakKeyDictionary[SparkSession, tuple[int, int]] = WeakKeyDictionary()
+"""Cores of servers, and how often they were asked for."""
 
 _CHEAP_LEAVES = {"LocalRelation", "InMemoryRelation", "OneRowRelation", "Range"}
 _COLUMNAR = ("ParquetFileFormat", "OrcFileFormat", "ParquetScan", "OrcScan", "SparkBatchQueryScan")
@@ -39,21 +50,51 @@ def same_application(one: SparkSession, other: SparkSession) -> bool:
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
     """The session's explicit settings, secrets unmasked (`SET` masks them, `conf.get` does not)."""
-    masked = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
-    relevant = (k for k in masked if k.startswith(("spark.sql.catalog.", "spark.wap.", "spark.sql.caseSensitive")))
-    return {k: str(spark.conf.get(k)) for k in relevant}
+    told = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    relevant = {k: v for k, v in told.items() if k.startswith(("spark.sql.catalog.", "spark.wap.", _CASE_SENSITIVE))}
+    # on Spark Connect each question is a request
+    return {k: str(spark.conf.get(k)) if _MASKED in v else v for k, v in relevant.items()}
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
     """Whether column names that differ in case are different."""
-    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    return str(spark.conf.get(_CASE_SENSITIVE, "false")).lower() == "true"
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that run at one time, as far as this side can know."""
+    """Tasks that run at one time: the cores of the cluster, or what `spark.default.parallelism` says."""
     if is_connect(spark):
-        return int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+        return _cores_of_server(spark)
     return int(spark.sparkContext.defaultParallelism)
+
+
+def _cores_of_server(spark: SparkSession) -> int:
+    """The same number, which a Spark Connect server does not tell: it divides a range into as many parts.
+
+    One small job for each session, and another now and then, as executors come and go.
+    """
+    cores, asked = _cores_told.get(spark, (0, 0))
+    if asked % _ASKS_APART == 0:
+        row = spark.sql(_CORES).first()
+        cores = 1 + int(row[0] or 0) if row else 1
+    _cores_told[spark] = (cores, asked + 1)
+    return cores
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Let workers on this machine run the Python that runs here, unless somebody has chosen one.
+
+    Spark starts whatever `python3` is on PATH, which for `venv/bin/python job.py` is not the environment's.
+    """
+    if is_connect(spark) or not str(spark.sparkContext.master).startswith("local"):
+        return
+    if "PYSPARK_PYTHON" not in os.environ and spark.conf.get("spark.pyspark.python", None) is None:
+        cast("Any", spark.sparkContext).pythonExec = sys.executable
+
+
+def python_of_workers(spark: SparkSession) -> str:
+    """The command that starts Spark's Python workers, as far as this side knows."""
+    return "the server's Python" if is_connect(spark) else f"'{cast('Any', spark.sparkContext).pythonExec}'"
 
 
 def query_id_of(spark: SparkSession) -> str | None:

@@ -18,6 +18,8 @@ from icesize.spark.background import expiry_note
 from icesize.spark.background_run import Kick
 from icesize.spark.batch import BatchOptions, run_batch
 from icesize.spark.cluster_run import ClusterRun, inline_budget
+from icesize.spark.stopping import interruptions_told, was_interrupted
+from icesize.table.cluster_by import off_because
 from icesize.table.handle import TableHandle
 from icesize.table.ledger import LedgerEntry, stream_hash
 from icesize.table.request import brief
@@ -128,7 +130,7 @@ class Sink:
             self.accept_new_checkpoint, self.statistics, self.write_tasks,
             LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
         )  # fmt: skip
-        with state.lock:
+        with state.lock, interruptions_told(self.stream_id, batch_id):
             report = self._follow_up(run_batch(df, options, state), batch_id, spark, state)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
@@ -191,12 +193,19 @@ class Sink:
     ) -> tuple[dict[str, Any] | None, list[str]]:
         """What clustering after this batch came to, and sentences for its report."""
         try:
-            current = handle.load()
+            current = handle.load(self.environment)
             if self.source.table_uuid not in (None, current.uuid):
                 raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
             budget = inline_budget(current.policy, batch.bytes_ingested)
             report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
         except Exception as error:
+            if was_interrupted(error):
+                LOG.info("%s: clustering was stopped with its query, the batch is committed", handle.name)
+                return None, ["clustering was stopped with its query"]
+            why = off_because(error)
+            if why is not None:
+                LOG.warning("%s: clustering is off: %s", handle.name, why)
+                return None, [f"clustering is off: {why}"]
             LOG.warning("%s: clustering failed, the batch is committed", handle.name, exc_info=True)
             return None, [f"clustering failed: {brief(error)}"]
         if report is None:

@@ -18,8 +18,9 @@ from typing import Generic, Protocol, TypeVar
 from tenacity import RetryCallState, wait_random_exponential
 
 from icesize import failpoints
+from icesize.environment import Commitment, Fate
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
-from icesize.table.request import RUN_ID, LoadedT, StagedT, SwapBusy, SwapLost, SwapRefused, brief
+from icesize.table.request import RUN_ID, LoadedT, StagedT, SwapBusy, SwapLost, SwapRefused, brief, may_pass
 
 LOG = logging.getLogger("icesize")
 
@@ -32,11 +33,15 @@ SwappedT = TypeVar("SwappedT", contravariant=True)
 
 @dataclass(frozen=True)
 class Timing:
-    """The clock and the waits of a commit, passed in so that tests need neither. Seconds; `clock` is monotonic."""
+    """The clock and the waits of a commit, passed in so that tests need neither. Seconds; `clock` is monotonic.
+
+    `on_commitment` hears of the commit before anything is done.
+    """
 
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     deadline_seconds: float = 600.0
+    on_commitment: Callable[[Commitment], object] = lambda commitment: None
 
 
 class Swapper(Protocol[LoadedT, SwappedT]):
@@ -61,10 +66,11 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
         self.table_uuid = table_uuid
         self.run_id = run_id
         self.started = timing.clock()
-        self.losses = 0
+        self.losses = self.unanswered = 0
         self.lost: tuple[LoadedT, StagedT, SwapLost] | None = None
         self.unknown: list[BaseException] = []
         self.in_flight = False
+        self.swapped: StagedT | None = None
         self._wait = wait_random_exponential(multiplier=0.1, max=10)
 
     def found(self, loaded: LoadedT) -> ResultT | None:
@@ -90,9 +96,28 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
     def clean(self) -> None:
         """Nothing landed and nothing will: remove what was written for this change besides metadata."""
 
+    def may_be_visible(self) -> set[str]:
+        """Data files of this change that are visible, or may be."""
+        return set()
+
+    def fate(self) -> Fate:
+        """Whether this change is in the table."""
+        if self.swapped is not None:
+            return Fate(True, tuple(snapshot_id for snapshot_id, _ in self.swapped.snapshots))
+        if not (self.in_flight or self.lost or self.unknown):
+            return Fate(False)
+        try:
+            loaded = self.swapper.load()
+            if self.found(loaded) is not None:
+                return Fate(True, tuple(snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.run_id)))
+        except Exception as error:
+            LOG.debug("an interrupted commit could not be looked up: %s", brief(error))
+        return Fate(None, advice=self.advice)
+
     def run(self) -> ResultT:
         """Until it landed; raises CommitConflict, CommitStateUnknown, TableError or what the subclass refuses with."""
         try:
+            self.timing.on_commitment(self)
             result = self._attempt()
             while result is None:
                 result = self._attempt()
@@ -115,6 +140,8 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
         if loaded is None:
             return None
         if loaded.uuid != self.table_uuid:
+            # what an attempt wrote stays although the catalog said no: a request that was sent twice is told that of
+            # its second half, and the table in which the first one landed may live on under another name
             raise TableError(
                 f"Cannot commit to '{loaded.name}': the table was dropped and created again since the change was "
                 "planned; nothing was written to the new table",
@@ -135,6 +162,11 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
             raise
         except Exception as error:
             if self.lost is None and not self.unknown:
+                if may_pass(error) and not self._late():
+                    self.unanswered += 1
+                    LOG.warning("commit: the catalog does not answer (%s); asking it again", brief(error))
+                    self._pause(self.unanswered + 3)
+                    return None
                 raise TableError(f"Cannot commit: the catalog does not answer ({brief(error)})") from error
             self._note_unknown(error)
             return None
@@ -181,6 +213,7 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
         except Exception as error:
             self._note_unknown(error)
             return None
+        self.swapped = staged
         failpoints.reach("after-swap")
         return self.landed(staged)
 

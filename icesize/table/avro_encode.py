@@ -16,13 +16,23 @@ from icesize.table.avro_types import AvroSchema, is_pairs
 Write: TypeAlias = Callable[[bytearray, Any], object]
 
 
-def write_long(out: bytearray, value: int) -> None:
-    """Append an int or long: zigzag, seven bits per byte, low bits first."""
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
+def _integer_writer(kind: str, bits: int) -> Callable[[bytearray, int], None]:
+    most = 2**bits - 1  # after zigzag
+
+    def write(out: bytearray, number: int) -> None:
+        value = (number << 1) ^ (number >> 63)
+        if value > most:
+            raise ValueError(f"Cannot write {number} as an Avro {kind}")
+        while value > 0x7F:
+            out.append((value & 0x7F) | 0x80)
+            value >>= 7
+        out.append(value)
+
+    return write
+
+
+write_long = _integer_writer("long", 64)
+"""Append a long: zigzag, seven bits per byte, low bits first. Raises ValueError for a number of more than 64 bits."""
 
 
 def write_bytes(out: bytearray, value: bytes) -> None:
@@ -31,13 +41,31 @@ def write_bytes(out: bytearray, value: bytes) -> None:
     out += value
 
 
+def _write_null(_: bytearray, value: object) -> None:
+    if value is not None:
+        raise ValueError(f"Cannot write {value!r} as an Avro null")
+
+
+def _float_writer(kind: str, layout: struct.Struct) -> Write:
+    def write(out: bytearray, value: float) -> None:
+        try:
+            packed = layout.pack(value)
+        except OverflowError as error:
+            raise ValueError(f"Cannot write {value!r} as an Avro {kind}") from error
+        if layout.unpack(packed)[0] != value and value == value:
+            raise ValueError(f"Cannot write {value!r} as an Avro {kind}: it would not be the same number")
+        out += packed
+
+    return write
+
+
 _WRITE: dict[str, Write] = {
-    "null": lambda out, value: None,
+    "null": _write_null,
     "boolean": lambda out, value: out.append(1 if value else 0),
-    "int": write_long,
+    "int": _integer_writer("int", 32),
     "long": write_long,
-    "float": lambda out, value: out.extend(struct.pack("<f", value)),
-    "double": lambda out, value: out.extend(struct.pack("<d", value)),
+    "float": _float_writer("float", struct.Struct("<f")),
+    "double": _float_writer("double", struct.Struct("<d")),
     "bytes": write_bytes,
     "string": lambda out, value: write_bytes(out, value.encode()),
 }
@@ -46,7 +74,8 @@ _WRITE: dict[str, Write] = {
 def writer(schema: AvroSchema) -> Write:
     """A function that appends one value of an inlined schema; records are given as sequences, logical maps as dicts.
 
-    Raises ValueError for a type that no manifest has (unions of more than null and one type, enums, string maps).
+    Raises ValueError for a type that no manifest has (unions of more than null and one type, enums, string maps). So
+    does the function for a number that has no place in its type: it is never shortened.
     """
     if isinstance(schema, str):
         return _WRITE[schema]
@@ -66,6 +95,7 @@ def _logical_writer(schema: Mapping[str, Any]) -> Write:
 
     def raw(value: object) -> bytes:
         if isinstance(value, Decimal):
+            _check_decimal(value, schema)
             return decimal_to_bytes(value, byte_length=size)
         return value.bytes if isinstance(value, UUID) else bytes(value)  # type: ignore[call-overload]
 
@@ -74,6 +104,14 @@ def _logical_writer(schema: Mapping[str, Any]) -> Write:
     if kind == "bytes":
         return lambda out, value: write_bytes(out, raw(value))
     return (lambda out, value: write_bytes(out, str(value).encode())) if logical == "uuid" else _WRITE[kind]
+
+
+def _check_decimal(value: Decimal, schema: Mapping[str, Any]) -> None:
+    """Bytes hold the digits alone, so a value of another scale would become another number."""
+    _, digits, exponent = value.as_tuple()
+    scale, precision = schema.get("scale", 0), schema["precision"]
+    if exponent != -scale or len(digits) > precision:
+        raise ValueError(f"Cannot write {value} as an Avro decimal({precision}, {scale})")
 
 
 def _sized(value: bytes, size: int | None) -> bytes:

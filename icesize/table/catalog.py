@@ -11,6 +11,7 @@ import difflib
 import ipaddress
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -19,8 +20,8 @@ from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTab
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
-from icesize.errors import TableError, TableNotFound, UnsupportedTable
-from icesize.redaction import is_secret, remember_secrets
+from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
+from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.table.request import brief
 
 LOG = logging.getLogger("icesize")
@@ -137,6 +138,32 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         # not chained: the original text may hold a password
         raise TableError(f"Cannot open catalog '{name}': {told}", catalog=name) from None
     return with_timeout(catalog)
+
+
+@dataclass(frozen=True)
+class CatalogProperties:
+    """A catalog object as plain values, which another process opens anew; it holds no credentials."""
+
+    kind: type[Catalog]
+    name: str
+    properties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> CatalogProperties:
+        """Raises EngineUnavailable, naming them, when some of the properties are credentials."""
+        if secret := keys_with_secrets(catalog.properties):
+            raise EngineUnavailable(
+                f"Cannot send the catalog object '{catalog.name}' to another process: it holds credentials "
+                f"({', '.join(sorted(secret))}), which would be in the plan of the query; configure the catalog where "
+                f"the query runs, in Spark (spark.sql.catalog.{catalog.name}.*) or for PyIceberg, and open the table "
+                f"by name (icesize.open(spark, '{catalog.name}.NAMESPACE.TABLE'))",
+                catalog=catalog.name,
+            )
+        return cls(type(catalog), catalog.name, dict(catalog.properties))
+
+    def open(self) -> Catalog:
+        """The catalog, in this process."""
+        return with_timeout(self.kind(self.name, **self.properties))
 
 
 def guard(catalog: Catalog) -> None:

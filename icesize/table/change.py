@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol, TypeVar
 
 from icesize.table.attempts import Attempts, Timing
@@ -27,26 +28,43 @@ class TableChange(Protocol[T_co]):
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, T_co]: ...
 
 
-def change_table(change: TableChange[T], committer: PyIcebergCommitter, timing: Timing, table_uuid: str) -> T:
+def change_table(
+    change: TableChange[T],
+    committer: PyIcebergCommitter,
+    timing: Timing,
+    table_uuid: str,
+    data_files: Collection[str] = (),
+) -> T:
     """Make the change visible in one atomic step, or raise with nothing of it visible.
 
-    Raises CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError and what `stage`
-    refuses with.
+    `data_files` are those that it makes visible; they are removed when it raises and certainly has not landed. Raises
+    CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError and what `stage` refuses with.
     """
-    return _Change(change, committer, timing, table_uuid).run()
+    return _Change(change, committer, timing, table_uuid, data_files).run()
 
 
 class _Change(Attempts[PyIcebergLoaded, PyIcebergStaged, T]):
     """One change on its way; `_next` is what the newest attempt staged, and the result it would have."""
 
-    def __init__(self, change: TableChange[T], committer: PyIcebergCommitter, timing: Timing, table_uuid: str) -> None:
+    def __init__(
+        self,
+        change: TableChange[T],
+        committer: PyIcebergCommitter,
+        timing: Timing,
+        table_uuid: str,
+        data_files: Collection[str],
+    ) -> None:
         super().__init__(committer, timing, table_uuid, change.run_id)
         self._change = change
+        self._committer, self._data_files = committer, data_files
         self._next: tuple[PyIcebergStaged | None, T] | None = None
 
     @property
     def advice(self) -> str:
         return self._change.advice
+
+    def clean(self) -> None:
+        self._committer.delete_data_files(self._data_files)
 
     def found(self, loaded: PyIcebergLoaded) -> T | None:
         return self._change.found(loaded)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.layout import PartitionKey
+from icesize.table.history import known_ancestors
 from icesize.table.manifests import read_entries
 from icesize.table.request import BASE_ID, RUN_ID
 
@@ -17,19 +18,19 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
 
     What others committed between that plan and its commit was not considered by it. A REPLACE of ours that names no
     planning base only wrote manifests anew and merged nothing. None means all partitions: there is no such snapshot,
-    or it has expired. Stateless, so it holds after a restart.
+    or it, or one that came after its plan, has expired. Stateless, so it holds after a restart.
     """
     newer: set[int] = set()
     ours: set[int] = set()
     base: str | None = None
-    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
-        if str(snapshot.snapshot_id) == base:
-            break
+    for snapshot in known_ancestors(metadata):
         if base is None and (base := _planned_on(snapshot)) is not None:
             ours.add(snapshot.snapshot_id)
         else:
             newer.add(snapshot.snapshot_id)
-    if base is None:
+        if base is not None and str(snapshot.parent_snapshot_id) == base:
+            break
+    else:
         return None
     head = metadata.current_snapshot()
     manifests = head.manifests(io) if head and newer else []

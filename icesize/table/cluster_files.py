@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,8 @@ from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.layout import FileFact, PartitionKey, distinct_zeros
 from icesize.table.deletes import DeleteIndex
 from icesize.table.entries import read_entries
-from icesize.table.reader import obstacle_of, with_obstacles
+from icesize.table.listings import Listings
+from icesize.table.reader import Obstacles, obstacle_of
 from icesize.table.request import readable
 from icesize.table.victim_metrics import metrics_reader
 
@@ -50,6 +51,7 @@ class ClusterReader:
         self.by = by
         self._key = by.key
         self._known: dict[str, _Files] = {}
+        self._listings = Listings()
 
     def read(
         self,
@@ -76,15 +78,17 @@ class ClusterReader:
                 for key, files in self._files(io, manifest, columns).items():
                     found.setdefault(key, []).extend(files)
         for gone in self._known.keys() - {m.manifest_path for m in manifests}:
-            del self._known[gone]
+            self._listings.remove(_paths(self._known.pop(gone)))
         deletes = DeleteIndex.of(io, [m for m in manifests if m.content == ManifestContent.DELETES])
-        return {key: _hindered(files, key, metadata.default_spec_id, deletes) for key, files in found.items()}
+        obstacles = Obstacles(metadata.default_spec_id, deletes, self._listings)
+        return {key: _hindered(files, key, obstacles) for key, files in found.items()}
 
     def _files(self, io: FileIO, manifest: ManifestFile, columns: _Columns) -> _Files:
         # what was decoded stays right: the promotion of a column changes no value
         known = self._known.get(manifest.manifest_path)
         if known is None:
             known = self._known[manifest.manifest_path] = self._of_manifest(io, manifest, columns)
+            self._listings.add(_paths(known))
         return known
 
     def _of_manifest(self, io: FileIO, manifest: ManifestFile, columns: _Columns) -> _Files:
@@ -151,6 +155,10 @@ def _plain(kind: PrimitiveType, bound: bytes | None) -> Any | None:
     return unscaled_to_decimal(value, kind.scale) if isinstance(kind, DecimalType) else value
 
 
-def _hindered(files: Sequence[ClusterFile], key: PartitionKey, spec_id: int, deletes: DeleteIndex) -> list[ClusterFile]:
-    facts = with_obstacles([file.fact for file in files], key, spec_id, deletes)
+def _paths(files: _Files) -> Iterator[str]:
+    return (file.fact.path for some in files.values() for file in some)
+
+
+def _hindered(files: Sequence[ClusterFile], key: PartitionKey, obstacles: Obstacles) -> list[ClusterFile]:
+    facts = obstacles.noted([file.fact for file in files], key)
     return [f if f.fact is fact else replace(f, fact=fact) for f, fact in zip(files, facts, strict=True)]

@@ -26,7 +26,7 @@ from icesize.table.cluster_by import resolve
 from icesize.table.cluster_files import cluster_file_of
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ledger import stream_hash
-from icesize.table.maintenance import Maintenance
+from icesize.table.maintenance import Maintenance, OnFailure
 from icesize.table.request import CommitOutcome, MergedGroup
 
 ClusterRunner = Callable[[Sequence[MergeTask], Sequence[str], RowOrder, WriteSettings], list[Result]]
@@ -119,11 +119,12 @@ class ClusterPass:
     notes: tuple[str, ...] = ()
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
+    on_failure: OnFailure = lambda why: None
 
     def run(self) -> Report:
         """Cluster and commit; the report tells what queries opened before and open now.
 
-        Raises TableError, CommitConflict or CommitStateUnknown.
+        Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
         """
         landed: list[MergedGroup] = []
 
@@ -133,7 +134,7 @@ class ClusterPass:
 
         report = Maintenance(
             self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
-            turn=self.turn, on_commit=on_commit,
+            turn=self.turn, on_commit=on_commit, on_failure=self.on_failure,
         ).run()  # fmt: skip
         return replace(report, clustering=self._told(landed, report))
 

@@ -1,8 +1,9 @@
 """The one door for rows: a CommitRequest goes in, what became visible comes out.
 
-Each attempt looks whether this batch is there already, drops merges whose victims others touched, and stages
-snapshots. Only this module and `attempts.py` decide which files may be deleted: after a *conflict* or a *refusal*
-nothing landed, so what was written goes; after any other answer no data file is deleted here, whatever follows.
+Each attempt looks whether this batch is there already and whether its files fit the table, drops merges whose victims
+others touched, and stages snapshots. Only this module and `attempts.py` decide which files may be deleted: after a
+*conflict* or a *refusal* nothing landed, so what was written goes; after any other answer no data file is deleted here,
+whatever follows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def commit(request: CommitRequest, committer: Committer[LoadedT, StagedT], timin
 
     Raises CommitConflict (nothing landed, our files removed), CommitStateUnknown (it may have landed, nothing
     deleted), TableError, StreamMismatch or BatchOutOfOrder (refused; our files are removed, unless a lost attempt could
-    not be looked up: then they are orphans), Overtaken (`absorbed` only: nothing landed, our files removed; plan anew).
+    not be looked up: then they are orphans), Overtaken (what is `appended` or `absorbed` fits the table no more:
+    nothing landed, our files removed; plan anew).
     """
     return _Commit(request, committer, timing).run()
 
@@ -68,6 +70,12 @@ class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, Staged
     def clean(self) -> None:
         self._clean(self.wanted.paths())
 
+    def may_be_visible(self) -> set[str]:
+        # a lost or unknown attempt may have had more merges than the one in flight
+        if self.lost or self.unknown:
+            return self.wanted.paths()
+        return self.request.paths() if self.in_flight else set()
+
     def found(self, loaded: LoadedT) -> CommitOutcome | None:
         found = self._found(loaded)
         if found is not None and not found.snapshot_ids and self.lost is not None:
@@ -81,6 +89,8 @@ class _Commit(Attempts[LoadedT, StagedT, CommitOutcome], Generic[LoadedT, Staged
 
     def prepare(self, loaded: LoadedT) -> CommitOutcome | None:
         self._drop_slow()
+        if (why := loaded.misfit(self.request)) is not None:
+            raise Overtaken(why)
         lost = loaded.lost_victims(self.request) if self.request.merged or self.request.absorbed else {}
         self._check_absorbed(loaded, lost)
         self._drop_lost(loaded, lost)

@@ -10,15 +10,16 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.table.avro import ContainerReader
+from icesize.table.avro_encode import writer
 from icesize.table.avro_types import AvroSchema, Read, inlined, reader, skipper, structure
 
 EXISTING, ADDED, DELETED = 0, 1, 2
@@ -116,6 +117,24 @@ def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
                 return
 
 
+def under_new_path(entry: Entry, path: str) -> Entry:
+    """What a manifest says of a byte for byte copy of a file: all that it says of the file, but nothing of when it came
+    into the table. `entry` was read with its data."""
+    decoder = new_decoder(entry.data)
+    record = entry.schema.avro["fields"]
+    at = next(i for i, each in enumerate(record) if each["field-id"] == _FILE_PATH)
+    for each in record[:at]:
+        skipper(each["type"])(decoder)
+    start = decoder.tell()
+    skipper(record[at]["type"])(decoder)
+    written = bytearray()
+    writer(record[at]["type"])(written, path)
+    data = entry.data[:start] + bytes(written) + entry.data[decoder.tell() :]
+    return replace(
+        entry, status=ADDED, snapshot_id=None, sequence_number=None, file_sequence_number=None, path=path, data=data
+    )
+
+
 def _inherit(entry: Entry, sequence_number: int, snapshot_id: int | None) -> Entry:
     if entry.snapshot_id is None:
         entry.snapshot_id = snapshot_id
@@ -161,6 +180,7 @@ _DELETE_SLOTS = {143: 13, 125: 14, 128: 15, 135: 16}
 _NOWHERE = 17
 _BLANK: list[Any] = [None] * (_NOWHERE + 1)
 _DATA_FILE = 2
+_FILE_PATH = 100
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,6 @@ decided by reachability alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from icesize.table.entries import ADDED, read_changes, read_entries
 from icesize.table.journal import Expired, Journal
 from icesize.table.locations import normalised
 from icesize.table.manifest_lists import read_new
+from icesize.table.metadata_files import read_metadata_file
 from icesize.table.reachable import READERS, Reachable
 
 KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_files", "metadata_files")
@@ -111,10 +111,6 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
 
 
 def _log_of(metadata_file: str, io: FileIO) -> list[str]:
-    """The log of an old metadata file, oldest first; empty when it cannot be read (gone, or compressed)."""
-    try:
-        with io.new_input(metadata_file).open() as stream:
-            data = json.loads(stream.read())
-        return [str(entry["metadata-file"]) for entry in data.get("metadata-log", ())]
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
-        return []
+    """The log of an old metadata file, oldest first; empty when it is gone. Raises TableError for a damaged one."""
+    data = read_metadata_file(io, metadata_file) or {}
+    return [str(entry["metadata-file"]) for entry in data.get("metadata-log", ())]

@@ -12,6 +12,7 @@ from icesize import failpoints
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import UnsupportedTable
 from icesize.planning.words import count_words, size_words
+from icesize.report import with_text_ids
 from icesize.table.expiry_change import Decision, Expiry
 from icesize.table.handle import Current, TableHandle
 from icesize.table.ownership import GC_ENABLED, check_alone, owns_its_files
@@ -55,7 +56,7 @@ class ExpiryReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Stable keys, JSON-ready values; `kept` is snapshot id -> reasons."""
-        return asdict(self)
+        return with_text_ids(asdict(self))
 
     def __str__(self) -> str:
         expired = len(self.snapshot_ids_expired)
@@ -89,7 +90,7 @@ def expire(
     CommitStateUnknown (perhaps expired, nothing deleted).
     """
     watch = Stopwatch(environment)
-    current = handle.load()
+    current = handle.load(environment)
     check_may_delete(current)
     check_alone(current.table)
     readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
@@ -135,6 +136,7 @@ def _commit(
 
 def _sweep(sweeper: Sweeper, decision: Decision, expiry: Expiry) -> Deletions:
     """Delete what the expiry made unreachable. It has landed: what hinders the deleting is told in the report."""
+    sweeper.forget(decision.superseded)
     if not decision.journal or decision.journal_location is None:
         return Deletions()
     try:
@@ -186,7 +188,7 @@ def _report(
         notes.append(f"left alone outside of the table's folders: {count_words(deletions.outside, 'file')}")
     if deletions.unaddressable:
         files = count_words(deletions.unaddressable, "file")
-        notes.append(f"left alone: {files} by whose name (one of ?#*[ in it) another file could be deleted")
+        notes.append(f"left alone: {files} by whose name (? or # in it) another file could be deleted")
     return ExpiryReport(
         table=current.name,
         dry_run=dry_run,

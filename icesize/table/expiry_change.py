@@ -42,6 +42,9 @@ FOR_EVER_MS = 2**63 - 1
 expiry does, when they are not needed any more."""
 
 
+_TOO_LATE = "another expiry came first: nothing was left to do"
+
+
 class AssertNoOtherRefs(ValidatableTableRequirement):
     """No branch or tag but these exists: one that was made meanwhile would be removed with the snapshot it stands on.
 
@@ -59,12 +62,16 @@ class AssertNoOtherRefs(ValidatableTableRequirement):
 
 @dataclass(frozen=True)
 class Decision:
-    """What an expiry does: the retention, what it leaves to be deleted, and where that is written down."""
+    """What an expiry does: the retention, what it leaves to be deleted, and where that is written down.
+
+    `superseded` are journals of attempts that another expiry made pointless.
+    """
 
     retention: Retention
     journal: Journal
     journal_location: str | None = None
     notes: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
 
     def changes(self, metadata: TableMetadata) -> bool:
         """Whether there is anything to commit to a table in this state."""
@@ -87,6 +94,7 @@ class Expiry:
     run_id: str
     changes: ChangeReader = field(default_factory=ChangeReader)
     _tried: dict[str, Decision] = field(default_factory=dict)
+    _seen_first: tuple[str | None] | None = None
     _on: PyIcebergLoaded | None = None
 
     @property
@@ -100,16 +108,9 @@ class Expiry:
         return tuple(self._tried)
 
     def found(self, loaded: PyIcebergLoaded) -> Decision | None:
-        """The decision that landed: its journal is the table's, or its snapshots are gone by whoever's hand.
-
-        That they are not there proves nothing of a state from before they were made, which a catalog that lags shows.
-        """
-        named = self._tried.get(loaded.properties.get(JOURNAL, ""))
-        if named is not None or self._on is None or not loaded.later_than(self._on):
-            return named
-        present = {s.snapshot_id for s in loaded.table.metadata.snapshots}
-        gone = (d for d in self._tried.values() if d.retention.expired and present.isdisjoint(d.retention.expired))
-        return next(gone, None)
+        """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
+        expiry may have come first."""
+        return self._tried.get(loaded.properties.get(JOURNAL, ""))
 
     def decide(self, loaded: PyIcebergLoaded) -> Decision:
         """What would be done to this state; reads metadata only.
@@ -124,7 +125,10 @@ class Expiry:
             retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
         notes += stranded(self.readers, retention.expired)
         location = metadata.properties.get(JOURNAL)
-        unfinished = Journal.read(io, location)
+        self._seen_first = self._seen_first or (location,)
+        # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same
+        is_left = bool(retention.expired) or (location,) == self._seen_first
+        unfinished = Journal.read(io, location) if is_left else None
         if unfinished and location and (lost := lost_refs(loaded.table, unfinished, location)):
             notes.append(LOST_REFS.format(", ".join(lost)))
             unfinished = None
@@ -139,7 +143,7 @@ class Expiry:
         decision = self.decide(loaded)
         metadata, io = loaded.table.metadata, loaded.table.io
         if not decision.changes(metadata):
-            return None, decision
+            return None, self._superseded(decision, loaded)
         self._on = loaded
         written = []
         if decision.retention.expired:
@@ -155,6 +159,14 @@ class Expiry:
             written=written,
         )
         return staged, decision
+
+    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded) -> Decision:
+        """The decision to do nothing, and to forget the attempts if there were any: should one whose answer was lost
+        land after all, a journal that is gone means that nothing is left to delete. A state from before them, which a
+        catalog that lags shows, tells nothing."""
+        if self._on is None or not loaded.later_than(self._on):
+            return decision
+        return replace(decision, notes=(*decision.notes, _TOO_LATE), superseded=self.journals)
 
 
 def _requirements(metadata: TableMetadata, retention: Retention) -> Iterator[TableRequirement]:

@@ -6,11 +6,13 @@ may hold some matching rows are left out and counted, because files are merged b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.parser import parse, predicate
 from pyiceberg.expressions.visitors import (
     bind,
     expression_evaluator,
@@ -23,10 +25,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from icesize.errors import TableError
+from icesize.errors import ArgumentError
 from icesize.planning.layout import Layout, PartitionKey
+from icesize.table.request import brief
+
+_SPACE = re.compile(r"\s")
 
 Where = str | BooleanExpression | None
+
+
+NO_MATCH = "no partition matches the filter as a whole"
+"""Said of a filter that chooses nothing: a typing error would otherwise look like work that is done."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class PartitionFilter:
 
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
-    """The filter for a table. Raises TableError for text that is no filter and for columns that do not exist."""
+    """The filter for a table. Raises ArgumentError for text that is no filter and for columns that do not exist."""
     expression = _parsed(where)
     if isinstance(expression, AlwaysTrue):
         return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
@@ -68,7 +77,30 @@ def _parsed(where: Where) -> BooleanExpression:
     try:
         return parse(where)
     except Exception as error:  # the parser's errors have no common base
-        raise TableError(f"Cannot read the filter {where!r}: {str(error).splitlines()[0]}", where=where) from error
+        raise ArgumentError(f"Cannot read the filter {_why_unread(where, error)}", where=where) from None
+
+
+def _why_unread(where: str, error: Exception) -> str:
+    place = getattr(error, "loc", None)
+    if place is None:
+        return f"{where!r}: {brief(error)}"
+    # the text of a syntax error is the whole grammar
+    return (
+        "from the mark on; conditions are like kind = 'a', joined by and, or, not\n"
+        f"  {_SPACE.sub(' ', where)}\n  {' ' * _broken_at(where, place)}^"
+    )
+
+
+def _broken_at(where: str, place: int) -> int:
+    """The parser names the beginning of the condition that it cannot read; read alone, it breaks where it is broken."""
+    with suppress(Exception):  # the parser's errors have no common base
+        parse(where[:place])
+        return place  # no condition begins there: after a whole filter only `and` and `or` can go on
+    try:
+        predicate.parse_string(where[place:])
+    except Exception as error:
+        return place + int(getattr(error, "loc", 0))
+    return place
 
 
 def _projections(
@@ -87,7 +119,7 @@ def _projections(
     named = {i for i in metadata.specs() if _why_unbound(_partition_schema(metadata, i), expression) is None}
     if not named:
         fields = ", ".join(f.name for f in metadata.spec().fields) or "none"
-        raise TableError(
+        raise ArgumentError(
             f"Cannot filter: {unbound}; columns are {', '.join(schema.column_names)}, partition fields are {fields}"
         )
     return {i: (expression, expression) if i in named else (AlwaysFalse(), AlwaysTrue()) for i in metadata.specs()}

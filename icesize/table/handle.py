@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from icesize.environment import Environment
 from icesize.errors import IcesizeError
@@ -20,14 +22,17 @@ from icesize.redaction import scrub
 from icesize.table import catalog as catalogs
 from icesize.table.attempts import Timing
 from icesize.table.change import TableChange, change_table
+from icesize.table.cluster_by import unknown_properties
 from icesize.table.cluster_files import ClusterReader
 from icesize.table.commit import commit
 from icesize.table.ledger import LedgerEntry
 from icesize.table.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.reader import LayoutReader
-from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.request import CommitOutcome, CommitRequest, MergedGroup, brief, may_pass
 from icesize.table.rivals import Rivals, other_compactors
 from icesize.table.victim_metrics import with_inherited_metrics
+
+LOG = logging.getLogger("icesize")
 
 T = TypeVar("T")
 PolicyArgument = SizePolicy | Mapping[str, object] | None
@@ -74,6 +79,7 @@ class TableHandle:
     rivals: Rivals = field(default_factory=Rivals)
     _reader: LayoutReader | None = None
     _cluster_reader: ClusterReader | None = None
+    _deadline_ms: int = 600_000
 
     def __post_init__(self) -> None:
         catalogs.guard(self.catalog)
@@ -83,21 +89,45 @@ class TableHandle:
         """`catalog.namespace.table`."""
         return ".".join((self.catalog.name, *self.identifier))
 
-    def load(self) -> Current:
+    def load(self, patience: Environment | None = None) -> Current:
         """The table now: schema, spec, properties and vended credentials are fresh.
+
+        With `patience` a catalog that does not answer is asked again until `commit-deadline-ms`, as commits do.
 
         Raises TableNotFound, UnsupportedTable, TableError when the catalog does not answer, and PolicyError for
         settings that contradict each other.
         """
         try:
-            table = catalogs.load(self.catalog, self.identifier)
+            table = self._load() if patience is None else self._ask_again(patience)
         except IcesizeError:
             raise
         except Exception as error:  # of whatever the catalog is reached by
             raise catalogs.load_failed(self.name, error) from scrub(error)
         catalogs.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
-        return Current(table, self.name, policy, (*warnings, *other_compactors(table.metadata, self.name)))
+        self._deadline_ms = policy.commit_deadline_ms
+        warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
+        return Current(table, self.name, policy, tuple(warnings))
+
+    def _load(self) -> Table:
+        return catalogs.load(self.catalog, self.identifier)
+
+    def _ask_again(self, patience: Environment) -> Table:
+        until = patience.monotonic() + self._deadline_ms / 1000
+
+        def told(state: RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            LOG.warning("%s cannot be loaded now (%s); asking again", self.name, brief(error) if error else "")
+
+        again = Retrying(
+            retry=retry_if_exception(may_pass),
+            stop=lambda state: patience.monotonic() > until,
+            wait=wait_random_exponential(multiplier=0.5, max=10),
+            sleep=patience.sleep,
+            before_sleep=told,
+            reraise=True,
+        )
+        return again(self._load)
 
     def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
         """Partitions in which other writers change rows all the time: merging there would make their jobs fail."""
@@ -136,6 +166,8 @@ class TableHandle:
             base_sequence_number=layout.sequence_number,
             schema_id=metadata.current_schema_id,
             spec_id=metadata.default_spec_id,
+            schema=metadata.schema(),
+            spec=metadata.spec(),
             run_id=run_id,
             appended=tuple(appended),
             merged=with_inherited_metrics(merged, appended, current.table.io, current.settings),
@@ -145,14 +177,21 @@ class TableHandle:
         )
         return commit(request, self._committer(current, environment), _timing(current, environment))
 
-    def change(self, current: Current, change: TableChange[T], environment: Environment) -> T:
-        """Make a change of metadata visible on the table that `current` is a state of; raises what it refuses with."""
+    def change(
+        self, current: Current, change: TableChange[T], environment: Environment, data_files: Collection[str] = ()
+    ) -> T:
+        """Make a change of metadata visible on the table that `current` is a state of; raises what it refuses with.
+
+        With it these `data_files` become visible; they are removed when it certainly has not landed.
+        """
         committer = self._committer(current, environment)
-        return change_table(change, committer, _timing(current, environment), current.uuid)
+        return change_table(change, committer, _timing(current, environment), current.uuid, data_files)
 
     def _committer(self, current: Current, environment: Environment) -> PyIcebergCommitter:
         return PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
 
 
 def _timing(current: Current, environment: Environment) -> Timing:
-    return Timing(environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000)
+    return Timing(
+        environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000, environment.on_commitment
+    )

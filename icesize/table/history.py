@@ -7,7 +7,7 @@ ones follow by taking changes back. Only behind a gap, where snapshots have expi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +59,7 @@ class Version:
         return {
             "partition": dict(self.partition),
             "label": self.label,
-            "snapshot_id": self.snapshot_id,
+            "snapshot_id": str(self.snapshot_id),
             "timestamp_ms": self.timestamp_ms,
             "operation": self.operation,
             "files": self.files,
@@ -82,6 +82,15 @@ def main_history(metadata: TableMetadata) -> list[Snapshot]:
         for s in metadata.snapshots
     ]
     return [snapshots[fact.snapshot_id] for fact in reversed(ancestry.main_history(facts, refs_of(metadata)))]
+
+
+def known_ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The head of main and those it came from, newest first, up to the first whose parent has expired."""
+    snapshots = {s.snapshot_id: s for s in metadata.snapshots}
+    snapshot = snapshots.get(metadata.current_snapshot_id or -1)
+    while snapshot is not None:
+        yield snapshot
+        snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
 
 
 def refs_of(metadata: TableMetadata) -> list[RefFact]:

@@ -4,6 +4,9 @@ A property, because it survives snapshot expiry; changed only together with a sn
 entry goes into the snapshot summary for people. Spark replays only the newest batch of a checkpoint, so the rule can
 be exact: an equal batch id is done, a greater one is next (empty batches leave gaps), a smaller one means that the
 checkpoint was lost or replaced, and is refused rather than skipped silently.
+
+Where another query was let take over a stream, the one before it has retired. The entry remembers that, so that two
+programs that both may take over cannot take turns: each would forget how far the other had got.
 """
 
 from __future__ import annotations
@@ -11,21 +14,28 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icesize.errors import BatchError, BatchOutOfOrder, StreamMismatch
 
 PREFIX = "icesize.stream."
 VERSION = 1
+MOST_RETIRED = 100
+"""Queries of one stream that are remembered after others took over; some catalogs keep no more than 4,000 characters in
+a property, and this takes less than half."""
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """The newest batch of one stream: who wrote (`query_id` names the checkpoint) and how far it got."""
+    """The newest batch of one stream: who wrote (`query_id` names the checkpoint) and how far it got.
+
+    `retired` are short hashes of queries that wrote before it, newest last.
+    """
 
     stream_id: str
     query_id: str
     batch_id: int
+    retired: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -34,9 +44,23 @@ class LedgerEntry:
 
     def to_json(self) -> str:
         """The property's value; `version` lets later releases change the format."""
-        return json.dumps(
-            {"version": VERSION, "stream-id": self.stream_id, "query-id": self.query_id, "batch-id": self.batch_id}
-        )
+        retired = {"retired": self.retired} if self.retired else {}
+        facts = {"version": VERSION, "stream-id": self.stream_id, "query-id": self.query_id, "batch-id": self.batch_id}
+        return json.dumps({**facts, **retired})
+
+    @property
+    def alone(self) -> LedgerEntry:
+        """The same without what was before it, as it stands in snapshot summaries."""
+        return replace(self, retired=())
+
+    def after(self, properties: Mapping[str, str]) -> LedgerEntry:
+        """What a table of these properties keeps of this stream once the batch is in it."""
+        value = properties.get(self.key)
+        if value is None:
+            return self
+        last = parse(value)
+        gone = last.retired if last.query_id == self.query_id else (*last.retired, stream_hash(last.query_id))
+        return replace(self, retired=gone[-MOST_RETIRED:])
 
 
 def stream_hash(stream_id: str) -> str:
@@ -51,7 +75,8 @@ def parse(value: str) -> LedgerEntry:
         data = json.loads(value)
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}")
-        return LedgerEntry(str(data["stream-id"]), str(data["query-id"]), int(data["batch-id"]))
+        retired = tuple(map(str, data.get("retired", ())))
+        return LedgerEntry(str(data["stream-id"]), str(data["query-id"]), int(data["batch-id"]), retired)
     except (ValueError, KeyError, TypeError) as error:
         raise BatchError(
             f"Cannot read the ledger entry {value!r}: {error}; a newer icesize may have written it, "
@@ -68,13 +93,16 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
     """Whether this batch is committed already; False when it is next.
 
     Raises BatchOutOfOrder for a smaller batch id and StreamMismatch for another query under the same stream id
-    (unless `accept_new_checkpoint`, which lets the new query start its own count).
+    (unless `accept_new_checkpoint`, which lets the new query start its own count, once: one that has retired since is
+    refused all the same).
     """
     value = properties.get(entry.key)
     if value is None:
         return False
     last = parse(value)
     if last.query_id != entry.query_id:
+        if stream_hash(entry.query_id) in last.retired:
+            raise _retired(entry, last)
         if accept_new_checkpoint:
             return False
         raise StreamMismatch(
@@ -95,3 +123,15 @@ def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkp
             last=last,
         )
     return entry.batch_id == last.batch_id
+
+
+def _retired(entry: LedgerEntry, last: LedgerEntry) -> StreamMismatch:
+    return StreamMismatch(
+        f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} has taken over "
+        f"from query {entry.query_id}, which this is; if both went on, batches could land twice. Stop one, or give "
+        "it a stream id of its own; accept_new_checkpoint=True is meant for one program, and for its first batch. If "
+        f"this query is the one to go on, run `icesize streams TABLE --forget {entry.stream_id}` first, which forgets "
+        "how far both have got",
+        stream_id=entry.stream_id,
+        last=last,
+    )

@@ -63,9 +63,9 @@ def _list(io: FileIO, folder: str) -> Iterator[Listed]:
     if path is not None:
         return _list_local(folder, path)
     if isinstance(io, PyArrowFileIO):
-        return _list_arrow(folder, *_arrow(io, folder))
+        return _list_arrow(folder, *arrow_filesystem(io, folder))
     if isinstance(io, FsspecFileIO):
-        return _list_fsspec(folder, _fsspec(io, folder))
+        return _list_fsspec(folder, fsspec_filesystem(io, folder))
     raise _unknown(io, folder)
 
 
@@ -130,13 +130,13 @@ def modified_ms(io: FileIO, location: str) -> int:
     if path is not None:
         return os.lstat(path).st_mtime_ns // 1_000_000
     if isinstance(io, PyArrowFileIO):
-        filesystem, path = _arrow(io, location)
+        filesystem, path = arrow_filesystem(io, location)
         info = filesystem.get_file_info(path)
         if info.type == FileType.NotFound:
             raise FileNotFoundError(location)
         return _arrow_ms(info)
     if isinstance(io, FsspecFileIO):
-        cached = _fsspec(io, location)
+        cached = fsspec_filesystem(io, location)
         cached.invalidate_cache()
         return _fsspec_ms(cached.info(location))
     raise _unknown(io, location)
@@ -174,12 +174,12 @@ def _local_path(io: FileIO, location: str) -> str | None:
     return path if is_addressable(location) else None
 
 
-def _arrow(io: PyArrowFileIO, location: str) -> tuple[FileSystem, str]:
+def arrow_filesystem(io: PyArrowFileIO, location: str) -> tuple[FileSystem, str]:
     scheme, authority, path = io.parse_location(location, io.properties)
     return io.fs_by_scheme(scheme, authority), path
 
 
-def _fsspec(io: FsspecFileIO, location: str) -> Any:
+def fsspec_filesystem(io: FsspecFileIO, location: str) -> Any:
     uri = urlparse(location)
     azure = uri.scheme in ("abfs", "abfss", "wasb", "wasbs")
     return io.get_fs(uri.scheme, uri.hostname if azure else None)

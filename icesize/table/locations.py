@@ -13,8 +13,8 @@ from icesize.errors import TableError
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "wasb"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:file:///|(?:s3|gs|abfs)://[^/]+/)(?!/)")
-# What URL parsers and wildcard matching inside of FileIOs take for something else than a part of the name.
-_MISREAD = re.compile(r"[?#*\[\]\x00-\x1f]")
+# What URL parsers inside of FileIOs take for something else than a part of the name.
+_MISREAD = re.compile(r"[?#\x00-\x1f]")
 
 FOLDER_PROPERTIES = (
     "write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path",
@@ -63,10 +63,7 @@ def has_parent_segment(location: str) -> bool:
 
 
 def is_addressable(location: str) -> bool:
-    """Whether each FileIO opens and deletes exactly this file by its location.
-
-    PyIceberg's cut `a#b` and `a?b` to `a`, which is another file, and fsspec deletes all that match `a*`.
-    """
+    """Whether each FileIO opens exactly this file by its location: PyIceberg's cut `a#b` and `a?b` to `a`."""
     return _MISREAD.search(location) is None
 
 

@@ -6,12 +6,10 @@ catalog removes a new tag together with the snapshot it stands on. It cannot be 
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from pyiceberg.table import Table
 
 from icesize.table.journal import JOURNAL, Journal
+from icesize.table.metadata_files import read_metadata_file
 
 LOST_REFS = (
     "while snapshots were being expired somebody made {} on one of them, and the catalog removed both: no file was "
@@ -23,7 +21,7 @@ def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
     """Names of refs that another writer made on a snapshot while it was being expired, as the table's log tells.
 
     Reads the metadata files between the one that was decided on and that of the expiry: usually none. Empty also where
-    the log does not go back that far.
+    the log does not go back that far. Raises TableError for one that cannot be understood.
     """
     log = [*(entry.metadata_file for entry in now.metadata.metadata_log), now.metadata_location]
     if journal.base_metadata not in log:
@@ -33,18 +31,9 @@ def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
     for path in log[log.index(journal.base_metadata) + 1 :]:
         if path == now.metadata_location:
             break
-        metadata = _read(now, path)
+        metadata = read_metadata_file(now.io, path) or {}
         if metadata.get("properties", {}).get(JOURNAL) == journal_location:
             break
         refs = metadata.get("refs", {})
         found |= {name for name, ref in refs.items() if ref.get("snapshot-id") in expired}
     return sorted(found - now.metadata.refs.keys() - set(journal.refs))
-
-
-def _read(table: Table, path: str) -> dict[str, Any]:
-    try:
-        with table.io.new_input(path).open() as stream:
-            data = json.loads(stream.read())
-    except (FileNotFoundError, ValueError):  # gone by now, or compressed
-        return {}
-    return data if isinstance(data, dict) else {}

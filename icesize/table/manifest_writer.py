@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Literal, cast
 
 from pydantic_core import to_json
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
     ManifestContent,
     ManifestFile,
-    PartitionFieldStats,
     PartitionFieldSummary,
     data_file_with_partition,
 )
@@ -19,16 +21,18 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType, UnknownType
+from pyiceberg.types import IcebergType, NestedField, StringType, StructType, UnknownType
 from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from icesize.errors import UnsupportedTable
+from icesize.parquet.metrics import widened
 from icesize.parquet.written import WrittenFile
 from icesize.table.avro import BLOCK_BYTES, ContainerWriter
 from icesize.table.avro_encode import writer
 from icesize.table.avro_types import AvroSchema, inlined, structure
 from icesize.table.entries import ADDED, DATA, DELETED, EXISTING, DataFileSchema, Entry
+from icesize.table.partition_records import PARTITION, Fitted, fit
 
 FormatVersion = Literal[1, 2]
 
@@ -49,6 +53,7 @@ class Target:
             property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
         )
 
+    @cached_property
     def own_schema(self) -> DataFileSchema:
         """How Java encodes data files of this spec: partition values optional, and room for a referenced file.
 
@@ -83,7 +88,7 @@ def _own_schema(version: FormatVersion, partition_type: StructType) -> DataFileS
 def _with_plain_nulls(record: Any) -> Any:
     """PyIceberg makes a union of null and null, which is not Avro, of a partition field whose column was dropped."""
     for field in record["fields"]:
-        if field["field-id"] == 102:
+        if field["field-id"] == PARTITION:
             for value in field["type"]["fields"]:
                 value["type"] = "null" if value["type"] == ["null", "null"] else value["type"]
     return record
@@ -103,6 +108,50 @@ _ENTRY_FIELDS: dict[FormatVersion, list[dict[str, Any]]] = {
 }
 
 
+class ManifestStreams:
+    """The data manifests of a target: as few streams as the encodings of their entries allow."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._fitted: dict[str, Fitted] = {}
+        self._streams: dict[str, ManifestStream] = {}
+
+    def copy(self, entry: Entry, status: int) -> None:
+        """Append a file that is or was in the table, as `ManifestStream.copy` says."""
+        fitted = self._fit(entry.schema)
+        self._stream(fitted.schema).copy(entry, status, fitted.data(entry))
+
+    def add(self, files: Iterable[WrittenFile], beside: Counter[DataFileSchema]) -> None:
+        """Append files that are new to the table, next to as many as possible of the entries counted by `beside`.
+
+        One manifest less results, whatever those are encoded by, but only where new partition values have a place.
+        """
+        there: Counter[DataFileSchema] = Counter()
+        for schema, entries in beside.items():
+            fitted = self._fit(schema)
+            there[fitted.schema] += entries if fitted.is_current else 0
+        fullest = max(+there, key=there.__getitem__, default=self._target.own_schema)
+        for schema in beside:
+            self._stream(self._fit(schema).schema)
+        self._stream(fullest).add(files)
+
+    def finish(self) -> list[ManifestFile]:
+        """Everything that was appended, on storage."""
+        return [manifest for stream in self._streams.values() for manifest in stream.finish()]
+
+    def _fit(self, schema: DataFileSchema) -> Fitted:
+        known = self._fitted.get(schema.key)
+        if known is None:
+            known = self._fitted[schema.key] = fit(schema, self._target.own_schema)
+        return known
+
+    def _stream(self, schema: DataFileSchema) -> ManifestStream:
+        stream = self._streams.get(schema.key)
+        if stream is None:
+            stream = self._streams[schema.key] = ManifestStream(self._target, schema)
+        return stream
+
+
 class ManifestStream:
     """Data manifests for entries whose data files are encoded by `schema`; a full one is followed by the next."""
 
@@ -120,21 +169,18 @@ class ManifestStream:
         self._lowest_sequence: int | None = None
         self._values: set[tuple[Any, ...]] = set()
 
-    def copy(self, entry: Entry, status: int) -> None:
-        """Append a file that is or was in the table: EXISTING as it was, DELETED or again ADDED by this snapshot.
-
-        A file that is added again keeps its data sequence number, so that the same deletes apply; the file sequence
-        number is that of this snapshot.
+    def copy(self, entry: Entry, status: int, data: bytes) -> None:
+        """Append a file that was described before: EXISTING as it was, DELETED by this snapshot, or a copy of one that
+        is ADDED by it, whose sequence number it inherits. `data` is its data file, encoded by this stream's schema.
         """
-        if entry.sequence_number is None and self._target.version > 1:
+        if entry.sequence_number is None and status != ADDED and self._target.version > 1:
             raise UnsupportedTable(
                 f"Cannot keep '{entry.path}': its manifest entry has no sequence number, so it is not valid Iceberg",
                 path=entry.path,
             )
         snapshot_id = entry.snapshot_id if status == EXISTING else self._target.snapshot_id
-        file_sequence_number = None if status == ADDED else entry.file_sequence_number
-        head = self._head(status, snapshot_id, entry.sequence_number, file_sequence_number)
-        self._add(status, entry.sequence_number, entry.rows, entry.values, head, entry.data)
+        head = self._head(status, snapshot_id, entry.sequence_number, entry.file_sequence_number)
+        self._add(status, entry.sequence_number, entry.rows, entry.values, head, data)
 
     def add(self, files: Iterable[WrittenFile]) -> None:
         """Append files that are new to the table. Raises ValueError for values that the schema has no place for."""
@@ -208,17 +254,27 @@ class ManifestStream:
 
 
 def _summaries(partition_type: StructType, values: set[tuple[Any, ...]]) -> list[PartitionFieldSummary]:
-    """Bounds of each partition field, as PyIceberg's `construct_partition_summaries` has them, from distinct values.
+    """Bounds of each partition field from distinct values.
 
     A field whose column was dropped has no type to write bounds by, and nobody can filter by it: it gets none.
     """
-    summaries = []
-    for i, field in enumerate(partition_type.fields):
-        stats = PartitionFieldStats(cast(PrimitiveType, field.field_type))
-        for value in {each[i] for each in values}:
-            stats.update(None if isinstance(field.field_type, UnknownType) else value)
-        summaries.append(stats.to_summary())
-    return summaries
+    return [
+        PartitionFieldSummary(True, False, None, None)
+        if isinstance(field.field_type, UnknownType)
+        else _summary(field.field_type, {each[i] for each in values})
+        for i, field in enumerate(partition_type.fields)
+    ]
+
+
+def _summary(kind: IcebergType, values: set[Any]) -> PartitionFieldSummary:
+    """Both zeros lie within bounds that are zero: a set holds one of them for both."""
+    present = [value for value in values if value is not None]
+    ordered = [value for value in present if value == value]  # without NaN
+    has_null, has_nan = len(present) < len(values), len(ordered) < len(present)
+    if not ordered:
+        return PartitionFieldSummary(has_null, has_nan, None, None)
+    lowest, highest = widened(min(ordered), -0.0), widened(max(ordered), 0.0)
+    return PartitionFieldSummary(has_null, has_nan, to_bytes(kind, lowest), to_bytes(kind, highest))  # type: ignore[arg-type]
 
 
 _Get = Callable[[WrittenFile], Any]
@@ -229,7 +285,7 @@ _FIELDS: Mapping[int, _Get] = {
     134: lambda file: DATA,
     100: lambda file: file.path,
     101: lambda file: "PARQUET",
-    102: lambda file: file.partition.values,
+    PARTITION: lambda file: file.partition.values,
     103: lambda file: file.rows,
     104: lambda file: file.size_bytes,
     105: lambda file: _BLOCK_SIZE_IN_BYTES,

@@ -1,7 +1,8 @@
 """Manifests and manifest lists, written without decoding what is only kept.
 
 Surviving entries are copied as bytes under the Avro schema that they were written with: fast, and lossless for
-statistics that nobody here understands. The files of one call go into as few manifests as their schemas allow.
+statistics that nobody here understands. Only partition values are encoded anew, where a column has been promoted since.
+The files of one call go into as few manifests as their schemas allow.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from icesize.table.entries import (
     Entry,
     read_changes,
     read_entries,
+    under_new_path,
     without_gc,
 )
-from icesize.table.manifest_writer import ManifestStream, Target
+from icesize.table.manifest_writer import ManifestStreams, Target
 
 __all__ = [
     "ADDED",
@@ -37,6 +39,7 @@ __all__ = [
     "Entry",
     "read_changes",
     "read_entries",
+    "under_new_path",
     "without_gc",
     "write_list",
     "write_manifests",
@@ -53,16 +56,17 @@ def write_manifests(
     new_path: Callable[[], str],
     *,
     added: Sequence[WrittenFile] = (),
-    readded: Sequence[Entry] = (),
+    copied: Sequence[Entry] = (),
     existing: Sequence[Entry] = (),
     deleted: Sequence[Entry] = (),
 ) -> list[ManifestFile]:
     """Write the data manifests of one partition spec in snapshot `snapshot_id` and say what is in them.
 
-    `added` become ADDED, with their sequence number where they have one; `readded` are files of an older snapshot that
-    become ADDED by this one with the data sequence number that they had; `existing` keep their snapshot and sequence
-    numbers; `deleted` become DELETED by this snapshot. Each is of partition spec `spec_id`; entries were read with
-    their data. One manifest results, more when the encodings of the entries differ or when it would exceed
+    `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
+    files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
+    become DELETED by this snapshot. Each is of partition spec `spec_id`; entries were read with their data. One
+    manifest results, more when the encodings of the entries differ in more than the types that their partition values
+    had before columns were promoted, or when it would exceed
     `commit.manifest.target-size-bytes` (Iceberg's default: 8 MiB). In each of them changes come before what stays,
     so that `read_changes` ends early. `new_path` names each new file. The sequence numbers of the results are assigned
     by `write_list`.
@@ -76,26 +80,14 @@ def write_manifests(
             format_version=metadata.format_version,
         )
     target = Target(io, metadata, snapshot_id, spec_id, new_path)
-    streams: dict[str, ManifestStream] = {}
-
-    def stream(schema: DataFileSchema) -> ManifestStream:
-        return streams.get(schema.key) or streams.setdefault(schema.key, ManifestStream(target, schema))
-
-    encodings = Counter(entry.schema for entry in itertools.chain(existing, deleted, readded))
+    streams = ManifestStreams(target)
     with without_gc():
-        for schema in encodings:
-            stream(schema)
         if added:
-            # New files join the entries that are already there, whatever their encoding: one manifest less.
-            fullest = max(encodings, key=encodings.__getitem__, default=None)
-            stream(fullest or target.own_schema()).add(added)
-        for entry in readded:
-            stream(entry.schema).copy(entry, ADDED)
-        for entry in deleted:
-            stream(entry.schema).copy(entry, DELETED)
-        for entry in existing:
-            stream(entry.schema).copy(entry, EXISTING)
-        return [manifest for each in streams.values() for manifest in each.finish()]
+            streams.add(added, Counter(entry.schema for entry in itertools.chain(existing, deleted, copied)))
+        for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
+            for entry in entries:
+                streams.copy(entry, status)
+        return streams.finish()
 
 
 def write_list(

@@ -223,6 +223,6 @@ def _outside(metadata: TableMetadata) -> Iterator[str]:
 def _unaddressable(found: Found) -> Iterator[str]:
     if found.unaddressable:
         yield (
-            f"{count_words(found.unaddressable, 'file')} left alone: by a name with one of ?#*[ in it another file "
+            f"{count_words(found.unaddressable, 'file')} left alone: by a name with ? or # in it another file "
             "could be deleted"
         )

@@ -22,9 +22,10 @@ from icesize.table.victim_metrics import with_inherited_metrics
 
 @dataclass(frozen=True)
 class MergeResults:
-    """Which groups of a plan were merged and may be committed; the others, in words."""
+    """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
 
     merged: tuple[MergedGroup, ...] = ()
+    failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     bytes_copied: int = 0
     bytes_decoded: int = 0
@@ -44,25 +45,25 @@ class MergeResults:
         new rows will have is not known before, and one that is too small would let deletes of others apply to them.
         """
         new = {file.path for file in appended}
-        merged, notes, cancelled = [], [], 0
+        merged, failed, cancelled = [], [], 0
         for group, result in zip(groups, results, strict=True):
             if isinstance(result, RewriteFailed):
-                notes.append(f"merge of {len(group.victims)} files in '{group.label}' dropped: {result}")
+                failed.append(f"merge of {len(group.victims)} files in '{group.label}' dropped: {result}")
             elif result is None:
                 cancelled += 1
             else:
                 inherits = any(victim.path in new for victim in group.victims)
                 outputs = (replace(f, sequence_number=None) if inherits else f for f in result.files)
                 merged.append(MergedGroup(group.victims, tuple(outputs)))
-        if cancelled:
-            notes.append(f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')")
+        stopped = (f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')",) if cancelled else ()
         done = [result for result in results if isinstance(result, MergeOutcome)]
         codes = Counter[str]()
         for result in done:
             codes.update(result.decoded_because)
         return cls(
             tuple(merged),
-            tuple(notes),
+            tuple(failed),
+            stopped,
             sum(result.bytes_copied for result in done),
             sum(result.bytes_decoded for result in done),
             sum(result.pages_copied for result in done),
@@ -119,7 +120,8 @@ def report_of(
         skipped=dict(_skipped(plan)),
         held_back={o.label: sum(o.held_back.values()) for o in plan.held_back},
         conflicts=outcome.conflicts,
-        notes=tuple(dict.fromkeys((*notes, *plan.notes, *merges.notes))),
+        # what failed is what somebody has to look after
+        notes=tuple(dict.fromkeys((*merges.failed, *notes, *plan.notes, *merges.notes))),
         already_committed=outcome.already_committed,
     )
 

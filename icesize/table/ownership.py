@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.errors import TableError
 from icesize.table.listing import Lister, list_files
 from icesize.table.locations import is_addressable, is_inside, normalised, split
+from icesize.table.metadata_files import uncompressed
 from icesize.table.reachable import Reachable
 from icesize.table.request import brief
 
@@ -26,7 +26,6 @@ _METADATA = (".metadata.json", ".metadata.json.gz")  # also what Java writes whe
 _HEAD_BYTES = 4096
 """Where every known writer has put the table's UUID; the whole file is read when it is not there."""
 _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]*)"')
-_GZIP = b"\x1f\x8b"
 _READERS = 8
 
 
@@ -89,10 +88,10 @@ def _owner(io: FileIO, location: str) -> str | None:
             raise ValueError("its name cannot be opened")
         with io.new_input(location).open() as stream:
             head = stream.read(_HEAD_BYTES)
-            match = _UUID.search(_text(head))
+            match = _UUID.search(uncompressed(head))
             if match is not None:
                 return match[1].decode()
-            return str(json.loads(_text(head + stream.read()))["table-uuid"])
+            return str(json.loads(uncompressed(head + stream.read()))["table-uuid"])
     except FileNotFoundError:
         return None
     except Exception as error:  # of whatever the storage is reached by, and of whatever is wrong with the file
@@ -101,12 +100,6 @@ def _owner(io: FileIO, location: str) -> str | None:
             "table whose files lie in the same location; remove it or move it away when it is nobody's",
             location=location,
         ) from error
-
-
-def _text(data: bytes) -> bytes:
-    if not data.startswith(_GZIP):
-        return data
-    return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data)
 
 
 def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str]) -> None:

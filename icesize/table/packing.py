@@ -15,7 +15,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.table.entries import EXISTING, Entry, read_entries, without_gc
-from icesize.table.manifest_writer import ManifestStream, Target
+from icesize.table.manifest_writer import ManifestStreams, Target
 
 SORTED_AT_ONCE = 100_000
 """Entries that are held in memory and sorted together, and at most one manifest more: some 100 MB."""
@@ -42,14 +42,11 @@ def _live_bytes(manifest: ManifestFile) -> float:
 
 def pack(target: Target, entries: Iterable[Entry]) -> list[ManifestFile]:
     """Entries that stay, written one after another: one manifest, more when full or when their encodings differ."""
-    streams: dict[str, ManifestStream] = {}
+    streams = ManifestStreams(target)
     with without_gc():
         for entry in entries:
-            stream = streams.get(entry.schema.key)
-            if stream is None:
-                stream = streams[entry.schema.key] = ManifestStream(target, entry.schema)
-            stream.copy(entry, EXISTING)
-    return [manifest for stream in streams.values() for manifest in stream.finish()]
+            streams.copy(entry, EXISTING)
+    return streams.finish()
 
 
 def entries_by_partition(

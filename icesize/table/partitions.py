@@ -13,7 +13,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from icesize.errors import TableError
+from icesize.errors import ArgumentError, TableError
 from icesize.planning.layout import FileFact, PartitionKey, SkipReason
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import read_entries
@@ -28,8 +28,8 @@ def find_partition(metadata: TableMetadata, keys: Iterable[PartitionKey], wanted
     """The one of `keys` that `wanted` names: partition field -> value as `inspect` prints it, all fields, no others.
 
     Values that are not text are compared as they print (a date, a number; None is `null`). Where several partition
-    specs have such a partition, the table's current one wins, then the newest. Raises TableError for field names that
-    no spec has, and for a partition that never had files.
+    specs have such a partition, the table's current one wins, then the newest. Raises ArgumentError for field names
+    that no spec has, and for a partition that never had files.
     """
     printed = {name: _printed(value) for name, value in wanted.items()}
     label = "/".join(f"{name}={value}" for name, value in printed.items())
@@ -40,7 +40,7 @@ def find_partition(metadata: TableMetadata, keys: Iterable[PartitionKey], wanted
     if not found:
         close = difflib.get_close_matches(label, {labels.of(key) for key in known}, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ", or the snapshots that had them have expired"
-        raise TableError(f"Cannot find partition {label or _UNNAMED}: it never had files{hint}", partition=printed)
+        raise ArgumentError(f"Cannot find partition {label or _UNNAMED}: it never had files{hint}", partition=printed)
     return max(found, key=lambda key: (key.spec_id == metadata.default_spec_id, key.spec_id))
 
 
@@ -56,13 +56,16 @@ def _check_names(metadata: TableMetadata, wanted: Mapping[str, str], label: str)
         return
     fields = [f.name for f in metadata.spec().fields]
     by = f"partitioned by {', '.join(fields)}: name each of them" if fields else "not partitioned: name no field"
-    raise TableError(f"Cannot find partition {label or _UNNAMED}: the table is {by}", partition=dict(wanted))
+    raise ArgumentError(f"Cannot find partition {label or _UNNAMED}: the table is {by}", partition=dict(wanted))
 
 
-def known_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
-    """The snapshot of this id. Raises TableError for one that has expired or is of another table."""
+def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
+    """The snapshot of this id, a number or, as JSON has it, a text.
+
+    Raises TableError for one that has expired or is of another table.
+    """
     snapshots = metadata.snapshots
-    found = next((s for s in snapshots if s.snapshot_id == snapshot_id), None)
+    found = next((s for s in snapshots if str(s.snapshot_id) == str(snapshot_id)), None)
     if found is not None:
         return found
     why = "the table has no snapshots"

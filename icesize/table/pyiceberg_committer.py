@@ -32,7 +32,9 @@ from icesize import failpoints
 from icesize.planning.layout import FileFact
 from icesize.table import catalog as catalogs
 from icesize.table.deletes import DeleteIndex
-from icesize.table.manifests import read_entries
+from icesize.table.fitting import misfit, misfit_spec
+from icesize.table.history import known_ancestors
+from icesize.table.manifests import ADDED, read_changes, read_entries
 from icesize.table.request import (
     BASE_EXPIRED,
     BASE_ID,
@@ -115,6 +117,13 @@ class PyIcebergLoaded:
             for entry in read_entries(self.table.io, manifest, with_data=False)
         )
 
+    def misfit(self, request: CommitRequest) -> str | None:
+        """Why the appended files could not be read in this state of the table, None when they can."""
+        metadata = self.table.metadata
+        if not request.appended:
+            return None
+        return misfit(request.schema, metadata.schema()) or misfit_spec(request.spec, metadata.specs())
+
     def lost_victims(self, request: CommitRequest) -> dict[str, str]:
         """Victims that must not be replaced any more, with the reason; checked against the *planning* base.
 
@@ -125,10 +134,11 @@ class PyIcebergLoaded:
         victims = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
         if not victims or self.head_id == request.base_snapshot_id:
             return {}
-        if not self._knows(request.base_snapshot_id):
+        if not self._came_from(request.base_snapshot_id):
             return dict.fromkeys(victims, BASE_EXPIRED)
         gone = victims.keys() - self._live_victims(victims.values())
         lost = dict.fromkeys(gone, "another writer removed a file of it")
+        lost |= dict.fromkeys(self._listed_again(victims, request), "another writer listed a file of it again")
         deletes = DeleteIndex.of(
             self.table.io, self._manifests(ManifestContent.DELETES), above=request.base_sequence_number
         )
@@ -136,6 +146,15 @@ class PyIcebergLoaded:
             if path not in lost and deletes.applies(file):
                 lost[path] = "another writer deleted rows of it"
         return lost
+
+    def _listed_again(self, victims: Collection[str], request: CommitRequest) -> set[str]:
+        """Victims that manifests since the planning base list as new: they must not go while that listing stays."""
+        base = self.table.metadata.snapshot_by_id(request.base_snapshot_id or 0)
+        known = {m.manifest_path for m in base.manifests(self.table.io)} if base else set()
+        new = (m for m in self._manifests(ManifestContent.DATA) if m.manifest_path not in known)
+        changes = ((entry, m) for m in new for entry in read_changes(self.table.io, m))
+        added = (e for e, m in changes if e.status == ADDED and e.snapshot_id == m.added_snapshot_id)
+        return {e.path for e in added if e.path in victims}
 
     def _live_victims(self, victims: Collection[FileFact]) -> set[str]:
         """Manifests never change: a victim whose manifest is still listed lives; the others are looked up."""
@@ -157,26 +176,28 @@ class PyIcebergLoaded:
 
         Of changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
         """
-        if self.head_id != before.head_id:
-            return self._has_successor_of(before)
         new, old = self._counters(), before._counters()
+        if self.head_id != before.head_id and (new[0] != old[0] or not new[0]):
+            return self._has_successor_of(before)
+        # here main was only moved, if anything: to what the older of two answers shows as well
         if any(n > o for n, o in zip(new, old, strict=True)):
             return True
         return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}
 
     def _has_successor_of(self, before: PyIcebergLoaded) -> bool:
-        """Whether the first commit since is still known, or there was none; an expired one may have been anybody's."""
+        """Whether the first commit since is still known; an expired one may have been anybody's."""
         snapshots, number = self.table.metadata.snapshots, before._counters()[0]
         if self.table.metadata.format_version > 1:
-            return self._counters()[0] == number or any(s.sequence_number == number + 1 for s in snapshots)
+            return any(s.sequence_number == number + 1 for s in snapshots)
         return any(s.parent_snapshot_id == before.head_id for s in snapshots)
 
     def _counters(self) -> tuple[int, ...]:
         metadata = self.table.metadata
         return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
 
-    def _knows(self, snapshot_id: int | None) -> bool:
-        return any(s.snapshot_id == snapshot_id for s in self.table.metadata.snapshots)
+    def _came_from(self, snapshot_id: int | None) -> bool:
+        """Whether the head is known to descend from a snapshot: one that main has left says nothing of the head."""
+        return any(s.snapshot_id == snapshot_id for s in known_ancestors(self.table.metadata))
 
     def _manifests(self, content: ManifestContent) -> list[ManifestFile]:
         head = self.table.metadata.current_snapshot()
@@ -224,7 +245,7 @@ class PyIcebergCommitter:
             updates=(
                 *(AddSnapshotUpdate(snapshot=s) for s in snapshots),
                 move_main(metadata, snapshots[-1].snapshot_id),
-                *_ledger_update(request),
+                *_ledger_update(loaded, request),
             ),
             written=builder.written,
             snapshots=[(s.snapshot_id, s.summary.operation.value) for s in snapshots if s.summary],
@@ -287,9 +308,9 @@ class PyIcebergCommitter:
                 LOG.info("could not remove %s; orphan cleanup will", path)
 
 
-def _ledger_update(request: CommitRequest) -> list[TableUpdate]:
+def _ledger_update(loaded: PyIcebergLoaded, request: CommitRequest) -> list[TableUpdate]:
     entry = request.ledger
-    return [SetPropertiesUpdate(updates={entry.key: entry.to_json()})] if entry else []
+    return [SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()})] if entry else []
 
 
 def _status_of(error: Exception) -> int:

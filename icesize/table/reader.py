@@ -6,7 +6,7 @@ Only files below the small file limit become values; the rest is counted per par
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
@@ -19,6 +19,7 @@ from pyiceberg.typedef import Record
 
 from icesize.planning.layout import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.deletes import DeleteIndex
+from icesize.table.listings import Listings
 from icesize.table.manifests import read_entries
 from icesize.table.request import readable
 
@@ -39,6 +40,9 @@ class _Counts:
 class _ManifestFacts:
     partitions: dict[tuple[object, ...], _Counts]
 
+    def small_paths(self) -> Iterator[str]:
+        return (file.path for counts in self.partitions.values() for file in counts.small)
+
 
 class LayoutReader:
     """Reads layouts of one table again and again; each manifest is read once while the small file limit stays.
@@ -49,6 +53,8 @@ class LayoutReader:
     def __init__(self, small_file_limit_bytes: int) -> None:
         self.small_file_limit_bytes = small_file_limit_bytes
         self._known: dict[str, _ManifestFacts] = {}
+        self._listings = Listings()
+        self._format_version: int | None = None
 
     def read(
         self,
@@ -70,6 +76,10 @@ class LayoutReader:
         manifests = snapshot.manifests(io)
         data = [m for m in manifests if m.content == ManifestContent.DATA and keep(m)]
         ages = CommitAges(metadata)
+        if metadata.format_version != self._format_version:
+            # what was read before the table was upgraded is stamped with times, not with sequence numbers
+            self._forget(set())
+            self._format_version = metadata.format_version
         facts = {m.manifest_path: self._facts(io, m, ages) for m in data}
         self._forget({m.manifest_path for m in manifests})
         deletes = DeleteIndex.of(io, [m for m in manifests if m.content == ManifestContent.DELETES])
@@ -78,13 +88,17 @@ class LayoutReader:
             sequence_number=snapshot.sequence_number or 0,
             spec_id=metadata.default_spec_id,
             small_file_limit_bytes=self.small_file_limit_bytes,
-            partitions=_assemble(metadata, data, facts, deletes, ages),
+            partitions=_assemble(
+                metadata, data, facts, Obstacles(metadata.default_spec_id, deletes, self._listings), ages
+            ),
+            complete=len(data) == sum(m.content == ManifestContent.DATA for m in manifests),
         )
 
     def _facts(self, io: FileIO, manifest: ManifestFile, ages: CommitAges) -> _ManifestFacts:
         known = self._known.get(manifest.manifest_path)
         if known is None:
             known = self._known[manifest.manifest_path] = self._read(io, manifest, ages)
+            self._listings.add(known.small_paths())
         return known
 
     def _read(self, io: FileIO, manifest: ManifestFile, ages: CommitAges) -> _ManifestFacts:
@@ -113,7 +127,7 @@ class LayoutReader:
 
     def _forget(self, current: set[str]) -> None:
         for path in self._known.keys() - current:
-            del self._known[path]
+            self._listings.remove(self._known.pop(path).small_paths())
 
 
 def obstacle_of(file_format: str, encrypted: bool) -> SkipReason | None:
@@ -127,7 +141,7 @@ def _assemble(
     metadata: TableMetadata,
     manifests: Iterable[ManifestFile],
     facts: dict[str, _ManifestFacts],
-    deletes: DeleteIndex,
+    obstacles: Obstacles,
     ages: CommitAges,
 ) -> dict[PartitionKey, PartitionFacts]:
     totals: dict[PartitionKey, _Counts] = {}
@@ -143,25 +157,36 @@ def _assemble(
     return {
         key: PartitionFacts(
             key, labels.of(key), c.files, c.size_bytes, c.rows,
-            with_obstacles(c.small, key, metadata.default_spec_id, deletes),
+            obstacles.noted(c.small, key),
             ages.since(c.newest),
         )
         for key, c in totals.items()
     }  # fmt: skip
 
 
-def with_obstacles(
-    files: Sequence[FileFact], key: PartitionKey, spec_id: int, deletes: DeleteIndex
-) -> tuple[FileFact, ...]:
-    """The files of one partition, in their order, with why they must not be merged now.
+@dataclass(frozen=True)
+class Obstacles:
+    """Why files must not be rewritten now. That depends on the snapshot, so it is not kept per manifest."""
 
-    That depends on the snapshot, so it is not kept per manifest. Files that nothing hinders are the given objects.
-    """
-    if key.spec_id != spec_id:
-        return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
-    if not deletes.concerns(key):
-        return tuple(files)
-    return tuple(replace(f, obstacle=SkipReason.HAS_DELETES) if deletes.applies(f) else f for f in files)
+    spec_id: int
+    deletes: DeleteIndex
+    listings: Listings
+
+    def noted(self, files: Sequence[FileFact], key: PartitionKey) -> tuple[FileFact, ...]:
+        """The files of one partition, in their order, with what hinders them; the given objects where nothing does."""
+        if key.spec_id != self.spec_id:
+            return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
+        if any(value != value for value in key.values):
+            # its deletes are not found by its partition either, which is one more reason to leave it alone
+            return tuple(replace(f, obstacle=f.obstacle or SkipReason.NAN_PARTITION) for f in files)
+        if not self.deletes.concerns(key) and not self.listings:
+            return tuple(files)
+        return tuple(f if (why := self._of(f)) is None else replace(f, obstacle=why) for f in files)
+
+    def _of(self, file: FileFact) -> SkipReason | None:
+        if self.deletes.applies(file):
+            return SkipReason.HAS_DELETES
+        return SkipReason.LISTED_TWICE if file.path in self.listings else None
 
 
 class CommitAges:

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact, PartitionKey
@@ -20,8 +24,9 @@ LEDGER = "icesize.ledger"
 """Snapshot summary key: the ledger entry of the batch that was committed, for people and for `versions`."""
 BASE_ID = "icesize.base-snapshot-id"
 """Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
-BASE_EXPIRED = "the snapshot it was planned on has expired"
-"""Why merges are dropped when nobody can tell any more what happened to their victims."""
+BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
+"""Why merges are dropped when nobody can tell any more what happened to their input files: sequence numbers order what
+came after a snapshot only among its descendants."""
 
 
 class SwapLost(Exception):
@@ -37,10 +42,10 @@ class SwapRefused(Exception):
 
 
 class Overtaken(IcesizeError):
-    """Files that an overwrite was to remove are not what they were when it was planned; only commits of ours see it.
+    """New files do not fit the table as it is now, or files that an overwrite was to remove are not what they were.
 
     Nothing landed and everything that was written is removed: plan on the new state and write again. `partitions` are
-    those in which other writers came first, none where only nobody can tell any more.
+    those in which other writers came first, none where only nobody can tell any more. Only commits of ours see it.
     """
 
     def __init__(self, reason: str, partitions: tuple[PartitionKey, ...] = ()) -> None:
@@ -61,7 +66,8 @@ class CommitRequest:
     """Everything one commit wants to change.
 
     `base_snapshot_id` and `base_sequence_number` are those of the snapshot that was planned on (None and 0 for an
-    empty table). `schema_id` and `spec_id` are the ones files were written under. `summary` goes into the snapshots.
+    empty table). `schema` and `spec` are those that files were written under, `schema_id` and `spec_id` their ids.
+    `summary` goes into the snapshots.
 
     Victims of `merged` may be among `appended`. `absorbed` are live files whose rows the `appended` ones hold as well:
     both are one OVERWRITE then, and a lost one of them fails the request (Overtaken), as no other rows replace them.
@@ -79,6 +85,8 @@ class CommitRequest:
     accept_new_checkpoint: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
     absorbed: tuple[FileFact, ...] = ()
+    schema: Schema = field(default_factory=Schema)
+    spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
 
     def paths(self) -> set[str]:
         """Every data file this request would make visible."""
@@ -120,6 +128,9 @@ class Loaded(Protocol):
     def properties(self) -> Mapping[str, str]: ...
     def snapshots_of(self, run_id: str) -> list[tuple[int, str]]: ...
     def any_live(self, paths: Collection[str]) -> bool: ...
+    def misfit(self, request: CommitRequest) -> str | None:
+        """Why the appended files could not be read in this state of the table, None when they can."""
+
     def lost_victims(self, request: CommitRequest) -> dict[str, str]: ...
     def later_than(self: L, before: L) -> bool:
         """Whether something that a swap on `before` asserts has certainly changed since; a stale answer is no proof."""
@@ -174,8 +185,25 @@ def brief(error: BaseException) -> str:
         text = redacted(str(error)).strip().splitlines()
     except Exception:  # Py4J asks a JVM that may be gone
         text = []
-    told = f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    told = f"{type(error).__name__}: {shortened(text[0], 200)}" if text else type(error).__name__
     return told + missing_right(error, told)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of more characters than that ends after a word, with dots; one long word is cut."""
+    if len(text) <= most:
+        return text
+    return (text[: most + 1].rpartition(" ")[0] or text[:most]).rstrip(" ,;:") + " ..."
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether an error of catalog or storage may be gone a moment later: nobody answers, or not now.
+
+    That something is missing, forbidden or wrong is an answer.
+    """
+    if isinstance(error, (FileNotFoundError, PermissionError)) or missing_right(error, str(error)):
+        return False
+    return isinstance(error, (OSError, *_NOT_NOW)) or type(error).__name__ in _NO_CONNECTION
 
 
 def missing_right(error: BaseException, told: str) -> str:
@@ -191,6 +219,9 @@ def missing_right(error: BaseException, told: str) -> str:
     return ""
 
 
+_NOT_NOW = (ServerError, ServiceUnavailableError, TooManyRequestsError)
+_NO_CONNECTION = ("OperationalError", "TTransportException", "EndpointConnectionError", "ConnectTimeoutError")
+"""Of SQLAlchemy, Thrift and botocore, which need not be there."""
 _DENIED = re.compile(r"ACCESS_DENIED|AccessDenied|Permission '?storage\.|HTTP status 403")
 _OPERATION = re.compile(r"(?:during |calling the |storage\.objects\.)(\w+)")
 """How PyArrow and boto3 name the request of S3 that failed, and Google the permission that it takes."""

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.planning.layout import PartitionKey
+from icesize.planning.layout import FileFact, PartitionKey
 from icesize.planning.words import count_words
 from icesize.table.deletes import DeleteIndex
 from icesize.table.manifests import Entry, read_entries
@@ -24,23 +24,31 @@ from icesize.table.request import brief
 _EXISTS_THREADS = 16
 
 
+_Identity = tuple[str, int | None]
+
+
 @dataclass(frozen=True)
 class Difference:
-    """What the head has more and less than the version."""
+    """What has to go from the head, and of which files of the version copies have to come, with the rows in all data
+    files of the partition before and after. `deletes` may apply in the partition now.
+
+    Where a path would go and stay as well, as one that is listed twice and was once, all its listings go and those that
+    stay are copied: engines that expire snapshots delete a file that any of them has removed.
+    """
 
     version: Snapshot
     removed: tuple[Entry, ...]
-    readded: tuple[Entry, ...]
+    copied: tuple[Entry, ...]
+    deletes: frozenset[_Identity]
+    rows_before: int
+    rows_after: int
 
     def same_as(self, other: Difference) -> bool:
         """Whether both make the same of the partition: it has not changed in between."""
         return self._identities() == other._identities()
 
-    def _identities(self) -> tuple[Counter[_Identity], Counter[_Identity]]:
-        return Counter(map(_identity, self.removed)), Counter(map(_identity, self.readded))
-
-
-_Identity = tuple[str, int | None]
+    def _identities(self) -> tuple[object, ...]:
+        return Counter(map(_identity, self.removed)), Counter(map(_identity, self.copied)), self.deletes
 
 
 def _identity(entry: Entry) -> _Identity:
@@ -48,16 +56,17 @@ def _identity(entry: Entry) -> _Identity:
     return entry.path, entry.sequence_number
 
 
-def _surplus(entries: Iterable[Entry], others: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Entries that the others do not have; a table may list one file twice."""
+def _parted(entries: Iterable[Entry], others: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Entries that the others have too, and those that they do not have; a table may list one file twice."""
     left = Counter(map(_identity, others))
-    surplus = []
+    common, surplus = [], []
     for entry in entries:
         if left[_identity(entry)] > 0:
             left[_identity(entry)] -= 1
+            common.append(entry)
         else:
             surplus.append(entry)
-    return tuple(surplus)
+    return common, surplus
 
 
 class Restoration:
@@ -70,6 +79,7 @@ class Restoration:
         self._name = table_name
         self.partition, self.snapshot_id = partition, snapshot_id
         self._known: dict[str, list[Entry]] = {}
+        self._listed_beside: dict[str, set[str]] = {}
 
     def label(self, table: Table) -> str:
         """The partition as people write it."""
@@ -91,9 +101,17 @@ class Restoration:
                 f"{self.cannot(table)}: it had no files there; it did not exist yet, or was empty", table=self._name
             )
         self._check_specs(table, version, head)
-        self._check_deletes(table, version, head)
-        self._check_files(table, then)
-        return Difference(version, removed=_surplus(now, then), readded=_surplus(then, now))
+        kept, gone = _parted(now, then)
+        _, missing = _parted(then, now)
+        deletes = _Deletes.of(table.io, version, head, self.partition)
+        self._check_deletes(table, deletes, missing, kept)
+        paths = {entry.path for entry in gone}
+        again = [e for e in kept if e.path in paths or deletes.are_new_on(e)]
+        removed, copied = (*gone, *again), (*missing, *again)
+        self._check_other_listings(table, head, now, removed)
+        self._check_files(table, copied)
+        rows_before, rows_after = (sum(entry.rows for entry in entries) for entries in (now, then))
+        return Difference(version, removed, copied, deletes.now, rows_before, rows_after)
 
     def cannot(self, table: Table) -> str:
         """How the message of a refusal begins."""
@@ -110,12 +128,6 @@ class Restoration:
                     self._known[manifest.manifest_path] = known
                 files += known
         return files
-
-    def _deletes(self, io: FileIO, snapshot: Snapshot) -> set[_Identity]:
-        """Delete files that may apply to files of the partition."""
-        manifests = [m for m in snapshot.manifests(io) if m.content == ManifestContent.DELETES]
-        index = DeleteIndex.of(io, manifests)
-        return {_identity(e) for e in (*index.by_partition.get(self.partition, ()), *index.everywhere)}
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Files of other specs are the same: rows of the partition may have moved between them and it."""
@@ -139,28 +151,39 @@ class Restoration:
             if manifest.content == ManifestContent.DATA and manifest.partition_spec_id != self.partition.spec_id
         }
 
-    def _check_deletes(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
-        then, now = self._deletes(table.io, version), self._deletes(table.io, head) if head else set()
-        if then == now:
-            return
-        gone, new = len(then - now), len(now - then)
-        why = []
-        if gone:
-            words = count_words(gone, "delete file")
-            why.append(f"{words} that applied then {_verb(gone)} gone, so deleted rows could come back")
-        if new:
-            words = count_words(new, "delete file")
-            why.append(f"{words} {_verb(new)} newer and could hide rows that were there")
-        raise TableError(
-            f"{self.cannot(table)}: deletes would apply differently: {'; '.join(why)}. "
-            "Read that version and write the rows again instead",
-            table=self._name,
-        )
+    def _check_deletes(self, table: Table, deletes: _Deletes, missing: Sequence[Entry], kept: Sequence[Entry]) -> None:
+        """No deletes were pending on files whose copies would come without them."""
+        bad = sum(map(deletes.applied_then, missing)) + sum(map(deletes.are_fewer_or_others_on, kept))
+        if bad:
+            raise TableError(
+                f"{self.cannot(table)}: deletes were pending on {count_words(bad, 'file')} of that version, so deleted "
+                "rows could come back. Read that version and write the rows again instead",
+                table=self._name,
+            )
+
+    def _check_other_listings(
+        self, table: Table, head: Snapshot | None, now: Sequence[Entry], removed: Sequence[Entry]
+    ) -> None:
+        """No file that goes is listed in another partition, too: it would be removed and live."""
+        paths = {entry.path for entry in now}
+        for manifest in head.manifests(table.io) if head else ():
+            location = manifest.manifest_path
+            if manifest.content == ManifestContent.DATA and location not in self._listed_beside:
+                entries = read_entries(table.io, manifest, with_data=False)
+                own = Counter(entry.path for entry in self._known.get(location, ()))
+                every = Counter(entry.path for entry in entries if entry.path in paths)
+                self._listed_beside[location] = set(every - own)
+        beside = set().union(*self._listed_beside.values())
+        if twice := sorted({entry.path for entry in removed} & beside):
+            raise UnsupportedTable(
+                f"{self.cannot(table)}: {twice[0]} is listed in another partition as well, where it has to stay",
+                table=self._name,
+            )
 
     def _check_files(self, table: Table, files: Sequence[Entry]) -> None:
-        """Every file of the version is on storage."""
+        """Every file to be copied is on storage."""
         paths = sorted({entry.path for entry in files})
-        with ThreadPoolExecutor(min(_EXISTS_THREADS, len(paths))) as pool:
+        with ThreadPoolExecutor(_EXISTS_THREADS) as pool:
             try:
                 there = list(pool.map(lambda path: table.io.new_input(path).exists(), paths))
             except Exception as error:  # of whatever storage it is
@@ -174,5 +197,39 @@ class Restoration:
             raise TableError(f"{self.cannot(table)}: {missing[0]}{others} gone", table=self._name, missing=missing)
 
 
-def _verb(count: int) -> str:
-    return "are" if count != 1 else "is"
+@dataclass(frozen=True)
+class _Deletes:
+    """Delete files that may apply to files of the partition, at the version and now."""
+
+    partition: PartitionKey
+    index_then: DeleteIndex
+    index_now: DeleteIndex
+
+    @classmethod
+    def of(cls, io: FileIO, version: Snapshot, head: Snapshot | None, partition: PartitionKey) -> _Deletes:
+        then, now = (
+            DeleteIndex.of(io, [m for m in s.manifests(io) if m.content == ManifestContent.DELETES] if s else [])
+            for s in (version, head)
+        )
+        return cls(partition, then, now)
+
+    @property
+    def now(self) -> frozenset[_Identity]:
+        return self._identities(self.index_now)
+
+    def applied_then(self, entry: Entry) -> bool:
+        return self.index_then.applies(self._fact(entry))
+
+    def are_new_on(self, entry: Entry) -> bool:
+        """Whether they apply to a file now, and none did then."""
+        return self.index_now.applies(self._fact(entry)) and not self.applied_then(entry)
+
+    def are_fewer_or_others_on(self, entry: Entry) -> bool:
+        """Whether they applied to a file then, and others than these may now."""
+        return self.applied_then(entry) and self._identities(self.index_then) != self.now
+
+    def _identities(self, index: DeleteIndex) -> frozenset[_Identity]:
+        return frozenset(map(_identity, (*index.by_partition.get(self.partition, ()), *index.everywhere)))
+
+    def _fact(self, entry: Entry) -> FileFact:
+        return FileFact(entry.path, entry.size_bytes, entry.rows, self.partition, entry.sequence_number or 0)

@@ -1,16 +1,21 @@
-"""A partition back to what it was at an older snapshot: metadata only, one OVERWRITE.
+"""A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE.
 
-The snapshot is tagged while this works, so that no expiry takes its files between the check that they exist and the
-commit that needs them. The commit asserts the tag as well as the head that everything was checked on.
+Files that are still there stay. The others come back under new names, because no path may be removed by one snapshot
+and live in a later one: engines that expire snapshots (Iceberg's Java library) delete what an expired one has removed
+without looking whether it is there again. Copies are new files, so no delete since then reaches them.
+
+The snapshot is tagged while this works, so that no expiry takes its files before they are copied. The commit asserts
+the tag as well as the head that everything was checked on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
@@ -22,14 +27,18 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
 )
 
-from icesize.environment import Environment, Stopwatch
-from icesize.errors import CommitConflict, CommitStateUnknown, TableError
+from icesize.environment import Environment, Stopwatch, rounded
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
+from icesize.parquet.names import FileNames, copy_prefix, location_by
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.table import catalog as catalogs
 from icesize.table.contents import ChangeReader
+from icesize.table.copies import Copy, copy_files
 from icesize.table.handle import Current, TableHandle
 from icesize.table.history import Version, summary_of, versions
+from icesize.table.ledger import stream_hash
+from icesize.table.manifests import Entry, under_new_path
 from icesize.table.partitions import known_snapshot
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.request import RUN_ID, brief, readable
@@ -44,47 +53,115 @@ TAG_PREFIX = "icesize-restore-"
 _TAG_AGE_MS = 86_400_000
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """What a restore does, worked out on a state of the table that nothing was asked of yet."""
+
+    work: Restoration
+    difference: Difference
+    undone: dict[str, list[int]]
+
+    def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
+        """What would be done; says so when that is nothing."""
+        table, planned = current.table, self.difference
+        notes = [*current.warnings]
+        if not planned.removed and not planned.copied:
+            notes.append(f"{self.work.label(table)} is what it was at snapshot {self.work.snapshot_id}")
+        return Report(
+            table=current.name,
+            files_added=len(planned.copied),
+            files_removed=len(planned.removed),
+            partitions_touched=int(bool(planned.removed or planned.copied)),
+            rows_before=planned.rows_before,
+            rows_after=planned.rows_after,
+            seconds=rounded(seconds),
+            notes=tuple(notes),
+        )
+
+
+def plan_restore(current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment) -> Report:
+    """What `restore` would do now; changes nothing, and raises what it refuses with."""
+    watch = Stopwatch(environment)
+    planned = _plan(current, partition, snapshot_id)
+    watch.lap("plan")
+    return planned.report(current, watch.seconds)
+
+
 def restore(
     handle: TableHandle, current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment
 ) -> Report:
     """Make a partition what it was at a snapshot; other partitions stay as they are.
 
     Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes
-    that would apply differently; UnsupportedTable when the partition spec has changed; CommitConflict when the
-    partition is not what it was in `current` any more, or others keep committing. Nothing has changed then, and the tag
-    is removed as far as the catalog lets us. CommitStateUnknown: it may have landed.
+    that were pending on its files; UnsupportedTable when the partition spec has changed; RewriteFailed when a copy is
+    not what the original was; CommitConflict when the partition is not what it was in `current` any more, or others
+    keep committing. Nothing has changed then, the copies are removed, and the tag as far as the catalog lets us.
+    CommitStateUnknown: it may have landed.
     """
     watch = Stopwatch(environment)
     run_id = environment.new_id()
-    work = Restoration(current.name, partition, snapshot_id)
-    with readable(current.name):
-        planned = work.difference(current.table)
-        # read before anything is committed: an expiry may take the older snapshots meanwhile
-        undone = _batches_undone(current.table, partition, planned.version)
+    planned = _plan(current, partition, snapshot_id)
     watch.lap("plan")
-    if not planned.removed and not planned.readded:
-        same = f"{work.label(current.table)} is what it was at snapshot {snapshot_id}"
-        return Report(table=current.name, notes=(*current.warnings, same), seconds=watch.rounded)
+    report = planned.report(current, watch.seconds)
+    if not report.partitions_touched:
+        return report
     tag = TAG_PREFIX + run_id
     handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
     try:
-        landed = handle.change(current, _Restore(run_id, tag, work, planned, environment), environment)
+        copies = _copies(current.table, partition, planned.difference.copied, run_id)
+        _make(current, copies)
+        watch.lap("copy")
+        change = _Restore(run_id, tag, planned.work, planned.difference, copies, environment)
+        landed = handle.change(current, change, environment, [copy.new_path for copy in copies])
     except CommitStateUnknown:
         raise
     except BaseException:
         _untag(handle, current, tag, environment)
         raise
     watch.lap("commit")
-    return Report(
-        table=current.name,
+    size_bytes = sum(copy.entry.size_bytes for copy in copies)
+    return replace(
+        report,
         snapshot_ids=(landed,),
         operations=("overwrite",),
-        files_added=len(planned.readded),
-        files_removed=len(planned.removed),
-        partitions_touched=1,
+        bytes_written=size_bytes,
+        bytes_copied=size_bytes,
         seconds=watch.rounded,
-        notes=(*current.warnings, *_consequences(current.table, undone, planned.version, landed)),
+        notes=(*report.notes, *_consequences(current.table, planned, landed)),
     )
+
+
+def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
+    work = Restoration(current.name, partition, snapshot_id)
+    with readable(current.name):
+        difference = work.difference(current.table)
+        # read before anything is committed: an expiry may take the older snapshots meanwhile
+        return _Planned(work, difference, _batches_undone(current.table, partition, difference.version))
+
+
+def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run_id: str) -> list[Copy]:
+    metadata = table.metadata
+    provider = load_location_provider(metadata.location, metadata.properties)
+    spec, schema, own_prefix = metadata.specs()[partition.spec_id], metadata.schema(), f"{stream_hash(run_id)}-0"
+
+    def copy(number: int, entry: Entry) -> Copy:
+        name = FileNames(copy_prefix(entry.path, own_prefix), number, 0).next(entry.file_format.lower())
+        return Copy(entry, location_by(provider, spec, schema, partition, name))
+
+    return [copy(number, entry) for number, entry in enumerate(entries)]
+
+
+def _make(current: Current, copies: Sequence[Copy]) -> None:
+    try:
+        copy_files(current.table.io, copies)
+    except IcesizeError:
+        raise
+    except Exception as error:  # of whatever the storage is reached by
+        raise TableError(
+            f"Cannot restore a partition of '{current.name}': a file could not be copied ({brief(error)}); nothing was "
+            "changed",
+            table=current.name,
+        ) from error
 
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
@@ -152,6 +229,7 @@ class _Restore:
     tag: str
     work: Restoration
     planned: Difference
+    copies: Sequence[Copy]
     environment: Environment
 
     @property
@@ -170,7 +248,8 @@ class _Restore:
         snapshot_id = self.work.snapshot_id
         with SnapshotBuilder(loaded.table, self.environment.now_ms()) as builder:
             snapshot = builder.overwrite(
-                [e.path for e in self.planned.removed], [], self.planned.readded,
+                [e.path for e in self.planned.removed], [],
+                [under_new_path(copy.entry, copy.new_path) for copy in self.copies],
                 {RUN_ID: self.run_id, RESTORED_ID: str(snapshot_id)},
             )  # fmt: skip
         staged = PyIcebergStaged(
@@ -207,17 +286,18 @@ class _Restore:
             )
 
 
-def _consequences(table: Table, undone: dict[str, list[int]], version: Snapshot, landed: int) -> list[str]:
+def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
     """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
     notes = [
         f"stream readers of this table stop at snapshot {landed}, an overwrite (Spark goes on with "
         "'streaming-skip-overwrite-snapshots')"
     ]
-    for stream_id, batches in undone.items():
+    for stream_id, batches in planned.undone.items():
         notes.append(
             f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
             f"{_batch_words(batches)} marked as committed"
         )
+    version = planned.difference.version
     if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
         notes.append("the schema has changed since that version: columns that came later are NULL in its rows")
     return notes

@@ -34,7 +34,9 @@ class ExpireOptions:
     """What a caller asks of an expiry; all left out means the table's own rules.
 
     `older_than` is a point in time (naive: UTC) or an age; snapshots at or after it stay. `retain_last` counts
-    snapshots per branch. `keep_versions` counts versions of each partition; given alone, nothing is kept for its age.
+    snapshots per branch. `keep_versions` counts versions of each partition. A snapshot stays when any rule keeps it,
+    and what is left out is the table's: nothing younger than its `history.expire.max-snapshot-age-ms` goes unless
+    `older_than` says so.
     `readers` are checkpoint folders of streaming queries that read this table. `force` goes on where a reader's
     position cannot be kept.
     """
@@ -47,14 +49,13 @@ class ExpireOptions:
 
     def rules(self, properties: Mapping[str, str], policy: SizePolicy, now_ms: int) -> RetentionRules:
         """The rules that hold now. Raises PolicyError for values that make no sense."""
-        by_age = self.keep_versions is None or self.older_than is not None or self.retain_last is not None
         keep_versions = self.keep_versions
         if keep_versions is None and self.older_than is None and self.retain_last is None:
             keep_versions = policy.keep_versions
-        retain_last = _property(properties, MIN_SNAPSHOTS_TO_KEEP) if by_age else 1
+        own_last = _property(properties, MIN_SNAPSHOTS_TO_KEEP)
         return RetentionRules(
-            older_than_ms=self._older_than_ms(properties, now_ms) if by_age else now_ms,
-            retain_last=retain_last if self.retain_last is None else self.retain_last,
+            older_than_ms=self._older_than_ms(properties, now_ms),
+            retain_last=own_last if self.retain_last is None else self.retain_last,
             max_ref_age_ms=_property(properties, MAX_REF_AGE),
             keep_versions=keep_versions,
             version_max_age_ms=policy.version_max_age_ms,

@@ -11,6 +11,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.environment import Environment, Stopwatch
 from icesize.planning.words import count_words
+from icesize.report import with_text_ids
 from icesize.table import catalog as catalogs
 from icesize.table.handle import Current, TableHandle
 from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
@@ -35,7 +36,7 @@ class ManifestReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Stable keys, JSON-ready values."""
-        return asdict(self)
+        return with_text_ids(asdict(self))
 
     def __str__(self) -> str:
         if self.snapshot_id is None:

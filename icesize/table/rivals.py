@@ -17,7 +17,7 @@ from icesize.planning import contention
 from icesize.planning.contention import Change
 from icesize.planning.layout import PartitionKey
 from icesize.table.contents import ChangeReader
-from icesize.table.history import summary_of
+from icesize.table.history import known_ancestors, summary_of
 from icesize.table.ledger import LedgerEntry, parse
 from icesize.table.request import LEDGER, RUN_ID, readable
 
@@ -97,18 +97,20 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
     if value is None:
         return ()
     # the newest first: mostly it is among the last few
-    made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == value), None)
+    last = parse(value)
+    told = last.alone.to_json()
+    made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == told), None)
     if made is None:
         return ()
     oldest = made
-    for oldest in _ancestors(metadata):
+    for oldest in known_ancestors(metadata):
         if oldest.snapshot_id == made.snapshot_id:
             return ()
     if made.timestamp_ms <= oldest.timestamp_ms:
         # older than all that is known of main: what lay between has expired, and nobody can tell
         return ()
     return (
-        f"batch {parse(value).batch_id} of stream '{entry.stream_id}' stays marked as committed, but its snapshot "
+        f"batch {last.batch_id} of stream '{entry.stream_id}' stays marked as committed, but its snapshot "
         f"{made.snapshot_id} is not in the history of 'main': the table was rolled back, its rows are gone and are not "
         "replayed",
     )
@@ -116,16 +118,7 @@ def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
 
 def _newest(metadata: TableMetadata) -> list[Snapshot]:
     """The newest snapshots of main, newest first."""
-    return list(islice(_ancestors(metadata), MOST_SNAPSHOTS))
-
-
-def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The head of main and those it came from, newest first, as far as they are known."""
-    snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-    snapshot = snapshots.get(metadata.current_snapshot_id or -1)
-    while snapshot is not None:
-        yield snapshot
-        snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)
+    return list(islice(known_ancestors(metadata), MOST_SNAPSHOTS))
 
 
 def _is_ours(snapshot: Snapshot) -> bool:

@@ -102,22 +102,22 @@ class SnapshotBuilder:
         self,
         victims: Sequence[str],
         added: Sequence[WrittenFile],
-        readded: Sequence[Entry],
+        copied: Sequence[Entry],
         summary: Mapping[str, str],
     ) -> Snapshot:
-        """Other rows: `victims` (paths) go, `added` are new, `readded` come back with the numbers that they had.
+        """Other rows: `victims` (paths) go, `added` are new, `copied` are copies of files of an older snapshot.
 
-        `added` may hold the rows of victims besides new ones. All of them get the data sequence number of this
-        snapshot: no delete must be pending on a victim whose rows they hold. `readded` were read with their data from
-        an older snapshot and are of the table's current partition spec. Every victim must be live; raises LookupError
+        `added` may hold the rows of victims besides new ones. All new files get the data sequence number of this
+        snapshot: no delete must be pending on a file whose rows they hold. `copied` are described as the files that
+        they are copies of, and are of the table's current partition spec. Every victim must be live; raises LookupError
         naming one that is not.
         """
         snapshot_id = self._metadata.new_snapshot_id()
         split = self._split(victims)
         fresh = [replace(f, sequence_number=None) for f in added]
-        manifests = self._rewritten(snapshot_id, split, fresh, readded)
+        manifests = self._rewritten(snapshot_id, split, fresh, copied)
         facts = counts(
-            added=[*fresh, *(_fact(e, self._metadata.default_spec_id) for e in readded)],
+            added=[*fresh, *(_fact(e, self._metadata.default_spec_id) for e in copied)],
             removed=[_fact(e, spec_id) for spec_id, entries in split[2].items() for e in entries],
         )
         return self._with_new(added, self._finish(snapshot_id, Operation.OVERWRITE, manifests, {**facts, **summary}))
@@ -174,14 +174,14 @@ class SnapshotBuilder:
         return [replace(f, sequence_number=self._new_number) if f.partition in absorbing else f for f in outputs]
 
     def _rewritten(
-        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], readded: Sequence[Entry]
+        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], copied: Sequence[Entry]
     ) -> list[ManifestFile]:
         """All manifests of the next snapshot: those that were split written anew, the others as they are."""
         touched, survivors, deleted = split
         by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
         for file in added:
             by_spec[file.partition.spec_id].append(file)
-        back = {self._metadata.default_spec_id: readded} if readded else {}
+        back = {self._metadata.default_spec_id: copied} if copied else {}
         new: list[ManifestFile] = []
         for spec_id in sorted({*by_spec, *back, *survivors, *deleted}):
             new += self._write(
@@ -243,11 +243,11 @@ class SnapshotBuilder:
         added: Sequence[WrittenFile] = (),
         existing: Sequence[Entry] = (),
         deleted: Sequence[Entry] = (),
-        readded: Sequence[Entry] = (),
+        copied: Sequence[Entry] = (),
     ) -> list[ManifestFile]:
         return write_manifests(
             self._io, self._metadata, snapshot_id=snapshot_id, spec_id=spec_id, new_path=self._new_path,
-            added=added, readded=readded, existing=existing, deleted=deleted,
+            added=added, copied=copied, existing=existing, deleted=deleted,
         )  # fmt: skip
 
     def _new_path(self) -> str:

@@ -10,9 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
 
 from icesize.errors import TableError
 from icesize.parquet.storage import Storage
+from icesize.table.listing import fsspec_filesystem
 from icesize.table.locations import is_addressable
 from icesize.table.request import brief
 
@@ -32,8 +34,10 @@ class Swept:
 def deleter(io: FileIO) -> Callable[[str], None]:
     """A function that deletes one file of the table's storage and raises when it cannot.
 
-    It refuses names by which PyIceberg would delete another file (see `is_addressable`) with TableError. In S3 PyArrow
-    leaves an empty object for the folder of what it deleted; listings pass such objects over.
+    It refuses names by which PyIceberg would delete another file (see `is_addressable`) with TableError. Partition
+    values with `*` are part of a name as Java writes it, and fsspec deletes all that match one: there it is told to
+    delete exactly this file. In S3 PyArrow leaves an empty object for the folder of what it deleted; listings pass such
+    objects over.
     """
     storage = Storage(io)
 
@@ -41,10 +45,12 @@ def deleter(io: FileIO) -> Callable[[str], None]:
         if not is_addressable(location):
             raise TableError(f"Cannot delete {location!r}: its name would be taken for that of other files")
         path = storage.local_path(location)
-        if path is None:
-            io.delete(location)
-        else:
+        if path is not None:
             os.remove(path)
+        elif isinstance(io, FsspecFileIO) and any(wildcard in location for wildcard in "*["):
+            fsspec_filesystem(io, location).rm_file(location)
+        else:
+            io.delete(location)
 
     return delete
 

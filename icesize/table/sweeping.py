@@ -7,7 +7,7 @@ finished by the next. What cannot be deleted is written into the journal and tri
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
@@ -96,6 +96,11 @@ class Sweeper:
         self._close(table, journal, journal_location, swept)
         sweep((path for path in others if path != journal_location), deleter(table.io), 1)
         return swept
+
+    def forget(self, journals: Collection[str]) -> None:
+        """Remove journals of attempts that have not landed."""
+        if journals:
+            sweep(journals, deleter(self.reload().io), 1)
 
     def _delete(self, table: Table, kind: str, files: dict[str, int], swept: Deletions) -> None:
         delete = deleter(table.io)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icesize.parquet.written import WrittenFile
 from icesize.planning.layout import FileFact
@@ -24,10 +24,36 @@ def counts(added: Sequence[WrittenFile | FileFact], removed: Sequence[FileFact] 
     return {k: str(v) for k, v in numbers.items() if v}
 
 
+# Iceberg's running totals, and what a snapshot adds to each and takes from it.
+_TOTALS = {
+    "total-records": ("added-records", "deleted-records"),
+    "total-files-size": ("added-files-size", "removed-files-size"),
+    "total-data-files": ("added-data-files", "deleted-data-files"),
+    "total-delete-files": ("added-delete-files", "removed-delete-files"),
+    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+
+
 def with_totals(operation: Operation, facts: Mapping[str, str], parent: Snapshot | None) -> Summary:
-    """A summary with running totals; PyIceberg's helper knows no REPLACE, whose totals are those of an overwrite."""
-    helper = Operation.APPEND if operation == Operation.APPEND else Operation.OVERWRITE
-    totals = update_snapshot_summaries(
-        Summary(helper, **dict(facts)), parent.summary.additional_properties if parent and parent.summary else None
-    )
-    return Summary(operation, **totals.additional_properties)
+    """A summary with running totals, which begin with the first snapshot of a table.
+
+    A total that the parent does not have, or not as a number, is not known and left out, as Iceberg's own writer does;
+    so is one that would be negative.
+    """
+    return Summary(operation, **{**facts, **_totals(facts, parent)})
+
+
+def _totals(facts: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
+    before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
+    if parent is not None:
+        before = parent.summary.additional_properties if parent.summary else {}
+    totals = {}
+    for name, (added, removed) in _TOTALS.items():
+        try:
+            total = int(before[name]) + int(facts.get(added, 0)) - int(facts.get(removed, 0))
+        except (KeyError, ValueError):
+            continue
+        if total >= 0:
+            totals[name] = str(total)
+    return totals

@@ -29,8 +29,8 @@ from icesize.table.request import MergedGroup, brief
 LOG = logging.getLogger("icesize")
 
 # Where a field of a data file goes among the arguments of FileMetrics, by Iceberg field id.
-_SLOTS = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4}
-_NOWHERE = 5
+_SLOTS = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4, 109: 5}
+_NOWHERE = 6
 _LARGEST = 2**63 - 1
 _THREADS = 4
 """Manifests that are read at a time; it only pays where each is a round trip away."""

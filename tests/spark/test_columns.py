@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 
 import pyarrow as pa
@@ -154,6 +154,63 @@ def test_value_out_of_range(spark: SparkSession, lake: Lake) -> None:
         lake.open(spark).append(spark.createDataFrame(pa.table({"i": [1, 2**40]})))
     assert lake.rows() == []
     assert lake.on_disk() == set()
+
+
+TYPED = Schema(
+    NestedField(1, "i", IntegerType()), NestedField(2, "l", LongType()), NestedField(3, "d", DecimalType(9, 2)),
+    NestedField(4, "day", DateType()), NestedField(5, "f", FloatType()), NestedField(6, "t", StringType()),
+    NestedField(7, "s", StructType(NestedField(8, "x", LongType()))),
+    NestedField(9, "a", ListType(10, IntegerType(), element_required=False)),
+)  # fmt: skip
+DIGITS, TIME = "digits after the point", "the time of day"
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("cast(1.5 as double) as l", f"'l' (double) as the table's bigint: {DIGITS}"),
+        ("cast(1.5 as float) as i", f"'i' (float) as the table's int: {DIGITS}"),
+        ("1.5 as i", f"'i' (decimal(2,1)) as the table's int: {DIGITS}"),
+        ("1.005 as d", f"'d' (decimal(4,3)) as the table's decimal(9,2): {DIGITS}"),
+        ("cast(1.5 as double) as d", f"'d' (double) as the table's decimal(9,2): {DIGITS}"),
+        ("timestamp'2026-01-31 12:00:00' as day", f"'day' (timestamp) as the table's date: {TIME}"),
+        ("timestamp_ntz'2026-01-31 12:00:00' as day", f"'day' (timestamp_ntz) as the table's date: {TIME}"),
+        ("named_struct('x', cast(1.5 as double)) as s", f"'s.x' (double) as the table's bigint: {DIGITS}"),
+        ("array(cast(1.5 as double)) as a", f"'a.element' (double) as the table's int: {DIGITS}"),
+    ],
+)
+def test_a_type_that_would_lose_a_part_of_each_value_is_refused(
+    spark: SparkSession, lake: Lake, sql: str, said: str
+) -> None:
+    """An INSERT would cut it off in silence; the message has both types and the way on, and nothing is written."""
+    lake.create(schema=TYPED, by={})
+    for placement in ("append", "absorb"):
+        with pytest.raises(SchemaMismatch) as refused:
+            lake.open(spark).sink("s", placement=placement)(spark.sql(f"SELECT {sql}"), 0)
+        assert str(refused.value).startswith(f"Cannot write column {said} would be lost without a word; where that is")
+    assert (lake.rows(), lake.on_disk()) == ([], set())
+
+
+@pytest.mark.parametrize(
+    ("sql", "column", "value"),
+    [
+        ("7L as i", "i", 7),
+        ("cast(7 as decimal(20,0)) as l", "l", 7),
+        ("cast(1.5 as decimal(20,2)) as d", "d", Decimal("1.50")),
+        ("cast(1.5 as double) as f", "f", 1.5),
+        ("cast(1.5 as double) as t", "t", "1.5"),
+        ("cast(cast(1.5 as double) as bigint) as l", "l", 1),
+        ("null as l", "l", None),
+        ("date'2026-01-31' as day", "day", date(2026, 1, 31)),
+    ],
+)
+def test_types_that_keep_their_values_are_cast(
+    spark: SparkSession, lake: Lake, sql: str, column: str, value: object
+) -> None:
+    """Within the range of the table's type; what the batch casts itself is its own business."""
+    lake.create(schema=TYPED, by={})
+    lake.open(spark).append(spark.sql(f"SELECT {sql}"))
+    assert lake.table().scan().to_arrow()[column].to_pylist() == [value]
 
 
 def test_types_of_both_sides() -> None:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.spark.tools import Lake, events, rows_of
+from icesize.errors import EngineUnavailable
+from tests.spark.tools import Lake, events, rows_of, uncounted
 
 ROOT = Path(__file__).parents[2]
 CHILD_TIMEOUT_S = 300
@@ -66,4 +68,35 @@ def test_executors_that_lack_a_module(java: None, lake: Lake, module: str) -> No
     assert f"Spark's workers have no module '{module}'" in line
     assert "--archives" in line
     assert "pyFiles" in line
+    assert lake.on_disk() == set()
+
+
+def test_workers_run_the_python_of_a_local_driver(
+    spark: SparkSession, lake: Lake, by_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`venv/bin/python job.py`, the environment not being activated: workers run that Python, not that on PATH."""
+    lake.create()
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    lake.open(spark).append(spark.createDataFrame(events(range(40), hours=2)))
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert lake.rows() == rows_of(events(range(40), hours=2))
+
+
+def test_a_python_that_lacks_icesize_is_named(
+    spark: SparkSession, lake: Lake, by_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python that somebody has chosen for the workers stays; where it lacks icesize, both are named and how to choose
+    another."""
+    lake.create()
+    (lake.folder / "sitecustomize.py").write_text(_WITHOUT.format(module="icesize"))
+    chosen = lake.folder / "chosen-python"
+    chosen.write_text(f'#!/bin/sh\nPYTHONPATH="{lake.folder}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    chosen.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(chosen))
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(chosen))
+    with pytest.raises(EngineUnavailable, match="Spark's workers have no module 'icesize'") as raised:
+        lake.open(spark).append(uncounted(spark, events(range(40))))
+    assert f"they run '{chosen}', and this driver is '{sys.executable}'" in str(raised.value)
+    assert "Set PYSPARK_PYTHON" in str(raised.value)
     assert lake.on_disk() == set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from pyspark import cloudpickle
@@ -13,6 +15,9 @@ from icesize.report import Report
 from icesize.spark import runtime
 from icesize.spark.sink import Sink
 from tests.spark.tools import Lake, counted, events, rows_of
+
+CONNECT = cast("Any", object())
+"""A session without a JVM on this side, which is all that one of Spark Connect is told by."""
 
 
 def test_replayed_batch_is_skipped(spark: SparkSession, lake: Lake) -> None:
@@ -168,3 +173,31 @@ def test_sink_in_a_process_without_the_catalog(
     monkeypatch.setattr(runtime, "_states", {})
     with pytest.raises(EngineUnavailable, match=r"lives in another process; configure the catalog in Spark"):
         sink(counted(spark, events([1])), 0)
+
+
+def test_a_catalog_object_travels_to_a_connect_server(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Spark Connect a sink takes the properties of its catalog along, and the server opens that anew."""
+    lake.create()
+    table = lake.open(spark)
+    source = runtime.for_its_server(CONNECT, table._source)
+    data = cloudpickle.dumps(Sink(source, "s"))
+    monkeypatch.setattr(runtime, "_given", {})
+    monkeypatch.setattr(runtime, "_states", {})
+    cloudpickle.loads(data)(counted(spark, events([1])), 0)
+    assert lake.rows() == rows_of(events([1]))
+
+
+def test_credentials_do_not_travel_to_a_connect_server(spark: SparkSession, lake: Lake) -> None:
+    """A catalog object with credentials is refused when the sink is made, naming them and the way on, not telling
+    them."""
+    lake.create()
+    table = lake.open(spark)
+    lake.catalog.properties |= {"s3.secret-access-key": "hush-hush", "uri": "postgresql://me:hush-hush@host/db"}
+    token = runtime.remember_catalog(lake.catalog)
+    with pytest.raises(EngineUnavailable) as raised:
+        runtime.for_its_server(CONNECT, replace(table._source, catalog_token=token))
+    assert "holds credentials (s3.secret-access-key, uri)" in str(raised.value)
+    assert "spark.sql.catalog.lake.*" in str(raised.value)
+    assert "hush" not in str(raised.value)

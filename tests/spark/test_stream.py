@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from icesize.errors import BatchInterrupted
 from icesize.spark.sink import Sink
-from tests.spark.tools import SCHEMA, Lake, events, rows_of, write_json
+from icesize.spark.stopping import was_interrupted
+from tests.spark.tools import SCHEMA, Lake, await_file, events, rows_of, write_json
 
 
 def feed(lake: Lake, first: int, last: int) -> None:
@@ -67,3 +74,65 @@ def test_new_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
     assert len(lake.rows()) == 60
     run(spark, lake, table.sink("s", accept_new_checkpoint=True), "third")
     assert len(lake.rows()) == 120
+
+
+def test_a_stopped_query_logs_no_failure(spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """A query that is stopped in the middle of a batch ends without an error, in a log or elsewhere; what Spark gets to
+    read is short, since it searches long texts until its stack overflows; started again it takes the batch."""
+    lake.create()
+    feed(lake, 0, 1)
+    begun, go = lake.folder / "begun", lake.folder / "go"
+
+    def waiting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        await_file(go, 60)
+        yield from batches
+
+    sink, texts = lake.open(spark).sink("s"), list[str]()
+    source = spark.readStream.schema(SCHEMA).json(f"{lake.folder}/in")
+    told = _telling(sink, texts)
+    writer = source.mapInArrow(waiting, source.schema).writeStream.foreachBatch(told)
+    query = writer.option("checkpointLocation", f"{lake.folder}/checkpoint").start()
+    await_file(begun, 60)
+    query.stop()
+    go.touch()
+    assert query.exception() is None
+    [text] = texts
+    assert "BatchInterrupted: Batch 0 of stream 's' was not finished: its query was stopped" in text
+    assert "py4j.protocol.Py4JJavaError: An error occurred while calling" in text
+    assert len(text) < 2_000
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+    run(spark, lake, sink)
+    assert lake.rows() == rows_of(events(range(30), hours=3))
+
+
+def _telling(sink: Sink, texts: list[str]) -> Callable[[DataFrame, int], None]:
+    """The sink, and the text of what it raises as Spark gets it."""
+
+    def told(df: DataFrame, batch_id: int) -> None:
+        try:
+            sink(df, batch_id)
+        except BatchInterrupted:
+            texts.append(traceback.format_exc())
+            raise
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("text", "interrupted"),
+    [
+        ("An error occurred while calling o1.collectToPython.\n: java.lang.InterruptedException\n\tat x", True),
+        ("[SPARK_JOB_CANCELLED] Job 5 cancelled part of cancelled job group 1", True),
+        (
+            "An error occurred while calling o1.x.\n: x.SparkException\nCaused by: java.lang.InterruptedException",
+            False,
+        ),
+        ("java.io.InterruptedIOException: no answer in time", False),
+    ],
+)
+def test_what_counts_as_stopped(text: str, interrupted: bool) -> None:
+    """The interrupted call itself and a cancelled job are no failures, wherever in a chain; what tasks met is one."""
+    error = RuntimeError("Cannot write the batch")
+    error.__cause__ = ValueError(text)
+    assert was_interrupted(error) is interrupted

@@ -1,0 +1,65 @@
+"""Tells a query that was stopped from one that failed.
+
+Spark stops a query by interrupting the call that its batch is in. It knows the error that comes of that by its text,
+which it searches with a regular expression that recurses once for each character: over the text of two Java stack
+traces, as a chain of errors has them, the query's thread dies of a StackOverflowError instead of ending quietly.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from icesize.errors import BatchInterrupted
+
+_INTERRUPTED = re.compile(
+    r"An error occurred while calling [^\n]*\n: "
+    r"(java\.lang\.InterruptedException|java\.io\.InterruptedIOException|java\.nio\.channels\.ClosedByInterrupt)"
+    r"|cancelled part of cancelled job group"
+)
+"""What came out of a call that was interrupted, or of a job that was cancelled with its query. An interruption
+somewhere below another error is that error's affair."""
+
+_KNOWN_TO_SPARK = "py4j.protocol.Py4JJavaError: An error occurred while calling Spark: java.lang.InterruptedException"
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether an error, or one that it is chained to, is the interruption of a call or a job."""
+    each: BaseException | None = error
+    while each is not None:
+        if _INTERRUPTED.search(_text(each)):
+            return True
+        each = each.__cause__ or each.__context__
+    return False
+
+
+@contextmanager
+def interruptions_told(stream_id: str, batch_id: int) -> Iterator[None]:
+    """Raises BatchInterrupted, whose text Spark takes for what it is, in place of whatever an interruption led to."""
+    try:
+        yield
+    except Exception as error:
+        if not was_interrupted(error):
+            raise
+        raise BatchInterrupted(
+            f"Batch {batch_id} of stream '{stream_id}' was not finished: its query was stopped; started again, Spark "
+            f"delivers it again ({_KNOWN_TO_SPARK})",
+            batch_id=batch_id,
+        ) from None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # Py4J asks a JVM that may be gone
+        return ""
+
+
+def _is_a_failure(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], BatchInterrupted))
+
+
+# Py4J logs every error that goes through it to the JVM, this one too
+logging.getLogger("py4j.clientserver").addFilter(_is_a_failure)

@@ -1,0 +1,110 @@
+"""Copies of whole data files: the same bytes, checked against manifests, or nothing at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from icesize import failpoints
+from icesize.errors import RewriteFailed, TableError
+from icesize.failpoints import FailpointReached
+from icesize.table import copies
+from icesize.table.copies import Copy, copy_files
+from icesize.table.manifests import Entry, read_entries
+from tests.tables import append, data_files_on_disk, local, make_table
+
+
+def entries(table: Table) -> list[Entry]:
+    """What the head's manifests say of its files."""
+    head = table.metadata.current_snapshot()
+    return [e for m in head.manifests(table.io) for e in read_entries(table.io, m)] if head else []
+
+
+@pytest.fixture
+def table(lake: SqlCatalog) -> Table:
+    """Three files of one row each."""
+    make_table(lake)
+    for number in range(3):
+        table = append(lake, [number])
+    return table
+
+
+def copied(table: Table, change: Callable[[Entry], Entry] = lambda entry: entry) -> list[Copy]:
+    return [Copy(change(e), f"{table.location()}/data/new/copy-{i}.parquet") for i, e in enumerate(entries(table))]
+
+
+def test_copies_have_the_same_bytes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a file takes many pieces; folders are made."""
+    monkeypatch.setattr(copies, "PIECE_BYTES", 100)
+    made = copied(table)
+    copy_files(table.io, made)
+    assert [local(c.new_path).read_bytes() for c in made] == [local(c.entry.path).read_bytes() for c in made]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda e: replace(e, size_bytes=e.size_bytes + 1), r"storage holds \d+ bytes of \d+"),
+        (lambda e: replace(e, rows=7), "it has 1 rows, its manifest says 7"),
+    ],
+)
+def test_a_copy_that_is_not_what_manifests_say_is_refused(
+    table: Table, change: Callable[[Entry], Entry], why: str
+) -> None:
+    """A file of another size or number of rows; nothing stays of any copy."""
+    before = data_files_on_disk(table)
+    with pytest.raises(RewriteFailed, match=why):
+        copy_files(table.io, copied(table, change))
+    assert data_files_on_disk(table) == before
+
+
+def test_a_file_that_is_gone_is_named(table: Table) -> None:
+    """It went after it was looked for; nothing stays of the others."""
+    made = copied(table)
+    table.io.delete(made[1].entry.path)
+    before = data_files_on_disk(table)
+    with pytest.raises(TableError, match=f"{made[1].entry.path} is gone"):
+        copy_files(table.io, made)
+    assert data_files_on_disk(table) == before
+
+
+@pytest.mark.parametrize("point", ["writing", "files-written"])
+def test_an_interrupted_copy_leaves_nothing(table: Table, point: str) -> None:
+    """Stopped at the second of three files, and after all of them."""
+    before, reached = data_files_on_disk(table), iter(range(9))
+
+    def stop() -> None:
+        if point == "files-written" or next(reached) == 1:
+            raise FailpointReached(point)
+
+    with failpoints.armed(point, stop), pytest.raises(FailpointReached):
+        copy_files(table.io, copied(table))
+    assert data_files_on_disk(table) == before
+
+
+def test_only_so_many_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded by threads times pieces: with one thread files are copied one after the other."""
+    monkeypatch.setattr(copies, "THREADS", 1)
+    running: set[int] = set()
+    with failpoints.armed("writing", lambda: running.add(threading.get_ident())):
+        copy_files(table.io, copied(table))
+    assert len(running) == 1
+
+
+@pytest.mark.parametrize("file_format", ["ORC", "AVRO", "PARQUET"])
+def test_rows_are_only_counted_where_the_footer_can_be_read(tmp_path: Path, table: Table, file_format: str) -> None:
+    """Files of other formats, and encrypted ones, are compared by size."""
+    (tmp_path / "old").write_bytes(b"x" * 1000)
+    entry = replace(
+        entries(table)[0], path=f"{tmp_path}/old", size_bytes=1000, file_format=file_format,
+        encrypted=file_format == "PARQUET",
+    )  # fmt: skip
+    copy_files(PyArrowFileIO(), [Copy(entry, f"{tmp_path}/new")])
+    assert (tmp_path / "new").read_bytes() == b"x" * 1000
