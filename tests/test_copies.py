@@ -13,11 +13,14 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from icesize import failpoints
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed, TableError
 from icesize.failpoints import FailpointReached
+from icesize.parquet.storage import Storage
 from icesize.table import copies
 from icesize.table.copies import Copy, copy_files
 from icesize.table.manifests import Entry, read_entries
+from icesize.table.unseen import nothing_left
 from tests.tables import append, data_files_on_disk, local, make_table
 
 
@@ -40,11 +43,18 @@ def copied(table: Table, change: Callable[[Entry], Entry] = lambda entry: entry)
     return [Copy(change(e), f"{table.location()}/data/new/copy-{i}.parquet") for i, e in enumerate(entries(table))]
 
 
+def make(table: Table, copies: list[Copy]) -> None:
+    """As a restore does before its commit."""
+    storage = Storage(table.io)
+    with nothing_left(storage, Environment()):
+        copy_files(table.io, storage, copies)
+
+
 def test_copies_have_the_same_bytes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file takes many pieces; folders are made."""
     monkeypatch.setattr(copies, "PIECE_BYTES", 100)
     made = copied(table)
-    copy_files(table.io, made)
+    make(table, made)
     assert [local(c.new_path).read_bytes() for c in made] == [local(c.entry.path).read_bytes() for c in made]
 
 
@@ -61,7 +71,7 @@ def test_a_copy_that_is_not_what_manifests_say_is_refused(
     """A file of another size or number of rows; nothing stays of any copy."""
     before = data_files_on_disk(table)
     with pytest.raises(RewriteFailed, match=why):
-        copy_files(table.io, copied(table, change))
+        make(table, copied(table, change))
     assert data_files_on_disk(table) == before
 
 
@@ -71,7 +81,7 @@ def test_a_file_that_is_gone_is_named(table: Table) -> None:
     table.io.delete(made[1].entry.path)
     before = data_files_on_disk(table)
     with pytest.raises(TableError, match=f"{made[1].entry.path} is gone"):
-        copy_files(table.io, made)
+        make(table, made)
     assert data_files_on_disk(table) == before
 
 
@@ -85,7 +95,7 @@ def test_an_interrupted_copy_leaves_nothing(table: Table, point: str) -> None:
             raise FailpointReached(point)
 
     with failpoints.armed(point, stop), pytest.raises(FailpointReached):
-        copy_files(table.io, copied(table))
+        make(table, copied(table))
     assert data_files_on_disk(table) == before
 
 
@@ -94,7 +104,7 @@ def test_only_so_many_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(copies, "THREADS", 1)
     running: set[int] = set()
     with failpoints.armed("writing", lambda: running.add(threading.get_ident())):
-        copy_files(table.io, copied(table))
+        make(table, copied(table))
     assert len(running) == 1
 
 
@@ -106,5 +116,6 @@ def test_rows_are_only_counted_where_the_footer_can_be_read(tmp_path: Path, tabl
         entries(table)[0], path=f"{tmp_path}/old", size_bytes=1000, file_format=file_format,
         encrypted=file_format == "PARQUET",
     )  # fmt: skip
-    copy_files(PyArrowFileIO(), [Copy(entry, f"{tmp_path}/new")])
+    io = PyArrowFileIO()
+    copy_files(io, Storage(io), [Copy(entry, f"{tmp_path}/new")])
     assert (tmp_path / "new").read_bytes() == b"x" * 1000

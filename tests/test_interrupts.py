@@ -1,4 +1,4 @@
-"""Ctrl-C at every step of a merge: nothing stays that nobody knows of, and the commit is wholly in or not at all."""
+"""Ctrl-C at every step of a merge or a restore: nothing stays that nobody knows of; the commit is in or it is not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ import icesize
 from icesize import failpoints
 from icesize.environment import Commitment, Environment
 from icesize.parquet import pool
+from icesize.sized_table import SizedTable
 from tests.tables import check, data_files_on_disk, ids_of, live_paths, local, make_table, request_on, run, write
 
 ICESIZE = str(Path(icesize.__file__).parent)
@@ -62,11 +64,11 @@ class _Steps:
 
 
 @contextmanager
-def interrupted(steps: _Steps) -> Iterator[None]:
-    """From the moment that merges may begin."""
+def interrupted(steps: _Steps, begins: str) -> Iterator[None]:
+    """From the moment that files may be written."""
     once = iter([steps.begin])
     try:
-        with failpoints.armed("planned", lambda: next(once, lambda: None)()):
+        with failpoints.armed(begins, lambda: next(once, lambda: None)()):
             yield
     finally:
         sys.settrace(None)
@@ -81,13 +83,39 @@ def fill(lake: SqlCatalog) -> Table:
     return lake.load_table("db.t")
 
 
-def compact_until(lake: SqlCatalog, steps: _Steps) -> list[Commitment]:
-    """The commits of a compaction that may have been interrupted; all threads have ended."""
+def filled_and_compacted(lake: SqlCatalog) -> Table:
+    fill(lake)
+    icesize.open(None, "db.t", catalog=lake).compact()
+    return lake.load_table("db.t")
+
+
+def restore(table: SizedTable) -> None:
+    """Partition a as it was before it was compacted."""
+    partition = {"kind": "a"}
+    table.restore(partition, table.versions(partition)[-1].snapshot_id)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call on a table that was filled for it, and the failpoint from which on files may be written."""
+
+    fill: Callable[[SqlCatalog], Table]
+    call: Callable[[SizedTable], object]
+    begins: str
+
+
+COMPACTION = Work(fill, SizedTable.compact, "planned")
+RESTORE = Work(filled_and_compacted, restore, "after-swap")
+"""A restore writes once its tag is in."""
+
+
+def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[Commitment]:
+    """The commits of a call that may have been interrupted; all threads have ended."""
     told: list[Commitment] = []
     table = icesize.open(None, "db.t", catalog=lake, environment=Environment(on_commitment=told.append))
     try:
-        with interrupted(steps):
-            table.compact()
+        with interrupted(steps, work.begins):
+            work.call(table)
     except KeyboardInterrupt:
         pass
     for thread in threading.enumerate():
@@ -96,32 +124,38 @@ def compact_until(lake: SqlCatalog, steps: _Steps) -> list[Commitment]:
     return told
 
 
-def check_interrupted_at(lake: SqlCatalog, table: Table, steps: _Steps) -> Table:
+def head_id(table: Table) -> int:
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    return head
+
+
+def check_interrupted_at(lake: SqlCatalog, work: Work, table: Table, steps: _Steps) -> Table:
     """Nothing is left but what the catalog was being asked for; the table for the next time."""
     before = data_files_on_disk(table)
-    fates = [commitment.fate() for commitment in compact_until(lake, steps)]
+    fates = [commitment.fate() for commitment in call_until(lake, work, steps)]
     after = lake.load_table("db.t")
     new = data_files_on_disk(after) - before
-    if after.metadata_location == table.metadata_location:
-        assert not any(fate.landed for fate in fates)
+    if head_id(after) == head_id(table):
+        assert not any(fate.landed for fate in fates if fate.snapshot_ids)
         # while the catalog is being asked nobody knows
-        assert not new or [fate.landed for fate in fates] == [None], f"step {steps.nth}"
+        assert not new or None in [fate.landed for fate in fates], f"step {steps.nth}"
         for path in new:
             local(path).unlink()
         return table
     check(after)
     assert ids_of(lake) == list(range(6))
-    assert [fate.snapshot_ids for fate in fates] == [(after.current_snapshot().snapshot_id,)]
-    assert new == set(live_paths(after)), f"step {steps.nth}"
-    return fill(lake)
+    assert [fate.snapshot_ids for fate in fates if fate.snapshot_ids] == [(head_id(after),)]
+    assert new == set(live_paths(after)) - before, f"step {steps.nth}"
+    return work.fill(lake)
 
 
-def interrupt_each(lake: SqlCatalog, modules: tuple[str, ...], often: int, first: int, step: int) -> tuple[int, int]:
-    """Compact again and again, interrupted one `step` later each time; (how often, how often it had committed)."""
-    table, committed, nth = fill(lake), 0, first
+def interrupt_each(lake: SqlCatalog, work: Work, modules: tuple[str, ...], first: int, step: int) -> tuple[int, int]:
+    """Call again and again, interrupted one `step` later each time; (how often, how often it had committed)."""
+    table, committed, nth = work.fill(lake), 0, first
     while True:
-        steps = _Steps(nth, modules, often)
-        after = check_interrupted_at(lake, table, steps)
+        steps = _Steps(nth, modules, often=1)
+        after = check_interrupted_at(lake, work, table, steps)
         if steps.count < nth:
             return (nth - first) // step, committed
         committed += after is not table
@@ -130,7 +164,15 @@ def interrupt_each(lake: SqlCatalog, modules: tuple[str, ...], often: int, first
 
 def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     """A compaction is interrupted at lines of the modules that hand files on: each time nothing stays, or all is in."""
-    times, committed = interrupt_each(lake, ("maintenance.py", "pool.py", "unseen.py"), 1, first=1, step=3)
+    times, committed = interrupt_each(lake, COMPACTION, ("maintenance.py", "pool.py", "unseen.py"), first=1, step=3)
+    assert times > 15
+    assert committed > 0
+
+
+def test_ctrl_c_in_a_restore_leaves_no_copies(lake: SqlCatalog) -> None:
+    """Between the copies and the commit, and in the commit: the copies go, or the partition is restored."""
+    modules = ("restore.py", "copies.py", "unseen.py", "handle.py", "change.py", "attempts.py")
+    times, committed = interrupt_each(lake, RESTORE, modules, first=1, step=4)
     assert times > 15
     assert committed > 0
 
@@ -139,6 +181,6 @@ def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
 @pytest.mark.parametrize("modules", [IN_CHARGE, (".py",)], ids=["in charge", "all"])
 def test_ctrl_c_at_every_step_leaves_nothing(lake: SqlCatalog, modules: tuple[str, ...]) -> None:
     """The same at every line that is reached, of ours and of Python's thread pools."""
-    times, committed = interrupt_each(lake, modules, 1, first=1, step=1)
+    times, committed = interrupt_each(lake, COMPACTION, modules, first=1, step=1)
     assert times > 200
     assert committed > 0

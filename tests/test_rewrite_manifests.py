@@ -197,11 +197,8 @@ def test_manifests_that_are_half_full_stay() -> None:
 
 
 def wide_table(catalog: Catalog) -> Table:
-    """Eight commits of 750 files each, over eight partitions in turn; two and a half of their manifests make a full one.
-
-    The limit follows what was written: how long a manifest gets depends on the paths in it.
-    """
-    table = make_table(catalog, properties=NO_FOLDING)
+    """Eight commits of 750 files each, over eight partitions in turn; two of their manifests make a full one."""
+    table = make_table(catalog, properties={**NO_FOLDING, "commit.manifest.target-size-bytes": "80000"})
     template = write(table, [1])
     for number in range(8):
         files = [
@@ -210,9 +207,6 @@ def wide_table(catalog: Catalog) -> Table:
         ]
         table = catalog.load_table("db.t")
         run(catalog, request_on(table, files), table)
-    table = catalog.load_table("db.t")
-    longest = max(m.manifest_length for m in manifests_of(table))
-    table.transaction().set_properties({"commit.manifest.target-size-bytes": str(longest * 5 // 2)}).commit_transaction()
     return catalog.load_table("db.t")
 
 

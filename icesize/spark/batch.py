@@ -25,7 +25,7 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark import columns, jobs, session
 from icesize.spark.evolution import add_columns
-from icesize.spark.merges import MergeRun, discard_all, finish_all, in_order, stopping, work_for_spark
+from icesize.spark.merges import MergeRun, finish_all, in_order, stop_all, stopping, work_for_spark
 from icesize.spark.placement import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.runtime import StreamState, TableSource, handle_of, refresh
 from icesize.spark.shapes import BatchShape
@@ -211,8 +211,8 @@ class _Batch:
             written = self._write(settings, shape, routed, begun.absorption if begun else NOTHING)
             deadline = self._deadline_seconds(current.policy, int(self.watch.lap("write") * 1000))
             if written.new_rows == 0:
-                discard_all(runs)
-                self._remove(written, settings)
+                stop_all(runs)
+                settings.storage.abandon()
                 return Report(table=current.name, batch_id=self._batch_id, seconds=self.watch.seconds)
             decision = begun if begun and shape.is_complete else placement.after(written.files, begun)
             results = self._merged(settings, begun, decision, written, runs, deadline)
@@ -297,10 +297,6 @@ class _Batch:
         most = beside.merge_tasks if beside else None
         runs.append(MergeRun(self.spark, tasks, settings, self._prefix, waits, most))
         runs[-1].start()
-
-    def _remove(self, written: Written, settings: WriteSettings) -> None:
-        for file in written.files:
-            settings.storage.delete(file.path)
 
     @property
     def _prefix(self) -> str:

@@ -175,11 +175,6 @@ class MergeRun:
                 self._spark.sparkContext.cancelJobsWithTag(self._tag)
             thread.join(CANCEL_AGAIN_SECONDS)
 
-    def discard(self) -> None:
-        """Stop, and remove what the merges wrote: the batch failed."""
-        self.stop()
-        discard(self._results, self._settings)
-
 
 def finish_all(runs: Sequence[MergeRun], timeout_seconds: float | None, environment: Environment) -> list[Result]:
     """Results of several runs, one after the other, all within one time."""
@@ -206,14 +201,13 @@ def stopping(runs: Sequence[MergeRun]) -> Iterator[None]:
     try:
         yield
     finally:
-        for run in runs:
-            run.stop()
+        stop_all(runs)
 
 
-def discard_all(runs: Sequence[MergeRun]) -> None:
-    """Stop, and remove what they wrote."""
+def stop_all(runs: Sequence[MergeRun]) -> None:
+    """Stop what has not begun in any of them, wait for what has."""
     for run in runs:
-        run.discard()
+        run.stop()
 
 
 def discard(results: Sequence[Result], settings: WriteSettings) -> None:

@@ -35,25 +35,21 @@ class Copy:
     new_path: str
 
 
-def copy_files(io: FileIO, copies: Sequence[Copy]) -> None:
-    """Make all copies, each checked against what its manifest says; on any error none of them stays.
+def copy_files(io: FileIO, storage: Storage, copies: Sequence[Copy]) -> None:
+    """Make all copies, each checked against what its manifest says; `storage` knows of them from before they exist.
 
     It runs in threads of this process: an object store copies by itself, and elsewhere the bytes go through here piece
     by piece. Raises TableError for a file that is gone, RewriteFailed for a copy of another size or number of rows, and
     whatever storage raises.
     """
-    storage = Storage(io)
+    storage.note(copy.new_path for copy in copies)
     pool = ThreadPoolExecutor(THREADS)
     try:
         for _ in pool.map(lambda copy: _copy(io, storage, copy), copies):
             pass
         failpoints.reach("files-written")
-    except BaseException:
+    finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        for copy in copies:
-            storage.delete(copy.new_path)
-        raise
-    pool.shutdown(wait=True)
 
 
 def _copy(io: FileIO, storage: Storage, copy: Copy) -> None:

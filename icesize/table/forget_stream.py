@@ -34,7 +34,7 @@ class ForgetStream:
 
     def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, ledger.LedgerEntry]:
         """Lands where no batch has come meanwhile: entries change together with snapshots only."""
-        self._asked = self._entry(loaded) or self._asked
+        self._asked = self._entry(loaded)
         if self._asked is None:
             why = f"'{self._table}' has no such stream"
             raise TableError(f"Cannot forget stream '{self._stream_id}': {why}", table=self._table)

@@ -30,6 +30,7 @@ from pyiceberg.table.update import (
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
 from icesize.parquet.names import FileNames, copy_prefix, location_by
+from icesize.parquet.storage import Storage
 from icesize.planning.layout import PartitionKey
 from icesize.report import Report
 from icesize.table import catalog as catalogs
@@ -44,6 +45,7 @@ from icesize.table.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.request import RUN_ID, brief, readable
 from icesize.table.restoration import Difference, Restoration
 from icesize.table.snapshots import SnapshotBuilder, move_main
+from icesize.table.unseen import nothing_left
 
 LOG = logging.getLogger("icesize")
 
@@ -107,12 +109,14 @@ def restore(
         return report
     tag = TAG_PREFIX + run_id
     handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
+    copies = _copies(current.table, partition, planned.difference.copied, run_id)
+    storage = Storage(current.table.io)
     try:
-        copies = _copies(current.table, partition, planned.difference.copied, run_id)
-        _make(current, copies)
-        watch.lap("copy")
-        change = _Restore(run_id, tag, planned.work, planned.difference, copies, environment)
-        landed = handle.change(current, change, environment, [copy.new_path for copy in copies])
+        with nothing_left(storage, environment) as telling:
+            _make(current, storage, copies)
+            watch.lap("copy")
+            change = _Restore(run_id, tag, planned.work, planned.difference, copies, telling)
+            landed = handle.change(current, change, telling, [copy.new_path for copy in copies])
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -151,9 +155,9 @@ def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run
     return [copy(number, entry) for number, entry in enumerate(entries)]
 
 
-def _make(current: Current, copies: Sequence[Copy]) -> None:
+def _make(current: Current, storage: Storage, copies: Sequence[Copy]) -> None:
     try:
-        copy_files(current.table.io, copies)
+        copy_files(current.table.io, storage, copies)
     except IcesizeError:
         raise
     except Exception as error:  # of whatever the storage is reached by
@@ -266,6 +270,7 @@ class _Restore:
                 RemoveSnapshotRefUpdate(ref_name=self.tag),
             ),
             written=builder.written,
+            snapshots=[(snapshot.snapshot_id, "overwrite")],
         )
         return staged, snapshot.snapshot_id
 

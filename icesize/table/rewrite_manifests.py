@@ -91,6 +91,7 @@ class _Rewrite:
             ),
             updates=(AddSnapshotUpdate(snapshot=snapshot), move_main(loaded.table.metadata, snapshot.snapshot_id)),
             written=builder.written,
+            snapshots=[(snapshot.snapshot_id, "replace")],
         )
         return staged, _report(snapshot)
 

@@ -193,7 +193,7 @@ def test_job_that_fails_does_not_lose_finished_groups(
     results = run.start().finish(60)
     assert isinstance(results[0], MergeOutcome)
     assert "Cannot merge" in str(results[1])
-    run.discard()
+    settings.storage.abandon()
     assert lake.orphans() == set()
 
 
@@ -206,11 +206,12 @@ def _fail_to_load() -> object:
 
 
 def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]) -> None:
-    """Discarding a run joins its thread and removes whatever it had written; twice is no harm."""
+    """Stopping joins its thread, twice is no harm; what it had written goes with the storage that it was written by."""
     lake, tasks, settings = four_groups
     run = MergeRun(spark, tasks, settings, "x-0").start()
-    run.discard()
-    run.discard()
+    run.stop()
+    run.stop()
+    settings.storage.abandon()
     assert [t.name for t in threading.enumerate() if t.name == "icesize-merges"] == []
     assert lake.orphans() == set()
 
