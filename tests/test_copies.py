@@ -101,7 +101,7 @@ def test_an_interrupted_copy_leaves_nothing(table: Table, point: str) -> None:
 
 def test_only_so_many_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded by threads times pieces: with one thread files are copied one after the other."""
-    monkeypatch.setattr(copies, "THREADS", 1)
+    monkeypatch.setattr(copies, "COPIED_AT_ONCE", 1)
     running: set[int] = set()
     with failpoints.armed("writing", lambda: running.add(threading.get_ident())):
         make(table, copied(table))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import threading
@@ -118,6 +119,8 @@ def call_until(lake: SqlCatalog, work: Work, steps: _Steps) -> list[Commitment]:
             work.call(table)
     except KeyboardInterrupt:
         pass
+    # a pool whose end was cut short lets its threads go when it is collected
+    gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith(pool.THREADS):
             thread.join()

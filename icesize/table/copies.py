@@ -14,6 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
 from icesize.errors import RewriteFailed, TableError
+from icesize.parquet.pool import THREADS
 from icesize.parquet.storage import Storage
 from icesize.table.listing import arrow_filesystem, fsspec_filesystem
 from icesize.table.locations import split
@@ -23,7 +24,7 @@ from icesize.table.request import brief
 LOG = logging.getLogger("icesize")
 
 PIECE_BYTES = 8 * 2**20
-THREADS = 8
+COPIED_AT_ONCE = 8
 """Files copied at a time, each holding one piece at most: inside of an object store each is one long request."""
 
 
@@ -43,17 +44,24 @@ def copy_files(io: FileIO, storage: Storage, copies: Sequence[Copy]) -> None:
     whatever storage raises.
     """
     storage.note(copy.new_path for copy in copies)
-    pool = ThreadPoolExecutor(THREADS)
-    try:
+    with ThreadPoolExecutor(COPIED_AT_ONCE, thread_name_prefix=THREADS) as pool:
+        # the first that fails cancels those that have not begun
         for _ in pool.map(lambda copy: _copy(io, storage, copy), copies):
             pass
-        failpoints.reach("files-written")
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    failpoints.reach("files-written")
 
 
 def _copy(io: FileIO, storage: Storage, copy: Copy) -> None:
     failpoints.reach("writing")
+    try:
+        _write(io, storage, copy)
+    except BaseException:
+        # an interrupt may have left this thread behind, and whoever gave up has looked for the file already
+        storage.delete(copy.new_path)
+        raise
+
+
+def _write(io: FileIO, storage: Storage, copy: Copy) -> None:
     entry, path = copy.entry, copy.new_path
     try:
         if not _copied_by_store(io, entry.path, path):
