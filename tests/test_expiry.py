@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
@@ -120,6 +121,15 @@ def test_versions_do_not_cost_young_snapshots(lake: Catalog) -> None:
     assert len(lake.load_table("db.t").metadata.snapshots) == len(before.metadata.snapshots)
     told = run_expiry(lake, days=6, keep_versions=1, older_than=None, dry_run=True).snapshot_ids_expired
     assert run_expiry(lake, days=0, keep_versions=1, older_than=timedelta(0)).snapshot_ids_expired == told != ()
+
+
+def test_an_empty_table_has_no_versions_to_keep(lake: Catalog) -> None:
+    """Neither before its first snapshot nor after `CREATE OR REPLACE TABLE`, which leaves main without one."""
+    table = make_table(lake)
+    assert run_expiry(lake, keep_versions=2).snapshot_ids_expired == ()
+    table = append(lake, [1])
+    lake.commit_table(table, (), (RemoveSnapshotRefUpdate(ref_name="main"),))
+    assert run_expiry(lake, keep_versions=2).snapshot_ids_expired == (table.metadata.current_snapshot_id,)
 
 
 def test_nothing_to_expire_commits_nothing(catalog: Catalog) -> None:

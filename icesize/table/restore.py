@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
@@ -316,7 +317,7 @@ def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) ->
     age = max(_age(s) for s in (version, *same_commit))
     known = versions(table.metadata, table.io, ChangeReader(), partition)
     batches: dict[str, list[int]] = {}
-    for newer, older in zip(known, [*known[1:], None], strict=True):
+    for newer, older in zip_longest(known, known[1:]):
         if ages[newer.snapshot_id] > age and _brought_rows(newer, older) and newer.stream_id is not None:
             batches.setdefault(newer.stream_id, []).append(newer.batch_id or 0)
     return batches

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import zip_longest
 from typing import TypeVar
 
 from pyiceberg.io import FileIO
@@ -115,7 +116,7 @@ def touched_in_history(
     touched: dict[int, frozenset[PartitionKey]] = {}
     newest_first = main_history(metadata)
     states = States(io, None)
-    for snapshot, older in zip(newest_first, (*newest_first[1:], None), strict=True):
+    for snapshot, older in zip_longest(newest_first, newest_first[1:]):
         if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
             touched[snapshot.snapshot_id] = frozenset(changes.touched(metadata, io, snapshot))
         else:

@@ -11,14 +11,14 @@ from typing import Any
 import icesize
 from icesize.errors import IcesizeError
 from integration.evolution.keeper import difference
-from integration.evolution.pair import FIELD, Broken, Pair, Side, brief
+from integration.evolution.pair import FIELD, Broken, BrokenTwin, Pair, Side, brief
 from integration.evolution.readers import by_duckdb, by_spark
 from integration.evolution.values import Filter, filters
 
 
 def after_step(pair: Pair, number: int) -> None:
     """The cheap checks: rows, metadata, filters planned by Java and by PyIceberg."""
-    _guarded("the kept table cannot be read", lambda: _same_rows(pair))
+    _same_rows(pair)
     _only_here(pair, _metadata)
     _history(pair)
     pair.ever |= {_local(p) for p in pair.engine.probe.referenced(pair.kept.java)}
@@ -85,8 +85,11 @@ def _guarded(what: str, ask: Any) -> Any:
 
 
 def _same_rows(pair: Pair) -> None:
-    wanted = pair.twin.rows()
-    found = pair.kept.rows()
+    try:
+        wanted = pair.twin.rows()
+    except Exception as error:
+        raise BrokenTwin(brief(error)) from error
+    found = _guarded("the kept table cannot be read", pair.kept.rows)
     if wanted != found:
         raise Broken(f"other rows than the twin: {difference(wanted, found)}")
 

@@ -64,6 +64,8 @@ def _run(pair: Pair, point: str, middle: Statement | None, work: Callable[[], An
         with pair.interrupted(point, middle):
             return f"-> {str(work())[:300]}"
     except IcesizeError as error:
+        if middle is None and isinstance(error.__cause__, (LookupError, TypeError, ValueError, AttributeError)):
+            raise Broken(f"refused for a mistake of its own: {brief(error)}") from error
         return f"-> refused: {brief(error)}"
 
 

@@ -24,6 +24,10 @@ class Broken(AssertionError):
     """A promise does not hold."""
 
 
+class BrokenTwin(Exception):
+    """Statements alone have made a table that cannot be read: there is nothing to compare with any more."""
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the two tables."""

@@ -48,7 +48,7 @@ FOLLOWS: Mapping[str, Mapping[str, int]] = {
 """How much more often a kind comes soon after another: what one leaves behind, the other has to take up."""
 SCENES: Sequence[tuple[str, ...]] = (
     (),
-    ("promote", "append", "append", "compact"),
+    ("append", "append", "promote", "append", "compact"),
     ("delete-positions", "rollback", "append", "compact>set-current"),
     ("branch", "branch-delete", "append", "compact>set-current"),
     ("replace-partitions", "restore", "java-expire"),
