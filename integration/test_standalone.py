@@ -120,6 +120,7 @@ def test_a_worker_killed_while_it_merges(cluster: Cluster, lake: Lake, packed: P
     assert lake.orphans() == set()
 
 
+@pytest.mark.slow
 def test_a_cluster_without_icesize(cluster: Cluster, lake: Lake) -> None:
     """Executors that were given nothing: the message names both Pythons and what to do; nothing is written."""
     with driver(cluster, lake, frugal_settings(), "sink") as child:
