@@ -11,7 +11,7 @@ from typing import Any
 import icesize
 from icesize.errors import IcesizeError
 from integration.evolution.keeper import difference
-from integration.evolution.pair import FIELD, Broken, BrokenTwin, Pair, Side, brief
+from integration.evolution.pair import FIELD, Broken, Over, Pair, Side, brief
 from integration.evolution.readers import by_duckdb, by_spark
 from integration.evolution.values import Filter, filters
 
@@ -88,7 +88,7 @@ def _same_rows(pair: Pair) -> None:
     try:
         wanted = pair.twin.rows()
     except Exception as error:
-        raise BrokenTwin(brief(error)) from error
+        raise Over(f"the twin cannot be read: {brief(error)}") from error
     found = _guarded("the kept table cannot be read", pair.kept.rows)
     if wanted != found:
         raise Broken(f"other rows than the twin: {difference(wanted, found)}")

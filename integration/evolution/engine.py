@@ -72,8 +72,10 @@ class Engine:
         return self.java.loadTable(self.identifier(name))
 
     def identifier(self, name: str) -> Any:
-        """How the Java catalog calls a table of ours."""
-        return self.iceberg("catalog.TableIdentifier").parse(f"{NAMESPACE}.{name}")
+        """How the Java catalog calls a table of ours; kept, as each look at a class asks the JVM twice."""
+        if name not in self._classes:
+            self._classes[name] = self.iceberg("catalog.TableIdentifier").parse(f"{NAMESPACE}.{name}")
+        return self._classes[name]
 
     def iceberg(self, name: str) -> Any:
         """A class of Iceberg's; finding it takes a call for each part of its name, so it is kept."""

@@ -24,8 +24,8 @@ class Broken(AssertionError):
     """A promise does not hold."""
 
 
-class BrokenTwin(Exception):
-    """Statements alone have made a table that cannot be read: there is nothing to compare with any more."""
+class Over(Exception):
+    """From here on there is nothing to compare, and nothing is wrong: the program ends."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ class Pair:
         try:
             action(self.kept)
         except Exception as error:
+            if "Cannot find source column for sort field" in str(error):
+                raise Over("clustering has sorted the kept table by a column, which Iceberg does not drop") from error
             raise Broken(f"the twin takes the statement, the kept table does not: {brief(error)}") from error
 
     def mark(self) -> None:

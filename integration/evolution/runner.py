@@ -10,7 +10,7 @@ from functools import partial
 from integration.evolution import checks, planted  # noqa: F401 - registers its statements
 from integration.evolution.engine import Engine
 from integration.evolution.keeper import OPERATIONS
-from integration.evolution.pair import Broken, BrokenTwin, Pair, brief
+from integration.evolution.pair import Broken, Over, Pair, brief
 from integration.evolution.program import SPARK, Program, Step
 from integration.evolution.statements import STATEMENTS
 from integration.evolution.values import Draw, Skip
@@ -56,8 +56,8 @@ def run(engine: Engine, program: Program, dear_at: int = 0, is_cheap: bool = Fal
         checks.at_the_end(pair)
     except Broken as broken:
         return Outcome(tuple(told), str(broken), skipped)
-    except BrokenTwin as broken:
-        return Outcome((*told, f"      the twin cannot be read: {broken}"), None, skipped)
+    except Over as over:
+        return Outcome((*told, f"      over: {over}"), None, skipped)
     except Exception as error:
         return Outcome(tuple(told), f"a check failed: {brief(error)}", skipped)
     finally:
@@ -84,7 +84,7 @@ def _applied(pair: Pair, step: Step) -> str:
         return text + between
     except Skip as skip:
         return f"skipped: {skip}"
-    except Broken:
+    except (Broken, Over):
         raise
     except Exception as error:
         raise Broken(f"{step.kind}: {brief(error)}") from error
