@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import BadRequestError
 from pyiceberg.table import Table
+from pyiceberg.table.update import UpgradeFormatVersionUpdate
 from pyiceberg.types import StringType
 
 from icesize import failpoints
@@ -37,6 +39,7 @@ from tests.tables import (
     ids_of,
     landed,
     live_paths,
+    local,
     make_table,
     merged,
     metadata_files_on_disk,
@@ -65,6 +68,28 @@ def test_a_rival_append_is_kept_and_ours_goes_on_top(mini: MiniRest) -> None:
     table = landed(catalog, [1, 2, 3, 9])
     assert operations(table) == ["append", "append", "append", "append", "replace"]
     assert metadata_files_on_disk(table) == referenced_metadata(table)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_table_that_is_upgraded_meanwhile_stays_readable(lake: SqlCatalog, is_empty: bool) -> None:
+    """The catalog refuses what was staged for format v1, and it is staged anew; a first snapshot is right in both."""
+    ids = [3] if is_empty else [1, 2, 3]
+    table = (make_table if is_empty else two_files)(lake, properties={"format-version": "1"})
+    groups = [] if is_empty else [merged(table, small_files(table))]
+    once = iter([UpgradeFormatVersionUpdate(format_version=2)])
+
+    def upgrade() -> None:
+        for update in once:
+            lake.commit_table(lake.load_table("db.t"), (), (update,))
+
+    with failpoints.armed("before-swap", upgrade):
+        run(lake, request_on(table, [write(table, [3])], groups, batch=1), table)
+    after = landed(lake, ids)
+    assert after.metadata.format_version == 2
+    numbers = [s.sequence_number for s in after.metadata.snapshots]
+    assert numbers == ([0] if is_empty else [0, 0, 1, 2])
+    assert json.loads(local(after.metadata_location).read_text())["last-sequence-number"] == numbers[-1]
+    assert metadata_files_on_disk(after) == referenced_metadata(after)
 
 
 @pytest.mark.parametrize("moment", ["before the first attempt", "before the swap"])

@@ -271,7 +271,8 @@ class SnapshotBuilder:
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
             parent_snapshot_id=parent_id,
-            sequence_number=self._sequence_number if self._numbered else None,
+            # 0 in format v1, not nothing: in a table that is upgraded meanwhile catalogs refuse 0 and believe nothing
+            sequence_number=self._sequence_number,
             timestamp_ms=self._now_ms,
             manifest_list=location,
             summary=with_totals(operation, summary, parent),
