@@ -122,11 +122,19 @@ def _java_filters(side: Side, wanted: Sequence[Filter], also_read: bool) -> Mapp
 
 def _pyiceberg_filters(side: Side, wanted: Sequence[Filter]) -> Mapping[str, str]:
     found, table = {}, side.table
+    if _has_equality_deletes(table):
+        return found
     for one, answer in zip(wanted, side.engine.probe.filters(side.java, [f.java for f in wanted], False), strict=True):
         needed = {_local(path) for path in answer.split(FIELD)[1:]}
         if lost := needed - {_local(path) for path in _planned(table, one)}:
             found[f"PyIceberg loses rows of '{one}'"] = " ".join(lost)
     return found
+
+
+def _has_equality_deletes(table: Any) -> bool:
+    """PyIceberg does not read them: after a restore only one of the two tables may have some."""
+    head = table.metadata.current_snapshot()
+    return head is not None and head.summary["total-equality-deletes"] not in (None, "0")
 
 
 def _planned(table: Any, one: Filter) -> set[str]:
@@ -138,8 +146,10 @@ def _refs(pair: Pair) -> None:
     for name, ref in twin.refs.items():
         if name not in kept.refs:
             raise Broken(f"{ref.snapshot_ref_type} '{name}' is gone")
+        theirs = _quiet(lambda r=ref: pair.engine.probe.rowsNow(pair.twin.java, r.snapshot_id))
+        if theirs is None:
+            continue
         ours = pair.engine.probe.rowsNow(pair.kept.java, kept.refs[name].snapshot_id)
-        theirs = pair.engine.probe.rowsNow(pair.twin.java, ref.snapshot_id)
         wanted, found = (sorted(line.split(FIELD, 1)[1] for line in lines) for lines in (theirs, ours))
         if wanted != found:
             raise Broken(f"{ref.snapshot_ref_type} '{name}': {difference(wanted, found)}")

@@ -46,6 +46,7 @@ class Engine:
     catalog: SqlCatalog
     folder: Path
     _classes: dict[str, Any] = field(default_factory=dict, repr=False)
+    _read: dict[str, Any] = field(default_factory=dict, repr=False)
     _duck: Any = field(default=None, repr=False)
 
     @classmethod
@@ -68,7 +69,14 @@ class Engine:
         return cls(spark, java, Probe(spark), catalog, folder)
 
     def table(self, name: str) -> Any:
-        """Iceberg's Java table, loaded now."""
+        """Iceberg's Java table, loaded now; of metadata that cannot be read the catalog would ask for 90 s."""
+        with self.catalog.engine.connect() as connection:
+            asked = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
+            location = connection.exec_driver_sql(asked, (name,)).scalar()
+        if self._read.get(name) != location:
+            storage = self.iceberg("hadoop.HadoopFileIO")(self.spark._jsc.hadoopConfiguration())
+            self.iceberg("TableMetadataParser").read(storage, location)
+            self._read[name] = location
         return self.java.loadTable(self.identifier(name))
 
     def identifier(self, name: str) -> Any:
