@@ -99,6 +99,22 @@ def test_an_interrupted_copy_leaves_nothing(table: Table, point: str) -> None:
     assert data_files_on_disk(table) == before
 
 
+class _GivenUpMeanwhile(Storage):
+    """Somebody gives the run up after a thread has asked whether its file is wanted, and before it makes it."""
+
+    def _check_wanted(self, location: str) -> None:
+        super()._check_wanted(location)
+        self.abandon()
+
+
+def test_a_thread_that_was_left_behind_removes_its_copy(table: Table) -> None:
+    """Whoever gave up has looked for the file already."""
+    before = data_files_on_disk(table)
+    with pytest.raises(RewriteFailed, match="what it was written for was given up"):
+        copy_files(table.io, _GivenUpMeanwhile(table.io), copied(table)[:1])
+    assert data_files_on_disk(table) == before
+
+
 def test_only_so_many_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded by threads times pieces: with one thread files are copied one after the other."""
     monkeypatch.setattr(copies, "COPIED_AT_ONCE", 1)

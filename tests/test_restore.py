@@ -123,15 +123,15 @@ def unchanged(catalog: Catalog, before: Table) -> Table:
 
 
 @contextmanager
-def before_swap(number: int, action: Callable[[], object]) -> Iterator[None]:
-    """What a rival does just before a swap: the first is that of the tag, the second that of the overwrite."""
+def before_swap(number: int, action: Callable[[], object], point: str = "before-swap") -> Iterator[None]:
+    """What happens just before a swap, or after it: the first is that of the tag, the second that of the overwrite."""
     reached = itertools.count(1)
 
     def act() -> None:
         if next(reached) == number:
             action()
 
-    with failpoints.armed("before-swap", act):
+    with failpoints.armed(point, act):
         yield
 
 
@@ -635,6 +635,21 @@ def test_an_interrupted_restore_removes_its_tag(catalog: Catalog) -> None:
     with before_swap(2, stop), pytest.raises(KeyboardInterrupt):
         restored(catalog, snapshot_id)
     unchanged(catalog, before)
+
+
+def test_a_restore_that_is_interrupted_after_it_landed_keeps_its_copies(catalog: Catalog) -> None:
+    """The call never heard of it, and the partition is what it was all the same."""
+    before, snapshot_id = with_history(catalog)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with before_swap(2, stop, "after-swap"), pytest.raises(KeyboardInterrupt):
+        restored(catalog, snapshot_id)
+    table = catalog.load_table("db.t")
+    check(table)
+    assert table.metadata.current_snapshot().summary[RESTORED_ID] == str(snapshot_id)
+    assert set(live_paths(table)) - set(live_paths(before)), "nothing was copied"
 
 
 def test_rows_that_moved_to_another_spec_are_refused(lake: SqlCatalog) -> None:
