@@ -46,13 +46,14 @@ def _asked(complaints: Callable[[Side], Mapping[str, str]], side: Side) -> Mappi
     try:
         return complaints(side)
     except Exception as error:
-        return {re.sub(r"\bo\d+\.", "", brief(error)): complaints.__name__}
+        return {_VALUES.sub("...", brief(error)): complaints.__name__}
 
 
 def _metadata(side: Side) -> Mapping[str, str]:
     return {_PLACES.sub("...", p): p for p in side.engine.probe.problems(side.java)}
 
 
+_VALUES = re.compile(r"\bo\d+\.|-?\d[\d.]*")
 _PLACES = re.compile(r"file:[^ :]*|\d{12,}")
 
 

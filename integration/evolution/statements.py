@@ -33,7 +33,8 @@ _TYPES = (
     "timestamptz", "binary", "boolean",
 )  # fmt: skip
 _TRANSFORMS = {
-    "int": ("identity", "identity", "identity", "bucket[4]", "truncate[10]"),
+    # by 10 the smallest int is truncated beyond the type, and becomes another number where the column is promoted
+    "int": ("identity", "identity", "identity", "bucket[4]", "truncate[2]"),
     "long": ("identity", "bucket[4]", "truncate[10]"),
     "float": ("identity",), "double": ("identity",), "decimal": ("identity", "identity", "bucket[3]", "truncate[50]"),
     "string": ("identity", "bucket[4]", "truncate[1]"), "date": ("identity", "year", "month", "day", "bucket[3]"),
