@@ -6,9 +6,11 @@ An operation that icesize refuses with an error of its own is as good as none: t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
+
+import numpy as np
 
 import icesize
 from icesize.environment import Environment
@@ -187,13 +189,19 @@ def _restored(pair: Pair, version: Version) -> list[str]:
 def _files(table: Any, version: Version, snapshot_id: int | None) -> list[Any]:
     if snapshot_id is None and table.metadata.current_snapshot_id is None:
         return []
-    # NaN is not itself, and -0.0 is 0.0: partitions are told apart by their text
-    wanted = (version.key.spec_id, repr(tuple(version.key.values)))
+    wanted = (version.key.spec_id, _text(version.key.values))
     try:
         tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
     except ValueError as error:
         raise Skip(f"which files a partition has cannot be told: {error}") from error
-    return [t for t in tasks if (t.file.spec_id, repr(tuple(t.file.partition._data))) == wanted]
+    return [t for t in tasks if (t.file.spec_id, _text(t.file.partition._data)) == wanted]
+
+
+def _text(values: Iterable[Any]) -> str:
+    """Partitions are told apart by their text, as NaN is not itself and -0.0 is 0.0; up to 0.12 PyIceberg reads doubles
+    in single precision."""
+    with np.errstate(over="ignore"):
+        return repr([float(np.float32(v)) if isinstance(v, float) else v for v in values])
 
 
 @operation("sink")

@@ -77,7 +77,8 @@ class Side:
 
 @dataclass
 class Pair:
-    """The pair and what is known of it: `marks` are heads of both after each step, `seen` rows by kept snapshot."""
+    """The pair and what is known of it: `marks` are heads of both after each step, `seen` rows by kept snapshot,
+    `before_replacing` kept snapshots of a table that was replaced since."""
 
     engine: Engine
     number: int
@@ -86,7 +87,7 @@ class Pair:
     ever: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     batch: int = 0
-    was_replaced: bool = False
+    before_replacing: set[int] = field(default_factory=set)
     was_interrupted: bool = False
     _incoming: tuple[Schema, Sequence[Row]] | None = None
 

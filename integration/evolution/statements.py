@@ -142,9 +142,8 @@ def replace_table(pair: Pair, draw: Draw) -> str:
         build.createOrReplaceTransaction().commitTransaction()
 
     pair.both(replace)
-    pair.was_replaced = True
     # Iceberg reads them by the new columns and partitions from now on
-    pair.seen.clear()
+    pair.before_replacing |= {s.snapshot_id for s in pair.kept.table.metadata.snapshots}
     by = ", ".join(f"{f['transform']}({schema.find_column_name(f['source-id'])})" for f in fields)
     return f"CREATE OR REPLACE TABLE ({_told(schema)}) PARTITIONED BY ({by})"
 
