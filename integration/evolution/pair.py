@@ -129,7 +129,7 @@ class Pair:
 
     def marks_there(self) -> list[tuple[int, int, int]]:
         """(number, kept snapshot, twin snapshot) of the marks that both tables still have, not those they are at."""
-        kept = {s.snapshot_id for s in self.kept.table.metadata.snapshots}
+        kept = {s.snapshot_id for s in self.kept.table.metadata.snapshots} - self.before_replacing
         twin = {s.snapshot_id for s in self.twin.table.metadata.snapshots}
         now = (self.kept.head, self.twin.head)
         there = {(k, t): i for i, (k, t) in enumerate(self.marks) if k in kept and t in twin and (k, t) != now}
@@ -166,7 +166,9 @@ class Pair:
         before = self.twin.head
         try:
             self.engine.probe.append(self.twin.java, as_json(now, found), "append", None)
-        except Exception:
+        except Exception as error:
+            if "Cannot build accessor" in str(error):
+                raise Over("Iceberg does not write where the column of an old partition field was dropped") from error
             # values of the columns that were there do not fit the types of those that are there now
             return False
         if self.kept.rows() == self.twin.rows() or before is None:
