@@ -167,7 +167,7 @@ def interrupt_each(lake: SqlCatalog, work: Work, modules: tuple[str, ...], first
 
 def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     """A compaction is interrupted at lines of the modules that hand files on: each time nothing stays, or all is in."""
-    times, committed = interrupt_each(lake, COMPACTION, ("maintenance.py", "pool.py", "unseen.py"), first=1, step=5)
+    times, committed = interrupt_each(lake, COMPACTION, ("maintenance.py", "pool.py", "unseen.py"), first=1, step=3)
     assert times > 15
     assert committed > 0
 
@@ -175,7 +175,7 @@ def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
 def test_ctrl_c_in_a_restore_leaves_no_copies(lake: SqlCatalog) -> None:
     """Between the copies and the commit, and in the commit: the copies go, or the partition is restored."""
     modules = ("restore.py", "copies.py", "unseen.py", "handle.py", "change.py", "attempts.py")
-    times, committed = interrupt_each(lake, RESTORE, modules, first=1, step=9)
+    times, committed = interrupt_each(lake, RESTORE, modules, first=1, step=5)
     assert times > 15
     assert committed > 0
 
