@@ -210,7 +210,7 @@ def _leaks(pair: Pair) -> None:
     on_disk = {str(p) for p in found if p.is_file() and not p.name.endswith(".crc")}
     table = pair.kept.table
     needed = {_local(p) for p in pair.engine.probe.referenced(pair.kept.java)} | _metadata_files(table)
-    # Java does not read entries whose partition fields are of other types now, PyIceberg not those of two decimals alike
+    # Java does not read partition values of other types than now, PyIceberg none of two decimals alike
     needed |= _listed(table) if pair.before_replacing else set()
     if lost := sorted(p for p in needed - on_disk if p.endswith((".parquet", ".avro"))):
         raise Broken(f"a snapshot's file is gone: {_short(lost[0])}")
