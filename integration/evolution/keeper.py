@@ -192,7 +192,7 @@ def _files(table: Any, version: Version, snapshot_id: int | None) -> list[Any]:
     wanted = (version.key.spec_id, _text(version.key.values))
     try:
         tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise Skip(f"which files a partition has cannot be told: {error}") from error
     return [t for t in tasks if (t.file.spec_id, _text(t.file.partition._data)) == wanted]
 
