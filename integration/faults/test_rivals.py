@@ -486,8 +486,8 @@ def test_main_is_moved_beside_its_history(rest_story: Story, iceberg: Iceberg, h
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", ["statistics", "planned"])
 def test_a_file_that_we_merge_is_gone(story: Story, how: str, point: str) -> None:
-    """A small file that is gone from storage is not merged and is named; new rows land, other files are merged. A pass of
-    maintenance has failed."""
+    """A small file that is gone from storage is not merged and is named; new rows land, other files are merged. A
+    pass of maintenance has failed."""
     work = Work(story, how, ends_well=False)
     work.prepare()
     victim = next(Path(local_path(f.file_path)) for f in story.files() if f.partition[0] == "h0")
