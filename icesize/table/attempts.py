@@ -96,6 +96,11 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
     def clean(self) -> None:
         """Nothing landed and nothing will: remove what was written for this change besides metadata."""
 
+    @property
+    def may_have_landed(self) -> bool:
+        """Whether an attempt was begun that nobody has said of that it did not land."""
+        return self.in_flight or self.lost is not None or bool(self.unknown)
+
     def may_be_visible(self) -> set[str]:
         """Data files of this change that are visible, or may be."""
         return set()
@@ -104,7 +109,7 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
         """Whether this change is in the table."""
         if self.swapped is not None:
             return Fate(True, tuple(snapshot_id for snapshot_id, _ in self.swapped.snapshots))
-        if not (self.in_flight or self.lost or self.unknown):
+        if not self.may_have_landed:
             return Fate(False)
         try:
             loaded = self.swapper.load()
@@ -124,7 +129,7 @@ class Attempts(Generic[LoadedT, StagedT, ResultT]):
         except CommitStateUnknown:
             raise
         except BaseException as error:
-            if not self.in_flight and self.lost is None and not self.unknown:
+            if not self.may_have_landed:
                 self.clean()
             # an attempt whose answer was lost may still land, whatever has stopped the one after it
             if isinstance(error, IcesizeError) and self.unknown:

@@ -64,7 +64,7 @@ class _Change(Attempts[PyIcebergLoaded, PyIcebergStaged, T]):
         return self._change.advice
 
     def may_be_visible(self) -> set[str]:
-        return set(self._data_files) if self.in_flight or self.lost or self.unknown else set()
+        return set(self._data_files) if self.may_have_landed else set()
 
     def clean(self) -> None:
         self._committer.delete_data_files(self._data_files)
