@@ -41,23 +41,23 @@ def machine(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_for(seconds: int, seed: int, folder: Path, *options: str) -> None:
-    """Programs from a seed on, as long as that or as `EVOLUTION_SECONDS` says; fails with what the machine prints."""
+def run_for(seconds: int, seed: int, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Programs from a seed on, as long as that or as `EVOLUTION_SECONDS` says."""
     budget = ("--seconds", os.environ.get("EVOLUTION_SECONDS", str(seconds)), "--seed", str(seed))
-    done = machine(folder, *budget, *options)
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout
+    return machine(folder, *budget, *options)
 
 
 def test_two_minutes_of_programs_find_nothing(tmp_path: Path) -> None:
     """A kept table and its twin stay the same through random histories."""
-    run_for(SECONDS, FIRST_SEED, tmp_path, "--programs", str(PROGRAMS))
+    done = run_for(SECONDS, FIRST_SEED, tmp_path, "--programs", str(PROGRAMS))
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
 def test_many_programs_find_nothing(tmp_path: Path) -> None:
     """The same for 45 minutes."""
-    run_for(SLOW_SECONDS, SLOW_FIRST_SEED, tmp_path)
+    done = run_for(SLOW_SECONDS, SLOW_FIRST_SEED, tmp_path)
+    assert done.returncode == 0, done.stdout
 
 
 PLANTED = {
