@@ -141,7 +141,10 @@ class _Bench:
         for percent, ranges in queries.ranges.items():
             best = optimum(files, self.times, ranges)
             found = _opened(files, "event_time", ranges)
-            opened[f"range_{percent}"] = found | {"optimum": round(best, 2), "ratio": round(found["files"] / best, 3)}
+            opened[f"range_{percent}"] = found | {
+                "optimum": round(best, 2),
+                "ratio": round(found["files"] / best, 3),
+            }
         sizes = {"files": len(files.paths), "bytes": int(files.sizes.sum())}
         return sizes | {"opened": opened, "asked": cluster_peers.ask(self.table, queries)}
 

@@ -36,7 +36,7 @@ from icesize.sized_table import SizedTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from icesize.spark.sink import Sink
+    from icesize.spark.stream.sink import Sink
 
 EVERY_SECONDS = 1.0
 _WARM = 30

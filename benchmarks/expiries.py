@@ -26,7 +26,7 @@ import icesize
 from benchmarks import peers
 from benchmarks.children import run_child
 from benchmarks.snapshots import data_file
-from icesize.environment import Environment
+from icesize.clock import Environment
 from icesize.sized_table import SizedTable
 
 _COMMITS = 9

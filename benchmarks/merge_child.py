@@ -47,20 +47,20 @@ def peak_bytes(pid: int | str = "self") -> int:
 
 
 def _splice(job: Job) -> Once:
-    from icesize.parquet.splice import splice_files
+    from icesize.parquet.copying.row_groups import copy_row_groups
 
-    return _copying(job, splice_files)
+    return _copying(job, copy_row_groups)
 
 
 def _pages(job: Job) -> Once:
-    from icesize.parquet.page_merge import merge_files
+    from icesize.parquet.copying.page_merge import merge_files
 
     return _copying(job, merge_files)
 
 
 def _copying(job: Job, copy: Callable[..., object]) -> Once:
-    from icesize.parquet.footer import read_footer
-    from icesize.parquet.source import LocalSource
+    from icesize.parquet.format.footer import read_footer
+    from icesize.parquet.format.sources import LocalSource
 
     def once() -> list[str]:
         sources = [LocalSource(file) for file in job.files]
@@ -83,17 +83,17 @@ def _ours(job: Job, policy: dict[str, object]) -> Once:
     """The whole way of a merge inside a Spark task, from manifest entries to metrics of the new files."""
     import icesize
     from benchmarks import ours, peers
-    from icesize.parquet.merge import merge
-    from icesize.parquet.merge_task import MergeTask
-    from icesize.parquet.names import FileNames
-    from icesize.parquet.write import use_system_memory
+    from icesize.parquet.files.names import FileNames
+    from icesize.parquet.files.tasks import MergeTask
+    from icesize.parquet.rewriting.merge import merge
+    from icesize.parquet.writing.row_writer import use_system_memory
 
     use_system_memory()
     policy = {"target-file-size-bytes": TARGET_BYTES} | policy
     current, files = ours.layout(icesize.open(None, "db.t", catalog=peers.catalog(Path(job.warehouse)), policy=policy))
     (partition,) = files.partitions.values()
-    victims = sorted(partition.small, key=lambda victim: victim.path)
-    task, settings = MergeTask(tuple(victims), victims[0].partition), current.settings()
+    inputs = sorted(partition.small, key=lambda input_file: input_file.path)
+    task, settings = MergeTask(tuple(inputs), inputs[0].partition), current.settings()
 
     def once() -> list[str]:
         return [file.path.removeprefix("file://") for file in merge(task, settings, FileNames("merge", 0, 0)).files]

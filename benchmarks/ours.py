@@ -26,15 +26,15 @@ from benchmarks import peers
 from benchmarks.children import run_child
 from benchmarks.feed import feed
 from benchmarks.generate import batch_files
-from icesize.planning.layout import PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.spark import merges
+from icesize.spark.engine import merge_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from icesize.spark.sink import Sink
+    from icesize.spark.stream.sink import Sink
 
 _MOST_FURTHER = 10
 """Batches after the load that wait for k at most."""
@@ -194,14 +194,14 @@ def _warm_up(table: SizedTable) -> Report:
     """Every way to merge once, in every worker: the table has groups for Spark tasks and for the driver."""
     groups, settings = table.plan().groups, table._handle.load().settings()
     # what the driver would copy is for Spark's workers here
-    usual, merges.DRIVER_COPY_BYTES = merges.DRIVER_COPY_BYTES, 0
+    usual, merge_job.DRIVER_COPY_BYTES = merge_job.DRIVER_COPY_BYTES, 0
     try:
-        in_spark = len(merges.work_for_spark(groups, settings))
+        in_spark = len(merge_job.work_for_spark(groups, settings))
         if in_spark < 2 * _COPY_WAYS or in_spark == len(groups):
             raise RuntimeError(f"Cannot warm up: {in_spark} of {len(groups)} groups are merged in Spark tasks")
         return table.compact()
     finally:
-        merges.DRIVER_COPY_BYTES = usual
+        merge_job.DRIVER_COPY_BYTES = usual
 
 
 def moved(reports: Sequence[Report]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from benchmarks import peers
 from benchmarks.children import run_child
 from benchmarks.show import finish
 from benchmarks.snapshots import NOW_MS, commit, create_table, data_file
-from icesize.table.snapshots import SnapshotBuilder
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

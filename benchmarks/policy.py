@@ -13,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.oracle import Deferral, Workload, equal_batches, optima, simulate, workloads
-from icesize.planning.prefix import choose_prefix
+from icesize.planning.merging.schedule import choose_prefix
 
 _SMALLEST, _LARGEST = 17, 384
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from benchmarks import peers, shuffles, simulation
 from benchmarks.generate import generate
 from benchmarks.show import finish
-from icesize.planning.routing import CLOSE_FILE_COST_BYTES, file_floor
+from icesize.planning.routing.router import CLOSE_FILE_COST_BYTES, file_floor
 
 SEED = 7
 NEWEST_SHARE = 0.6

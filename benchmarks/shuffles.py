@@ -31,7 +31,7 @@ from benchmarks.children import run_child
 from benchmarks.feed import Handle, feed
 from benchmarks.generate import batch_files
 from benchmarks.simulation import skew
-from icesize.parquet.names import writer_of
+from icesize.parquet.files.names import writer_of
 from icesize.report import Report
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.generate import hour_shares
-from icesize.planning import routing
+from icesize.planning.routing import router
 from icesize.planning.sizing import expected_files
 
 WRITERS = 500
@@ -31,13 +31,13 @@ class Outcome:
     @property
     def skew(self) -> float:
         """Bytes of the fullest writer over the mean of all."""
-        return routing.skew(self.loads)
+        return router.skew(self.loads)
 
 
 def skew(loads: Iterable[float], writers: int) -> float:
     """The largest load over the mean of all `writers`, those without any included; 1.0 when nothing was written."""
     known = list(loads)
-    return routing.skew([*known, *[0.0] * (writers - len(known))])
+    return router.skew([*known, *[0.0] * (writers - len(known))])
 
 
 def hour_weights(hours: int = HOURS, batch_bytes: float = BATCH_BYTES) -> dict[int, float]:
@@ -61,7 +61,7 @@ def key_by(weights: Weights, writers: int, target_bytes: int) -> Outcome:
 
 def routed(weights: Weights, writers: int, target_bytes: int) -> Outcome:
     """Rows go where `route` sends them; each writer has at least one file for each of its hours."""
-    planned = routing.route(weights, writers, target_bytes)
+    planned = router.route(weights, writers, target_bytes)
     return Outcome(planned.total_files, tuple(planned.loads(weights, target_bytes, 0)))
 
 
@@ -79,7 +79,7 @@ def simulate(weights: Weights, writers: int = WRITERS, target_bytes: int = TARGE
     ways = {"route": routed, "keyBy": key_by, "round robin": round_robin}
     outcomes = {name: way(weights, writers, target_bytes) for name, way in ways.items()}
     return Simulated(
-        routing.file_floor(weights, writers, target_bytes),
+        router.file_floor(weights, writers, target_bytes),
         {name: outcome.files for name, outcome in outcomes.items()},
         {name: round(outcome.skew, 2) for name, outcome in outcomes.items()},
     )

@@ -23,9 +23,9 @@ from pyiceberg.transforms import IdentityTransform
 from benchmarks import peers
 from benchmarks.children import run_child
 from benchmarks.generate import batch
-from icesize.parquet.written import WrittenFile
-from icesize.planning.layout import FileFact, PartitionKey
-from icesize.table.snapshots import SnapshotBuilder, move_main
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -106,9 +106,9 @@ class _Rounds:
             batches.append(files)
         first = number * self._merges
         chosen = sorted((first + i) % self._partitions for i in range(self._merges))
-        victims = [_fact(files[hour]) for hour in chosen for files in batches]
+        inputs = [_fact(files[hour]) for hour in chosen for files in batches]
         outputs = [self._write(hour) for hour in chosen]
-        commit(self._catalog, self._table, [self._builder.replace(victims, outputs, {})])
+        commit(self._catalog, self._table, [self._builder.replace(inputs, outputs, {})])
 
     def _write(self, hour: int) -> WrittenFile:
         name = f"data/hour=h{hour:04}/{uuid.uuid4()}.parquet"

@@ -35,7 +35,7 @@ from icesize.report import Report
 
 if TYPE_CHECKING:
     from icesize.sized_table import SizedTable, open
-    from icesize.spark.sink import Sink
+    from icesize.spark.stream.sink import Sink
 
 __all__ = [
     "ArgumentError",
@@ -61,7 +61,7 @@ __all__ = [
     "open",
 ]
 
-_LAZY = {"SizedTable": "icesize.sized_table", "open": "icesize.sized_table", "Sink": "icesize.spark.sink"}
+_LAZY = {"SizedTable": "icesize.sized_table", "open": "icesize.sized_table", "Sink": "icesize.spark.stream.sink"}
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from icesize.cli import main
+from icesize.cli.main import main
 
 main(prog_name="icesize")

@@ -9,19 +9,19 @@ from dataclasses import replace
 from functools import partial
 
 from icesize.errors import EngineUnavailable, TableError
-from icesize.parquet.merge_task import MergeTask
-from icesize.parquet.pool import Result
-from icesize.parquet.row_order import RowOrder
-from icesize.parquet.settings import WriteSettings
-from icesize.planning.layout import Layout
+from icesize.maintenance import compaction
+from icesize.maintenance.cluster_settings import ForgetClusterBy, ForgottenClusterBy, KeepClusterBy
+from icesize.maintenance.clustering import ClusterLook, ClusterPass, wanted_by
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.threads import Result
+from icesize.planning.files import Layout
 from icesize.planning.plan import Plan
-from icesize.planning.words import size_words
 from icesize.report import Report
-from icesize.table import maintenance
-from icesize.table.cluster_by import ForgetClusterBy, ForgottenClusterBy, KeepClusterBy
-from icesize.table.cluster_pass import ClusterLook, ClusterPass, wanted_by
-from icesize.table.filters import NO_MATCH, PartitionFilter, Where, partition_filter
-from icesize.table.handle import Current
+from icesize.table.state.handle import Current
+from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
+from icesize.units import format_bytes
 from icesize.versioned_table import VersionedTable
 
 Progress = Callable[[int], None]
@@ -143,11 +143,11 @@ class ClusteredTable(VersionedTable):
         def run(
             tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
         ) -> list[Result]:
-            from icesize.spark.clusters import run_clusters
+            from icesize.spark.clustering.run import run_clusters
 
             return run_clusters(self._spark, tasks, prefixes, order, settings, threading.Event(), progress)
 
-        failed = partial(maintenance.all_failed, self.name, "cluster", changed=changed)
+        failed = partial(compaction.all_failed, self.name, "cluster", changed=changed)
         report = ClusterPass(self._handle, look, plan, run, self._environment, plan.notes, on_failure=failed).run()
         return self._seen(report) if report.snapshot_ids else report
 
@@ -167,13 +167,13 @@ class ClusteredTable(VersionedTable):
         return current, chosen, notes, selection
 
     def _affordable(self, budget_bytes: int) -> int:
-        return budget_bytes if self._spark is not None else min(budget_bytes, maintenance.MAX_BYTES_WITHOUT_SPARK)
+        return budget_bytes if self._spark is not None else min(budget_bytes, compaction.MAX_BYTES_WITHOUT_SPARK)
 
     def _check_affordable(self, plan: Plan, what: str, files: str) -> None:
-        if self._spark is None and plan.bytes_to_write > maintenance.MAX_BYTES_WITHOUT_SPARK:
+        if self._spark is None and plan.bytes_to_write > compaction.MAX_BYTES_WITHOUT_SPARK:
             raise EngineUnavailable(
                 f"Cannot {what} {plan.bytes_to_write / 2**30:.1f} GiB of {files} without Spark: the bound is "
-                f"{size_words(maintenance.MAX_BYTES_WITHOUT_SPARK)}; open the table with a session, or choose fewer "
+                f"{format_bytes(compaction.MAX_BYTES_WITHOUT_SPARK)}; open the table with a session, or choose fewer "
                 "partitions (where=...)"
             )
 

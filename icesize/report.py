@@ -15,7 +15,7 @@ class Report:
     data files: `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and
     `bytes_copied` moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
     `decoded_because` counts merged files that were decoded, by the reason why their bytes were not copied
-    (`icesize.parquet.refusal.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
+    (`icesize.parquet.format.refusals.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
     `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer
     had over their mean, idle writers counted; None where no rows were written, or names of files do not tell their
     writers.
@@ -26,7 +26,7 @@ class Report:
     `already_committed`: the batch was in the table before this call. `merge_lag_batches` counts batches committed by
     this process that no finished run of merges in the background has looked at; None where merges are not made in the
     background. `clustering` is there after a pass of clustering: `columns`, `strategy`, what queries by each column
-    open `before` and `after` (`icesize.planning.overlap.Opened`), `new_bytes` that were not clustered before, and
+    open `before` and `after` (`icesize.planning.plan.FilesScanned`), `new_bytes` that were not clustered before, and
     `amplification`, bytes written per new byte. `rows_before` and `rows_after` are there after a restore: the rows in
     the partition's data files, deleted ones included.
     """

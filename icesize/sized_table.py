@@ -8,35 +8,35 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from icesize.clock import Environment
 from icesize.clustered_table import ClusteredTable, Progress, noted
-from icesize.environment import Environment
 from icesize.errors import EngineUnavailable, UnsupportedTable
-from icesize.parquet.forecast import forecast
-from icesize.parquet.merge_task import MergeTask
-from icesize.parquet.pool import Result, merge_in_threads
-from icesize.parquet.settings import WriteSettings
+from icesize.maintenance.compaction import Maintenance, all_failed
+from icesize.maintenance.full_pass import Upkeep, UpkeepReport
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.rewriting.forecast import forecast
+from icesize.parquet.rewriting.threads import Result, merge_in_threads
+from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.inspection import Inspection
 from icesize.planning.inspection import inspect as inspect_layout
-from icesize.planning.layout import Layout, PartitionKey, SkipReason
-from icesize.planning.merging import Plan, plan_merges
+from icesize.planning.merging.planner import Plan, plan_merges
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.table import catalog as catalogs
-from icesize.table import ledger
-from icesize.table.changes import partitions_changed
-from icesize.table.filters import Where
-from icesize.table.forget_stream import ForgetStream
-from icesize.table.growth import bytes_per_partition_and_day
-from icesize.table.handle import Current, PolicyArgument, TableHandle
-from icesize.table.maintenance import Maintenance, all_failed
-from icesize.table.reader import Labels
-from icesize.upkeep import Upkeep, UpkeepReport
+from icesize.table.catalog import loading, opening
+from icesize.table.commit import ledger
+from icesize.table.commit.forget_stream import ForgetStream
+from icesize.table.state.changed_partitions import partitions_changed
+from icesize.table.state.handle import Current, PolicyArgument, TableHandle
+from icesize.table.state.layout_reader import Labels
+from icesize.table.state.recent_batches import bytes_per_partition_and_day
+from icesize.table.state.where import Where
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
-    from icesize.spark.sink import Sink
+    from icesize.spark.stream.sink import Sink
 
 
 def open(
@@ -76,11 +76,11 @@ class SizedTable(ClusteredTable):
             handle.load()
             self._source = None
         else:
-            from icesize.spark import runtime
+            from icesize.spark.stream import process_state
 
-            token = runtime.remember_catalog(catalog) if catalog is not None else None
-            source = runtime.TableSource(name, policy, token)
-            handle, _ = runtime.handle_of(spark, source, runtime.state_of(source, None))
+            token = process_state.remember_catalog(catalog) if catalog is not None else None
+            source = process_state.TableSource(name, policy, token)
+            handle, _ = process_state.handle_of(spark, source, process_state.state_of(source, None))
             self._source = replace(source, table_uuid=handle.load().uuid)
         super().__init__(spark, handle, environment)
 
@@ -139,7 +139,7 @@ class SizedTable(ClusteredTable):
                 layout,
                 current.policy,
                 # what an earlier call had to leave is due again, although nothing has changed there
-                touched=layout.partitions.keys() if changed is None else changed | _in_debt(layout, current.policy),
+                touched=layout.partitions.keys() if changed is None else changed | _in_backlog(layout, current.policy),
                 budget_bytes=current.policy.budget_for(_newest_bytes(current)),
             )
             return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
@@ -176,14 +176,14 @@ class SizedTable(ClusteredTable):
 
         With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
         """
-        from icesize.spark.batch import BatchOptions, run_batch
-        from icesize.spark.runtime import state_of
+        from icesize.spark.stream.batch import BatchOptions, run_batch
+        from icesize.spark.stream.process_state import state_of
 
         if (stream_id is None) != (batch_id is None):
             raise ValueError("Cannot append: 'stream_id' and 'batch_id' are given together or not at all")
         source = self._spark_source("append")
         if stream_id is not None and batch_id is not None:
-            from icesize.spark.sink import Sink
+            from icesize.spark.stream.sink import Sink
 
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
         return run_batch(df, BatchOptions(source, environment=self._environment), state_of(source, None))
@@ -197,8 +197,8 @@ class SizedTable(ClusteredTable):
         Raises EngineUnavailable on Spark Connect for a table opened with a catalog object that holds credentials: the
         sink is sent to the server, they must not be.
         """
-        from icesize.spark.runtime import for_its_server
-        from icesize.spark.sink import Sink
+        from icesize.spark.stream.process_state import for_its_server
+        from icesize.spark.stream.sink import Sink
 
         source = self._spark_source("sink")
         source = for_its_server(cast("SparkSession", self._spark), source)
@@ -229,7 +229,7 @@ class SizedTable(ClusteredTable):
         def run(tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
             if self._spark is None:
                 return merge_in_threads(tasks, settings, prefix, progress=progress)
-            from icesize.spark.merges import run_merges
+            from icesize.spark.engine.merge_job import run_merges
 
             return run_merges(self._spark, tasks, settings, prefix, threading.Event(), progress)
 
@@ -242,9 +242,9 @@ class SizedTable(ClusteredTable):
 
 def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:
     if catalog is not None:
-        return TableHandle(catalogs.with_timeout(catalog), catalogs.namespace_and_table(catalog, name), policy)
-    catalog_name, identifier = catalogs.split_name(name)
-    return TableHandle(catalogs.open_catalog(catalog_name), identifier, policy)
+        return TableHandle(opening.with_timeout(catalog), loading.namespace_and_table(catalog, name), policy)
+    catalog_name, identifier = loading.split_name(name)
+    return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
 
 
 def _foreseen(plan: Plan, current: Current) -> Plan:
@@ -256,7 +256,7 @@ def _foreseen(plan: Plan, current: Current) -> Plan:
         return replace(plan, notes=(*plan.notes, str(error)))
 
 
-def _in_debt(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
+def _in_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
     """Partitions with more mergeable small files than they may hold."""
     return {
         key

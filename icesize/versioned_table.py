@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icesize.environment import Environment
+from icesize.clock import Environment
 from icesize.errors import EngineUnavailable, TableError
-from icesize.planning.layout import PartitionKey
+from icesize.maintenance.restore import plan_restore, restore
+from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
+from icesize.planning.files import PartitionKey
 from icesize.report import Report
-from icesize.table import history
-from icesize.table.contents import ChangeReader
-from icesize.table.expiry import ExpiryReport, expire
-from icesize.table.handle import Current, TableHandle
-from icesize.table.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
-from icesize.table.partitions import find_partition, known_snapshot, snapshot_as_of
-from icesize.table.request import readable
-from icesize.table.restore import plan_restore, restore
-from icesize.table.retaining import ExpireOptions
-from icesize.table.rewrite_manifests import ManifestReport, rewrite_manifests
-from icesize.table.sweep import MAX_CONCURRENT_DELETES, deleter
+from icesize.table.catalog.access_errors import readable
+from icesize.table.cleanup.expiry import ExpiryReport, expire
+from icesize.table.cleanup.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
+from icesize.table.cleanup.retention_inputs import ExpireOptions
+from icesize.table.state import versions as history
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.naming import find_partition, known_snapshot, snapshot_as_of
+from icesize.table.state.partition_changes import ChangeReader
+from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES, deleter
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -83,7 +83,7 @@ class VersionedTable:
             raise EngineUnavailable("Cannot read a version: it needs Spark; open the table with a session")
         if (snapshot_id is None) == (as_of is None):
             raise ValueError("Cannot read a version: give either 'snapshot_id' or 'as_of'")
-        from icesize.spark.history import read_version
+        from icesize.spark.engine.read_version import read_version
 
         current = self._handle.load(self._environment)
         metadata = current.table.metadata
@@ -127,7 +127,7 @@ class VersionedTable:
         tags, the newest append (streaming readers stand there) and what `readers` (checkpoint folders) have not read
         always stay. `keep_versions` keeps the newest versions of each partition besides what is young: only an explicit
         `older_than`, a point in time or an age, goes below the table's own age. Raises what
-        `icesize.table.expiry.expire` does.
+        `icesize.table.cleanup.expiry.expire` does.
         """
         options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
         with self._lock:
@@ -183,7 +183,7 @@ class VersionedTable:
     def _seen(self, report: Outcome) -> Outcome:
         """The report, after Spark was made to see what was committed."""
         if self._spark is not None:
-            from icesize.spark import session
+            from icesize.spark.engine import session
 
             session.refresh(self._spark, self._handle.name, self._handle.spark_conf)
         return report

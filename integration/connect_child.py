@@ -20,10 +20,10 @@ from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 import icesize
 from icesize.sized_table import SizedTable
-from icesize.spark import session
-from icesize.spark.sink import Sink
-from tests.spark.child import POLICY
-from tests.spark.tools import SCHEMA, events, lake_catalog
+from icesize.spark.engine import session
+from icesize.spark.stream.sink import Sink
+from tests.support.spark_child import POLICY
+from tests.support.spark_lake import SCHEMA, events, lake_catalog
 
 
 @dataclass(frozen=True)

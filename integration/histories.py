@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import icesize
 from icesize.sized_table import SizedTable
 from integration.tools import POLICY, local_path
-from tests.tables import SCHEMA, arrow, request_on, run, spec_of, write
+from tests.support.tables import SCHEMA, arrow, request_on, run, spec_of, write
 
 DAY_MS = 86_400_000
 _BRANCH_RETENTIONS: Sequence[dict[str, int]] = (

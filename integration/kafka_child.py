@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 import icesize
 from integration.jars import kafka_source_jars
 from integration.servers import FRUGAL
-from tests.spark.child import POLICY, session
-from tests.spark.tools import lake_catalog
+from tests.support.spark_child import POLICY, session
+from tests.support.spark_lake import lake_catalog
 
 MAX_OFFSETS = 100
 """Offsets of one batch, over all partitions."""

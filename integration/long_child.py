@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.footprint import Processes
-from icesize.spark.sink import Sink
+from icesize.spark.stream.sink import Sink
 from integration.kafka_child import FRUGAL
-from tests.spark.child import session
-from tests.spark.tools import Lake, events, lake_catalog
+from tests.support.spark_child import session
+from tests.support.spark_lake import Lake, events, lake_catalog
 
 ROOT = Path(__file__).parents[1]
 

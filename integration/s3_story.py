@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from integration.faults.story import LONG_AGO_S, Story, needed
 from integration.object_store import ObjectStore, ObjectStoreProxy, ToxicProxy
 from integration.tools import local_path, spark_rows
-from tests.tables import check_batches, live_paths
+from tests.support.tables import check_batches, live_paths
 
 BUCKET = "lake"
 CATALOG = "s3rest"

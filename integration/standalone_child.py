@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.sized_table import SizedTable
-from icesize.spark import clusters, merges
-from tests.spark.child import POLICY, session
-from tests.spark.tools import events, lake_catalog
+from icesize.spark.clustering import run
+from icesize.spark.engine import merge_job
+from tests.support.spark_child import POLICY, session
+from tests.support.spark_lake import events, lake_catalog
 
 BATCHES, ROWS = 4, 2000
 """Of the stream."""
@@ -50,8 +51,8 @@ class Driver:
 
 def main(folder: Path, master: str, settings: dict[str, str], steps: list[str]) -> None:
     """Runs the steps."""
-    merges.DRIVER_MERGE_BYTES = clusters.DRIVER_MERGE_BYTES = -1
-    merges.DRIVER_COPY_BYTES = -1
+    merge_job.DRIVER_MERGE_BYTES = run.DRIVER_MERGE_BYTES = -1
+    merge_job.DRIVER_COPY_BYTES = -1
     catalog = lake_catalog(folder)
     spark = session(master, **settings)
     driver = Driver(spark, icesize.open(spark, "db.events", catalog=catalog, policy=POLICY))

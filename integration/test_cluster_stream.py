@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.report import Report
 from integration.test_stream import created, reading
 from integration.tools import local_path, operations, sized, spark_rows
-from tests.spark.test_async import WAIT_S, no_background_thread_left  # noqa: F401
+from tests.spark.stream.test_async import WAIT_S, no_background_thread_left  # noqa: F401
 
 ROWS = 4_000
 BATCHES = 6

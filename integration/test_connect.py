@@ -15,7 +15,7 @@ import pytest
 from icesize import failpoints
 from integration.connect import ConnectServer, connect_server
 from integration.servers import FRUGAL, catalog_settings
-from tests.spark.tools import Lake, await_file, events, lake_catalog, rows_of, write_json
+from tests.support.spark_lake import Lake, await_file, events, lake_catalog, rows_of, write_json
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 600

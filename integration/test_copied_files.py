@@ -18,10 +18,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
-from icesize.parquet.source import LocalSource
-from icesize.parquet.verify import verify
+from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.verify.file import verify
 from integration.tools import data_files, local_path, sized
-from tests.spark.tools import conf
+from tests.support.spark_lake import conf
 
 FLAT = (
     "id bigint, small int, flag boolean, part float, wide double, d9 decimal(9,2), d38 decimal(38,10), status string, "

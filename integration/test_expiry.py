@@ -20,10 +20,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icesize import failpoints
-from icesize.table.expiry import ExpiryReport
+from icesize.table.cleanup.expiry import ExpiryReport
 from integration.histories import History, in_turn, random_history
 from integration.tools import local_path
-from tests.tables import live_paths, write
+from tests.support.tables import live_paths, write
 
 FAST = 1
 """Of the twenty histories, those that every run goes through."""

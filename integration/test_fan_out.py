@@ -20,8 +20,8 @@ from icesize.failpoints import FailpointReached
 from icesize.report import Report
 from integration.test_stream import run
 from integration.tools import files_per_partition, operations, sized, spark_rows
-from tests.spark.tools import SCHEMA, events, rows_of, write_json
-from tests.tables import check
+from tests.support.spark_lake import SCHEMA, events, rows_of, write_json
+from tests.support.tables import check
 
 K = 3
 BATCHES = 3

@@ -7,12 +7,12 @@ from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from icesize.parquet.eligibility import check_file, check_together
-from icesize.parquet.footer import Footer, read_footer
-from icesize.parquet.refusal import CopyRefused, Refusal
-from icesize.parquet.source import LocalSource
+from icesize.parquet.copying.compatibility import check_file, check_together
+from icesize.parquet.format.footer import Footer, read_footer
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.sources import LocalSource
 from integration.tools import data_files, local_path
-from tests.footer_tools import raw_footer, rebuilt
+from tests.support.footers import raw_footer, rebuilt
 
 _ROWS = """
     SELECT id, cast(id % 7 AS int) AS small, if(id % 5 = 0, null, concat('text ', id)) AS text,

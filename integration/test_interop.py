@@ -18,7 +18,7 @@ from icesize import failpoints
 from icesize.report import Report
 from integration.test_stream import created, rows_of
 from integration.tools import data_files, files_per_partition, local_path, operations, sized, spark_rows
-from tests.spark.tools import conf
+from tests.support.spark_lake import conf
 
 WIDE = (
     "id int, flag boolean, big bigint, small float, wide double, d9 decimal(9,2), d18 decimal(18,4), "
@@ -158,11 +158,11 @@ def test_files_with_deletes_are_held_back(spark: SparkSession, rest: Catalog, na
     table = f"rest.{namespace}.t"
     with_deletes(spark, table, "merge-on-read")
     spark.sql(f"DELETE FROM {table} WHERE id IN (0, 4)")
-    victims = sum(bool(t.delete_files) for t in rest.load_table(f"{namespace}.t").scan().plan_files())
+    inputs = sum(bool(t.delete_files) for t in rest.load_table(f"{namespace}.t").scan().plan_files())
     report = sized(spark, table).compact()
-    assert report.held_back == {"hour=h0": victims}
-    assert report.skipped["HAS_DELETES"] == victims > 0
-    assert report.partitions_touched == 3 + (victims < 2)
+    assert report.held_back == {"hour=h0": inputs}
+    assert report.skipped["HAS_DELETES"] == inputs > 0
+    assert report.partitions_touched == 3 + (inputs < 2)
     assert ids(spark, table) == [i for i in range(120) if i not in (0, 4)]
     sized(spark, table).sink("s", query_id="q").run(rows_of(spark, 200), 0)
     assert ids(spark, table) == [i for i in range(120) if i not in (0, 4)] + list(range(200, 240))

@@ -20,13 +20,13 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from icesize.table.ledger import LedgerEntry, entries, parse
+from icesize.table.commit.ledger import LedgerEntry, entries, parse
 from integration import kafka
 from integration.kafka import Sent
 from integration.kafka_child import MAX_OFFSETS
 from integration.servers import tail
-from tests.spark.tools import Lake, lake_catalog, rows_of
-from tests.tables import check
+from tests.support.spark_lake import Lake, lake_catalog, rows_of
+from tests.support.tables import check
 
 ROOT = Path(__file__).parents[1]
 K = 3

@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.children import run_child
 from benchmarks.snapshots import commit
-from icesize.parquet.names import FileNames
-from icesize.parquet.settings import WriteSettings
-from icesize.parquet.write import write_rows
-from icesize.spark.sink import MANY_SNAPSHOTS
-from icesize.table.snapshots import SnapshotBuilder
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.writing.row_writer import write_rows
+from icesize.spark.stream.sink import MANY_SNAPSHOTS
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from integration.faults.story import needed
 from integration.long_child import (
     BATCHES,
@@ -36,8 +36,8 @@ from integration.long_child import (
     text_of,
 )
 from integration.tools import local_path, spark_rows
-from tests.spark.tools import TARGET_BYTES, Lake, events, lake_catalog, rows_of
-from tests.tables import check
+from tests.support.spark_lake import TARGET_BYTES, Lake, events, lake_catalog, rows_of
+from tests.support.tables import check
 
 K = 3
 MIB = 2**20
@@ -147,7 +147,7 @@ def test_a_table_of_5000_snapshots(spark: SparkSession, own: Lake, caplog: pytes
     assert report.files_removed == 2 * MANY // HOURS
 
     plan = table.plan(where="hour = 'h7'")
-    assert [len(group.victims) for group in plan.groups] == [MANY // HOURS]
+    assert [len(group.inputs) for group in plan.groups] == [MANY // HOURS]
     assert table.compact(where="hour = 'h7'").files_removed == MANY // HOURS
     assert table.after_batch().files_removed == 5 * MANY // HOURS
     table.compact()

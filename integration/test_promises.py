@@ -10,7 +10,7 @@ import icesize
 from icesize.errors import SchemaMismatch, TableError, TableNotFound, UnsupportedTable
 from integration.test_stream import created, rows_of
 from integration.tools import operations, sized, spark_rows
-from tests.spark.tools import conf
+from tests.support.spark_lake import conf
 
 
 def test_a_wap_session_is_refused(spark: SparkSession, rest: Catalog, namespace: str) -> None:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import icesize
-from icesize.spark import small
+from icesize.spark.routing import driver_batch
 from integration.object_store import ObjectStore
 from integration.s3_story import BUCKET, CATALOG, S3Story
 from integration.tools import POLICY
-from tests.spark.tools import events
+from tests.support.spark_lake import events
 
 K = 3
 PART_BYTES = 5 * 2**20
@@ -30,7 +30,7 @@ BATCHES = [events(range(60 * n, 60 * n + 60), hours=3) for n in range(6)]
 def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who writes the batches."""
     if request.param == "executors":
-        monkeypatch.setattr(small, "SMALL_BATCH_BYTES", -1)
+        monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
     return str(request.param)
 
 

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from icesize import failpoints
 from icesize.errors import IcesizeError
-from icesize.spark import small
-from icesize.table.catalog import with_timeout
+from icesize.spark.routing import driver_batch
+from icesize.table.catalog.opening import with_timeout
 from integration.object_store import ObjectStore, ToxicProxy, Toxiproxy
 from integration.s3_proxy import Trouble
 from integration.s3_story import BUCKET, Network, S3Story, s3_story
-from tests.spark.tools import events
+from tests.support.spark_lake import events
 
 TRIES = 3
 """How often PyArrow asks a store the same, by its default retry strategy."""
@@ -61,7 +61,7 @@ def check_objects_are_whole(story: S3Story) -> None:
 @pytest.fixture
 def executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch is written by the driver."""
-    monkeypatch.setattr(small, "SMALL_BATCH_BYTES", -1)
+    monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
 
 
 UPLOAD, PART, COMPLETE = ("POST", r"\?uploads"), ("PUT", "partNumber"), ("POST", r"\?uploadId")

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from tests.rest_server import MiniRest
+from tests.support.rest_server import MiniRest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("city", pa.string())])
 

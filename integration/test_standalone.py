@@ -18,7 +18,7 @@ import icesize
 from icesize import failpoints
 from integration.standalone import Cluster, archive, bare_python, executor_settings, frugal_settings, standalone
 from integration.standalone_child import BATCHES, ROWS
-from tests.spark.tools import Lake, events, lake_catalog, rows_of
+from tests.support.spark_lake import Lake, events, lake_catalog, rows_of
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 600

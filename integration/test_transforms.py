@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import SchemaMismatch
 from integration.tools import data_files, rows_per_partition, sized, spark_rows
-from tests.spark.tools import conf
+from tests.support.spark_lake import conf
 
 INTS = ["0", "1", "-1", "9", "10", "-10", "-11", "34", "2147483647", "-2147483647", "NULL"]
 LONGS = ["0", "1", "-1", "99", "-100", "-101", "34L", "9223372036854775807L", "-9223372036854775807L", "NULL"]

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.rest_server import MiniRest
-from tests.tables import sqlite_catalog
+from tests.support.rest_server import MiniRest
+from tests.support.tables import sqlite_catalog
 
 # a busy machine is no failure: nothing here is judged by the time it takes
 settings.register_profile("icesize", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""The floors of the house: imports point one way, planning is pure, pyspark stays on its floor."""
+"""The rooms of the house: imports point one way, planning is pure, pyspark stays in its rooms."""
 
 from __future__ import annotations
 
@@ -11,73 +11,118 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "icesize"
-FLOORS = [
-    "", "planning", "parquet", "table", "spark", "versioned_table", "clustered_table", "upkeep", "sized_table",
-    "console", "console_versions", "cli_options", "demo", "cli_versions", "cli",
-]  # fmt: skip
-GROUND = {"errors", "policy", "redaction", "report", "failpoints", "environment"}
-MODULES = sorted(ROOT.rglob("*.py"))
+ROOMS = [
+    "icesize",
+    "icesize.planning",
+    "icesize.planning.clustering",
+    "icesize.planning.routing",
+    "icesize.planning.merging",
+    "icesize.planning.retention",
+    "icesize.parquet.format",
+    "icesize.parquet.files",
+    "icesize.parquet.ordering",
+    "icesize.parquet.reading",
+    "icesize.parquet.writing",
+    "icesize.parquet.copying",
+    "icesize.parquet.rewriting",
+    "icesize.parquet.verify",
+    "icesize.table.catalog",
+    "icesize.table.manifests",
+    "icesize.table.commit",
+    "icesize.table.state",
+    "icesize.table.storage",
+    "icesize.table.cleanup",
+    "icesize.maintenance",
+    "icesize.spark.engine",
+    "icesize.spark.routing",
+    "icesize.spark.clustering",
+    "icesize.spark.stream",
+    "icesize.versioned_table",
+    "icesize.clustered_table",
+    "icesize.sized_table",
+    "icesize.console",
+    "icesize.demo",
+    "icesize.cli",
+]
+"""A module imports from its own room and from the rooms above it in this list."""
+MOST_MODULES = 14
+MODULES = sorted(p for p in ROOT.rglob("*.py") if p.name != "__init__.py")
+PACKAGES = sorted(p for p in ROOT.rglob("__init__.py"))
+SPARK_ROOMS = tuple(room for room in ROOMS if room.startswith("icesize.spark"))
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {_name(p) for p in [*MODULES, *PACKAGES]}
 
 
 def _imports(path: Path) -> Iterator[str]:
+    """Modules that a file imports, also inside of functions; of icesize those that define what is imported."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            if node.module == "icesize" or node.module in {f"icesize.{f}" for f in FLOORS if f}:
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from (inner & NAMES) or {node.module}
 
 
-def _floor(module: str) -> int:
-    parts = module.split(".")[1:]
-    if not parts or parts[0] in GROUND:
-        return 0
-    return FLOORS.index(parts[0]) if parts[0] in FLOORS else -1
-
-
-def _name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+def _room(module: str) -> int:
+    """The place of a module's room in the order; a module that is a room by itself comes before its folder's."""
+    for candidate in (module, module.rpartition(".")[0]):
+        if candidate in ROOMS:
+            return ROOMS.index(candidate)
+    raise AssertionError(f"{module} is in no room")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_imports_point_one_way(path: Path) -> None:
-    """A module imports only from its own floor and from floors below it."""
-    if path.name in ("__init__.py", "__main__.py") and path.parent == ROOT:
-        pytest.skip("the public names come from every floor")
-    own = _floor(_name(path))
-    assert own >= 0, f"{path} is on no floor"
-    above = {m for m in _imports(path) if m.startswith("icesize.") and _floor(m) > own}
-    assert above == set()
+    """A module imports only from its own room and from rooms above it."""
+    if _name(path) == "icesize.__main__":
+        pytest.skip("starts the command line, which is the last room")
+    own = _room(_name(path))
+    assert {m for m in _imports(path) if m.startswith("icesize.") and _room(m) > own} == set()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "planning").glob("*.py")), ids=_name)
+@pytest.mark.parametrize("path", PACKAGES, ids=_name)
+def test_a_room_has_few_modules_and_says_what_it_is_for(path: Path) -> None:
+    """No room holds more than fourteen modules, and each names all of its files in its docstring."""
+    names = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
+    assert len(names) <= MOST_MODULES
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    missing = {n for n in names - {"__main__"} if f"`{n}`" not in docstring}
+    assert (bool(docstring), missing if path.parent != ROOT else set()) == (True, set())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "planning").rglob("*.py")), ids=_name)
 def test_planning_is_pure(path: Path) -> None:
     """Planning imports the standard library only, and neither clocks, files nor chance from it."""
-    outside = {m.split(".")[0] for m in _imports(path)} - set(sys.stdlib_module_names) - {"icesize"}
-    impure = {m.split(".")[0] for m in _imports(path)} & {"time", "datetime", "os", "io", "pathlib", "random", "socket"}
-    assert (outside, impure) == (set(), set())
+    packages = _packages(path)
+    outside = packages - set(sys.stdlib_module_names) - {"icesize"}
+    assert (outside, packages & {"time", "datetime", "os", "io", "pathlib", "random", "socket"}) == (set(), set())
 
 
 def _packages(path: Path) -> set[str]:
     return {m.split(".")[0] for m in _imports(path)}
 
 
-def test_only_the_spark_floor_imports_pyspark() -> None:
+def test_only_the_spark_rooms_import_pyspark() -> None:
     """Outside of `spark/` pyspark is imported for types, by the demo's child program, and where a session is made."""
-    allowed = {"sized_table.py", "versioned_table.py", "cli.py", "cli_options.py"}
-    others = [p for p in MODULES if p.parent.name not in ("spark", "demo") and p.name not in allowed]
+    allowed = {"icesize.sized_table", "icesize.versioned_table", "icesize.cli.main", "icesize.cli.options"}
+    others = [p for p in MODULES if not _name(p).startswith((*SPARK_ROOMS, "icesize.demo")) and _name(p) not in allowed]
     assert [p for p in others if "pyspark" in _packages(p)] == []
 
 
-def test_only_the_table_floor_imports_catalogs() -> None:
-    """Below `table/` nothing knows a catalog."""
-    below = [p for p in MODULES if p.parent.name in ("planning", "parquet")]
-    assert [p for p in below if any(m.startswith("pyiceberg.catalog") for m in _imports(p))] == []
+def test_only_the_table_rooms_import_catalogs() -> None:
+    """Above `table/` nothing knows a catalog."""
+    above = [p for p in MODULES if _name(p).startswith(("icesize.planning", "icesize.parquet"))]
+    assert [p for p in above if any(m.startswith("pyiceberg.catalog") for m in _imports(p))] == []
 
 
-def test_no_import_cycles_within_a_floor() -> None:
-    """Modules of one floor can be put in an order."""
+def test_no_import_cycles_within_a_room() -> None:
+    """Modules of one room can be put in an order."""
     graph = {_name(p): {m for m in _imports(p) if m.startswith("icesize.")} for p in MODULES}
     done: set[str] = set()
 
@@ -90,7 +135,7 @@ def test_no_import_cycles_within_a_floor() -> None:
         done.add(name)
 
     for name in graph:
-        if name not in ("icesize.__init__", "icesize.__main__"):
+        if name != "icesize.__main__":
             visit(name, ())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import icesize
 from icesize import errors
-from icesize.cli import main
+from icesize.cli.main import main
 from icesize.policy import DOCUMENTED
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()

@@ -25,8 +25,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from tests.rest_faults import Fault, Moment
-from tests.rest_server import MiniRest
+from tests.support.rest_faults import Fault, Moment
+from tests.support.rest_server import MiniRest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 

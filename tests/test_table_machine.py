@@ -16,18 +16,30 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import icesize
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
+from icesize.maintenance.restore import RESTORED_ID, restore
 from icesize.planning.cluster_by import STRATEGIES
-from icesize.planning.layout import PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.handle import PolicyArgument, TableHandle
-from icesize.table.ledger import entries
-from icesize.table.request import CommitRequest, Overtaken
-from icesize.table.restore import RESTORED_ID, restore
-from tests.machine import Killed, Rows, Water, killed_at, plain
-from tests.machine_rivals import Rival
-from tests.rest_faults import Fault, Moment
-from tests.rest_server import MiniRest
-from tests.tables import FakeTime, append, compact, ids_of, landed, local, merged, request_on, run, two_files, write
+from icesize.table.commit.ledger import entries
+from icesize.table.commit.request import CommitRequest, Overtaken
+from icesize.table.state.handle import PolicyArgument, TableHandle
+from tests.support.machine import Killed, Rows, Water, killed_at, plain
+from tests.support.machine_writers import Rival
+from tests.support.rest_faults import Fault, Moment
+from tests.support.rest_server import MiniRest
+from tests.support.tables import (
+    FakeTime,
+    append,
+    compact,
+    ids_of,
+    landed,
+    local,
+    merged,
+    request_on,
+    run,
+    two_files,
+    write,
+)
 
 HOUR_MS = 3_600_000
 FAILURES = (TableError, CommitConflict, CommitStateUnknown, Overtaken, Killed)

@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from icesize import failpoints
-from icesize.console import show_line
+from icesize.console.tables import show_line
 from icesize.demo.lake import Lake
 from icesize.errors import IcesizeError
-from icesize.planning.words import count_words
+from icesize.units import format_count
 
 
 def run_query(console: Console, lake: Lake, table: str, how: str, *, kill_at: str | None = None, nth: int = 1) -> float:
@@ -84,4 +84,4 @@ def _last_words(log: Path) -> str:
     """The last line of a log that names an error."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     named = [x.strip() for x in lines if "Error" in x or "Exception" in x]
-    return named[-1][:300] if named else f"{count_words(len(lines), 'line')} of log, none names an error"
+    return named[-1][:300] if named else f"{format_count(len(lines), 'line')} of log, none names an error"

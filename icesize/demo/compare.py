@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from icesize.console import show_bars, show_line
+from icesize.console.tables import show_bars, show_line
 from icesize.demo.lake import Lake, bytes_written, full_name, rows_and_exact
 from icesize.planning.inspection import Inspection
-from icesize.planning.words import size_words
 from icesize.sized_table import open as open_table
+from icesize.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def show_comparison(console: Console, sides: list[Side], expected_rows: int, rem
         "": [s.title for s in sides],
         "files": [f"{s.inspection.files:,}" for s in sides],
         "most small files per partition": [f"{s.inspection.small_files_max:,}" for s in sides],
-        "bytes in live files": [size_words(s.inspection.size_bytes) for s in sides],
-        "bytes written": [size_words(s.written_bytes) for s in sides],
+        "bytes in live files": [format_bytes(s.inspection.size_bytes) for s in sides],
+        "bytes written": [format_bytes(s.written_bytes) for s in sides],
         "seconds": [f"{s.seconds:.1f}" for s in sides],
         "snapshots": [f"{s.snapshots:,}" for s in sides],
         f"rows, of {expected_rows:,}": [f"{s.rows:,} ({'exact' if s.exact else 'NOT EXACT'})" for s in sides],

@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from icesize.console import merging, show_line, show_plan
+from icesize.console.tables import merging, show_line, show_plan
 from icesize.demo import events
 from icesize.demo.children import run_query
 from icesize.demo.compare import Side, show_comparison, show_next_steps
 from icesize.demo.lake import Lake, full_name
 from icesize.errors import EngineUnavailable
 from icesize.planning.plan import Plan
-from icesize.planning.words import count_words
 from icesize.sized_table import open as open_table
-from icesize.spark.launch import has_java
+from icesize.spark.engine.launch import has_java
+from icesize.units import format_count
 
 PLAIN = "events_plain"
 SIZED = "events"
@@ -39,7 +39,7 @@ def run_demo(console: Console, path: str | None, batches: int, rows: int, *, wit
     lake = Lake(Path(path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve())
     lake.create(*((PLAIN, SIZED) if with_spark else (SIZED,)))
     show_line(console, f"demo in {lake.directory}", "bold")
-    show_line(console, f"making {count_words(batches, 'batch file')} of {count_words(rows, 'event')}, some late")
+    show_line(console, f"making {format_count(batches, 'batch file')} of {format_count(rows, 'event')}, some late")
     events.write_files(lake.events, batches, rows)
     compare = _stream_twice if with_spark else _append_and_compact
     sides = compare(console, lake, batches, rows)
@@ -73,7 +73,7 @@ def _append_and_compact(console: Console, lake: Lake, batches: int, rows: int) -
     table = lake.load(SIZED)
     for file in sorted(lake.events.iterdir()):
         table.append(pq.read_table(file))
-        show_line(console, f"  {file.stem}: {count_words(rows, 'row')}")
+        show_line(console, f"  {file.stem}: {format_count(rows, 'row')}")
     before = Side.of("plain append (PyIceberg)", lake, SIZED, time.monotonic() - began, batches * rows)
     show_line(console, "")
     show_line(console, "2. icesize compacts the table", "bold")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from icesize.demo.events import SCHEMA
 from icesize.demo.lake import Lake, full_name, newest_files
-from icesize.spark.launch import start_session
+from icesize.spark.engine.launch import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,7 @@ def _settings(lake: Lake) -> dict[str, str]:
 
 def _plainly(lake: Lake, table: str, tell: _Tell) -> Callable[[DataFrame, int], None]:
     """Each batch appended as it is. Like most foreachBatch functions it knows nothing of replayed batches."""
-    from icesize.spark.jobs import fetch
+    from icesize.spark.engine.jobs import fetch
 
     catalog = lake.catalog()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from icesize.planning.layout import FileFact
+from icesize.planning.files import FileFact
+from icesize.policy import ignored
 
 SORT, ZORDER, HILBERT = "sort", "zorder", "hilbert"
 STRATEGIES = (SORT, ZORDER, HILBERT)
@@ -15,7 +17,7 @@ NEW_SHARE = 0.2
 """New bytes, per byte of the set they are to join, from which on both are written anew. Bytes are then written at most
 1 + 1 / 0.2 = 6 times, on average over a set, until it is full, and never again."""
 
-FULL_SET_TARGETS = 64
+SEALED_SET_TARGETS = 64
 """Files of the target size after which a set is full: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
 
 Bounds: TypeAlias = "tuple[Any, Any] | tuple[()] | None"
@@ -28,13 +30,13 @@ class ClusterBy:
     """The layout that is wanted: `columns` by their names, `field_ids` theirs, the first one weighing most in a sort.
 
     Files that were clustered together are a *set*. A set takes new files in when these have `new_share` of its bytes,
-    until it has `full_set_bytes`.
+    until it has `sealed_set_bytes`.
     """
 
     columns: tuple[str, ...]
     field_ids: tuple[int, ...]
     strategy: str
-    full_set_bytes: int
+    sealed_set_bytes: int
     new_share: float = NEW_SHARE
 
     @property
@@ -59,3 +61,32 @@ class ClusterFile:
     bounds: tuple[Bounds, ...]
     set_id: str | None = None
     full: bool = False
+
+
+BY_PROPERTY = "icesize.cluster.by"
+
+
+STRATEGY_PROPERTY = "icesize.cluster.strategy"
+
+
+FIELD_IDS_PROPERTY = "icesize.cluster.field-ids"
+"""`1:user_id,3:event_time`: which columns the names of `icesize.cluster.by` meant when they were stored. They stand
+here too, as ids hold for the names beside them only: somebody may still set others by hand."""
+
+
+NEW_SHARE_PROPERTY = "icesize.cluster.new-share"
+
+
+SEALED_SET_PROPERTY = "icesize.cluster.full-set-bytes"
+
+
+KNOWN = (BY_PROPERTY, STRATEGY_PROPERTY, FIELD_IDS_PROPERTY, NEW_SHARE_PROPERTY, SEALED_SET_PROPERTY)
+
+
+PROPERTY_PREFIX = "icesize.cluster."
+
+
+def unknown_properties(properties: Mapping[str, str]) -> list[str]:
+    """Sentences about properties that look like settings of clustering and are none that this version knows."""
+    mine = (name for name in properties if name.startswith(PROPERTY_PREFIX) and name not in KNOWN)
+    return [ignored(name, KNOWN) for name in sorted(mine)]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icesize.planning.layout import FileFact, Layout, PartitionFacts, SkipReason
-from icesize.planning.words import count_words, size_words
+from icesize.planning.files import FileFact, Layout, PartitionFacts, SkipReason
 from icesize.policy import SizePolicy
 from icesize.report import with_text_ids
+from icesize.units import format_bytes, format_count
 
 MIB = 2**20
 SMALLER_TARGET_BYTES = 128 * MIB
@@ -82,10 +82,14 @@ class Inspection:
         return with_text_ids(asdict(self))
 
     def __str__(self) -> str:
-        parts = count_words(self.partitions, "partition"), count_words(self.files, "file"), size_words(self.size_bytes)
+        parts = (
+            format_count(self.partitions, "partition"),
+            format_count(self.files, "file"),
+            format_bytes(self.size_bytes),
+        )
         lines = [
             "  ".join((self.table, *parts)),
-            f"small files (< {size_words(self.small_file_limit_bytes)}) {self.small_files:,}, "
+            f"small files (< {format_bytes(self.small_file_limit_bytes)}) {self.small_files:,}, "
             f"most in one partition {self.small_files_max:,}",
             *self.advice,
         ]
@@ -105,7 +109,7 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: (p.key.spec_id, repr(p.key.values)))
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
-    held = _held_back(sizes)
+    held = _ineligible(sizes)
     return Inspection(
         table=table,
         snapshot_id=layout.snapshot_id,
@@ -134,7 +138,7 @@ def _sizes(facts: PartitionFacts, label: dict[str, str], spec_id: int) -> Partit
     return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))
 
 
-def _held_back(sizes: Iterable[PartitionSizes]) -> list[PartitionSizes]:
+def _ineligible(sizes: Iterable[PartitionSizes]) -> list[PartitionSizes]:
     """Partitions that hold files back; those that are written alike (NaN) are one to people."""
     alike: dict[str, list[PartitionSizes]] = defaultdict(list)
     for each in sizes:
@@ -180,13 +184,13 @@ def _advice(
     over = sum(p.mergeable > policy.max_small_files for p in partitions)
     if over:
         advice.append(
-            f"{count_words(over, 'partition')} with more than {policy.max_small_files} mergeable small files: "
+            f"{format_count(over, 'partition')} with more than {policy.max_small_files} mergeable small files: "
             "run `icesize compact`"
         )
     stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in held)
     if stuck:
         advice.append(
-            f"{count_words(stuck, 'partition')} with more than {policy.max_small_files} small files held back: "
+            f"{format_count(stuck, 'partition')} with more than {policy.max_small_files} small files held back: "
             "no merge of ours can lower their number"
         )
     little = bytes_per_day is not None and bytes_per_day < LITTLE_PER_DAY_BYTES

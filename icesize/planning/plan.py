@@ -1,18 +1,18 @@
-"""What will be merged and what stays, as plain values: the outcome of `icesize.planning.merging`."""
+"""What will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from icesize.planning.layout import FileFact, PartitionKey, SkipReason
-from icesize.planning.overlap import Clustering
-from icesize.planning.words import count_words, size_words, ways_words
+from icesize.planning.cluster_by import ClusterBy
+from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.units import format_bytes, format_count, format_strategies
 
-HELD_BACK = frozenset(
+INELIGIBLE = frozenset(
     {
         SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC,
         SkipReason.NAN_PARTITION, SkipReason.LISTED_TWICE, SkipReason.CONTESTED,
@@ -23,28 +23,28 @@ HELD_BACK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Files of one partition that become `outputs` files, always fewer than there are `victims` in a merge.
+    """Files of one partition that become `outputs` files, always fewer than there are `inputs` in a merge.
 
     Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
-    would leave a crumb. `size_bytes` are those of the victims, about what will be written. `cold` says that the
+    would leave a crumb. `size_bytes` are those of the input files, about what will be written. `cold` says that the
     partition gets no rows any more and is being finished.
     """
 
     partition: PartitionKey
     label: str
-    victims: tuple[FileFact, ...]
+    inputs: tuple[FileFact, ...]
     outputs: int
     cold: bool = False
     # asked for many times while groups are ordered and budgeted
     size_bytes: int = field(init=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size_bytes", sum(f.size_bytes for f in self.victims))
+        object.__setattr__(self, "size_bytes", sum(f.size_bytes for f in self.inputs))
 
     @property
     def rows(self) -> int:
-        """Records of the victims."""
-        return sum(f.rows for f in self.victims)
+        """Records of the input files."""
+        return sum(f.rows for f in self.inputs)
 
     @property
     def output_size_bytes(self) -> int:
@@ -92,8 +92,8 @@ def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How the bytes of a plan's victims are expected to move: `bytes_copied` as they are, of them `pages_copied` pages
-    one by one where there is another file to join them with, `bytes_decoded` not.
+    """How the bytes of a plan's input files are expected to move: `bytes_copied` as they are, of them `pages_copied`
+    pages one by one where there is another file to join them with, `bytes_decoded` not.
 
     `decoded_because` counts files by the reason for which they are decoded, among the `files_looked_at` and those that
     are too small to be looked at.
@@ -116,12 +116,12 @@ class Forecast:
         }
 
     def __str__(self) -> str:
-        return ways_words(self.bytes_copied, self.pages_copied, self.bytes_decoded)
+        return format_strategies(self.bytes_copied, self.pages_copied, self.bytes_decoded)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be merged; every file of the layout is a victim of one group or counted in one `Skipped`.
+    """What will be merged; every file of the layout is an input file of one group or counted in one `Skipped`.
 
     `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
     applies to. `groups` come in the order in which they are worth their bytes. `incoming` are the small files that a
@@ -144,7 +144,7 @@ class Plan:
 
     @cached_property
     def bytes_to_write(self) -> int:
-        """Bytes of all victims."""
+        """Bytes of all input files."""
         return sum(g.size_bytes for g in self.groups)
 
     @property
@@ -154,8 +154,8 @@ class Plan:
 
     @property
     def files_removed(self) -> int:
-        """Number of victims."""
-        return sum(len(g.victims) for g in self.groups)
+        """Number of input files."""
+        return sum(len(g.inputs) for g in self.groups)
 
     @property
     def files_added(self) -> int:
@@ -191,7 +191,7 @@ class Plan:
         return dict(counts)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: the totals under the names of the properties, each group with the paths of its victims."""
+        """JSON-ready: the totals under the names of the properties, each group with the paths of its input files."""
         return {
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
             "spec_id": self.spec_id,
@@ -214,23 +214,91 @@ class Plan:
     def __str__(self) -> str:
         title, verb = (f"cluster ({self.clustering.by})", "cluster") if self.clustering else ("plan", "merge")
         if not self.groups:
-            return f"{title}: nothing to {verb}, {count_words(self.files_before, 'file')} stay"
-        partitions = count_words(len({g.partition for g in self.groups}), "partition")
+            return f"{title}: nothing to {verb}, {format_count(self.files_before, 'file')} stay"
+        partitions = format_count(len({g.partition for g in self.groups}), "partition")
         ways = f" ({self.forecast})" if self.forecast else ""
         return (
-            f"{title}: {partitions}, {self.files_removed:,} -> {count_words(self.files_added, 'file')}, "
-            f"{size_words(self.bytes_to_write)} to write{ways}"
+            f"{title}: {partitions}, {self.files_removed:,} -> {format_count(self.files_added, 'file')}, "
+            f"{format_bytes(self.bytes_to_write)} to write{ways}"
         )
 
 
 def _group_dict(group: MergeGroup) -> dict[str, Any]:
     return {
         "partition": group.label,
-        "files": len(group.victims),
+        "files": len(group.inputs),
         "size_bytes": group.size_bytes,
         "rows": group.rows,
         "outputs": group.outputs,
         "output_size_bytes": group.output_size_bytes,
         "cold": group.cold,
-        "victims": [f.path for f in group.victims],
+        "victims": [f.path for f in group.inputs],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class FilesScanned:
+    """What queries on one column open: means of files and bytes, and the most files that one value needs.
+
+    What lies between bounds is not known, so a *point* query asks for the middle of a file by the order of all bounds:
+    of eight files over the same values a value is in eight, though few are open at the end points. Files with the same
+    middle count once: queries ask for values, however many rows these have. A *range* query asks for a tenth of these
+    places, wherever it begins. `most_files` are those of the worst value. A sum over partitions is what queries open
+    that name no partition; its `most_files` then is an upper bound, as partitions may be deepest at different values.
+    """
+
+    point_files: float
+    point_bytes: float
+    most_files: int
+    range_files: float
+    range_bytes: float
+
+    def __add__(self, other: FilesScanned) -> FilesScanned:
+        return FilesScanned(
+            self.point_files + other.point_files,
+            self.point_bytes + other.point_bytes,
+            self.most_files + other.most_files,
+            self.range_files + other.range_files,
+            self.range_bytes + other.range_bytes,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, under the names of the fields."""
+        return asdict(self)
+
+
+NOTHING = FilesScanned(0.0, 0.0, 0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """What makes a plan one of clustering.
+
+    `full` says for each group of the plan whether its outputs are a full set, which is never written again. `before`
+    is what queries on each column open now, `expected_point_files` what point queries are expected to open after the
+    plan. `new_bytes` are those of input files that were in no set, among the `bytes_to_write`.
+    """
+
+    by: ClusterBy
+    full: tuple[bool, ...]
+    before: Mapping[str, FilesScanned]
+    expected_point_files: Mapping[str, float]
+    new_bytes: int
+    bytes_to_write: int
+
+    @property
+    def amplification(self) -> float | None:
+        """Bytes to write per byte that is clustered for the first time; None where sets alone are joined."""
+        return self.bytes_to_write / self.new_bytes if self.new_bytes else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; `full` in the order of the plan's groups."""
+        return {
+            "strategy": self.by.strategy,
+            "columns": list(self.by.columns),
+            "full": list(self.full),
+            "before": {column: value.to_dict() for column, value in self.before.items()},
+            "expected_point_files": dict(self.expected_point_files),
+            "new_bytes": self.new_bytes,
+            "amplification": self.amplification,
+        }

@@ -1,0 +1,1 @@
+"""Iceberg tables: catalogs, manifests, commits, the state of a table, storage and cleanup."""

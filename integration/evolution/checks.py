@@ -10,7 +10,7 @@ from typing import Any
 
 import icesize
 from icesize.errors import IcesizeError
-from icesize.table.entries import read_entries
+from icesize.table.manifests.entries import read_entries
 from integration.evolution.keeper import difference
 from integration.evolution.pair import FIELD, Broken, Over, Pair, Side, brief
 from integration.evolution.readers import by_duckdb, by_spark

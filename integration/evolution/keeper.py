@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import icesize
-from icesize.environment import Environment
+from icesize.clock import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.sized_table import SizedTable
-from icesize.table.history import Version
+from icesize.table.state.versions import Version
 from integration.evolution.pair import Broken, Pair, brief
 from integration.evolution.statements import frame
 from integration.evolution.values import Draw, Skip, leaves, rows, shown

@@ -23,10 +23,10 @@ import icesize
 from icesize import failpoints
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table import orphans, sweeping
-from tests.spark.child import POLICY, session
-from tests.spark.test_stream import run
-from tests.spark.tools import Lake, lake_catalog
+from icesize.table.cleanup import delete_expired, orphans
+from tests.spark.stream.test_stream import run
+from tests.support.spark_child import POLICY, session
+from tests.support.spark_lake import Lake, lake_catalog
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
@@ -109,7 +109,7 @@ TINY = {"cluster": {"target-file-size-bytes": 3_000, "small-file-limit-bytes": 1
 
 def maintain(lake: Lake, job: str) -> None:
     """One job on the table."""
-    sweeping.BUNCH = orphans.DELETE_BATCH = BUNCH
+    delete_expired.BUNCH = orphans.DELETE_BATCH = BUNCH
     policy = POLICY | TINY.get(job, {})
     report = JOBS[job](icesize.open(None, "db.events", catalog=lake.catalog, policy=policy))
     print(json.dumps(report.to_dict()))

@@ -31,9 +31,9 @@ import icesize
 from icesize import failpoints
 from icesize.errors import IcesizeError
 from icesize.report import Report
-from icesize.spark import merges
-from tests.spark.child import POLICY, session
-from tests.spark.tools import SCHEMA, Lake, lake_catalog
+from icesize.spark.engine import merge_job
+from tests.support.spark_child import POLICY, session
+from tests.support.spark_lake import SCHEMA, Lake, lake_catalog
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
@@ -100,7 +100,7 @@ def rows_of_batch(spark: SparkSession, folder: Path, number: Path, in_hand: bool
 def run(folder: Path, master: str, settings: dict[str, Any], reports: list[Report]) -> None:
     """All batches through one sink."""
     if settings.get("merges_in_spark"):
-        merges.DRIVER_MERGE_BYTES = -1
+        merge_job.DRIVER_MERGE_BYTES = -1
     catalog = lake_catalog(folder)
     spark = session(master, **{"spark.local.dir": f"{folder}/local"}, **settings.get("spark", {}))
     table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY | settings.get("policy", {}))

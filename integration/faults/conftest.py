@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.faults.story import Story
-from tests.rest_server import MiniRest
-from tests.spark.tools import lake_catalog
+from tests.support.rest_server import MiniRest
+from tests.support.spark_lake import lake_catalog
 
 
 @pytest.hookimpl(wrapper=True)

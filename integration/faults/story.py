@@ -16,12 +16,12 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
 import icesize
-from icesize.environment import Environment
+from icesize.clock import Environment
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from integration.tools import POLICY, local_path, spark_rows
-from tests.spark.tools import EVENTS, Lake, rows_of
-from tests.tables import FakeTime, check, referenced_metadata
+from tests.support.spark_lake import EVENTS, Lake, rows_of
+from tests.support.tables import FakeTime, check, referenced_metadata
 
 K = 3
 """Small files that a partition of these tables may hold."""

@@ -12,11 +12,11 @@ from tenacity import Retrying, stop_after_delay, wait_fixed
 
 from icesize.errors import CommitConflict, CommitStateUnknown, TableError
 from icesize.failpoints import armed
-from icesize.table.catalog import with_timeout
+from icesize.table.catalog.opening import with_timeout
 from integration.faults.story import Story
 from integration.faults.work import BATCHES, HOWS, INLINE, OPERATIONS, RAISING, SINKS, Work, each, rival_append
-from tests.rest_faults import Fault, Moment
-from tests.rest_server import MiniRest
+from tests.support.rest_faults import Fault, Moment
+from tests.support.rest_server import MiniRest
 
 LOST = (500, 502, 503, 504, "reset", "truncated", "html")
 """What may come in place of an answer. All are tried on batches; other work meets one of each sort."""

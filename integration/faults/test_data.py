@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.write import RowWriter
+from icesize.parquet.writing.row_writer import RowWriter
 from integration.faults.cluster_child import run_driver, workers
 from integration.faults.story import K, Story, widened
 from integration.tools import local_path
-from tests.spark.tools import counted, events, uncounted
+from tests.support.spark_lake import counted, events, uncounted
 
 PLACEMENTS: dict[str, dict[str, Any]] = {
     "append": {},
@@ -102,14 +102,14 @@ def test_damaged_files_are_left_alone(story: Story, placement: str) -> None:
     hours = len(DAMAGES) + 1
     batches = small_batches(story, options, K, hours)
     first = {f.partition[0]: Path(local_path(f.file_path)) for f in story.files()}
-    victims = {first[f"h{n}"]: damage for n, damage in enumerate(DAMAGES.values())}
+    inputs = {first[f"h{n}"]: damage for n, damage in enumerate(DAMAGES.values())}
     sink = story.sized().sink("s", listener=story.reports.append, **options)
-    with damaged(victims):
+    with damaged(inputs):
         report = sink.run(story.batch(batches[K]), K)
         assert report.rows == 400
         notes = "\n".join(report.notes)
-        assert [path.name for path in victims if path.name not in notes] == []
-        assert {local_path(f.file_path) for f in story.files()} >= {str(path) for path in victims}
+        assert [path.name for path in inputs if path.name not in notes] == []
+        assert {local_path(f.file_path) for f in story.files()} >= {str(path) for path in inputs}
         whole = story.files_per_partition().pop((f"h{hours - 1}",))
         assert whole < K + 1
     story.sized().compact()
@@ -122,11 +122,11 @@ def test_a_flipped_bit_in_a_page(story: Story) -> None:
     """A bit that flips in a file, and leaves it readable with other values, is noticed by the checksum of its page: the
     file is left alone, so that wrong values do not get into merged files."""
     batches = small_batches(story, {}, K, 1)
-    victim = Path(local_path(story.files()[0].file_path))
-    with damaged({victim: with_a_flipped_bit}):
+    input_file = Path(local_path(story.files()[0].file_path))
+    with damaged({input_file: with_a_flipped_bit}):
         report = story.sized().sink("s", listener=story.reports.append).run(story.batch(batches[K]), K)
-        assert [note for note in report.notes if victim.name in note]
-        assert victim in {Path(local_path(f.file_path)) for f in story.files()}
+        assert [note for note in report.notes if input_file.name in note]
+        assert input_file in {Path(local_path(f.file_path)) for f in story.files()}
     story.expect(*batches)
 
 

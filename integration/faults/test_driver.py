@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from icesize.table.ledger import stream_hash
+from icesize.table.commit.ledger import stream_hash
 from integration.faults.child import run_child
 from integration.faults.story import Story
-from tests.spark.test_stream import feed
-from tests.spark.tools import events, rows_of
+from tests.spark.stream.test_stream import feed
+from tests.support.spark_lake import events, rows_of
 
 BATCHES = 5
 BATCH_ROWS = 30

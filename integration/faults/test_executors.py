@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
-from icesize.parquet.names import writer_of
-from icesize.spark import jobs
-from icesize.spark.worker import WriteRows
+from icesize.parquet.files.names import writer_of
+from icesize.spark.engine import jobs
+from icesize.spark.engine.worker import WriteRows
 from integration.faults.cluster_child import TIMEOUT_S, driver, end_of, run_driver, workers
 from integration.faults.story import Story, widened
-from tests.spark.tools import events, uncounted
+from tests.support.spark_lake import events, uncounted
 
 MERGES_IN_WORKERS = {"in_hand": True, "merges_in_spark": True, "policy": {"merge-deadline-ms": 600_000}}
 """The driver writes rows, so that workers write merged files only, and waits for them."""

@@ -12,15 +12,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from icesize.environment import Environment
+from icesize.clock import Environment
 from icesize.errors import RewriteFailed
 from icesize.failpoints import armed
 from icesize.report import Report
-from icesize.table.orphans import OrphanReport
+from icesize.table.cleanup.orphans import OrphanReport
 from integration.faults.child import run_child
 from integration.faults.story import LONG_AGO_S, Story
-from tests.spark.tools import events, rows_of
-from tests.tables import data_files_on_disk, local
+from tests.support.spark_lake import events, rows_of
+from tests.support.tables import data_files_on_disk, local
 
 KILLED = -signal.SIGKILL
 BATCHES = 5

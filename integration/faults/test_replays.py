@@ -13,13 +13,13 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from icesize.environment import Environment
+from icesize.clock import Environment
 from icesize.errors import BatchOutOfOrder
 from icesize.report import Report
 from integration.faults.story import Story
-from tests.spark.test_stream import feed, forget_commit, run
-from tests.spark.tools import events
-from tests.tables import expire
+from tests.spark.stream.test_stream import feed, forget_commit, run
+from tests.support.spark_lake import events
+from tests.support.tables import expire
 
 DAY_MS = 86_400_000
 Expire = Callable[[Story], object]

@@ -23,7 +23,7 @@ from icesize.errors import (
 )
 from icesize.failpoints import armed
 from icesize.report import Report
-from icesize.table.request import BASE_EXPIRED
+from icesize.table.commit.request import BASE_EXPIRED
 from integration.faults.story import Story
 from integration.faults.work import (
     ALONE,
@@ -42,9 +42,9 @@ from integration.faults.work import (
     rival_append,
 )
 from integration.tools import local_path
-from tests.rest_server import MiniRest
-from tests.spark.tools import Lake, events
-from tests.tables import expire
+from tests.support.rest_server import MiniRest
+from tests.support.spark_lake import Lake, events
+from tests.support.tables import expire
 
 POINTS = ("planned", "files-written", "before-swap")
 EARLY = [pytest.param(point, marks=pytest.mark.slow) for point in POINTS[:2]]
@@ -490,13 +490,13 @@ def test_a_file_that_we_merge_is_gone(story: Story, how: str, point: str) -> Non
     pass of maintenance has failed."""
     work = Work(story, how, ends_well=False)
     work.prepare()
-    victim = next(Path(local_path(f.file_path)) for f in story.files() if f.partition[0] == "h0")
-    aside = story.folder / victim.name
+    input_file = next(Path(local_path(f.file_path)) for f in story.files() if f.partition[0] == "h0")
+    aside = story.folder / input_file.name
     # a merge without new rows does not look at rows: nothing is passed before it plans
-    with armed(point if how in INLINE else "planned", work.once(lambda: victim.rename(aside))):
+    with armed(point if how in INLINE else "planned", work.once(lambda: input_file.rename(aside))):
         report = work.act()
-    assert [note for note in report.notes if victim.name in note]
+    assert [note for note in report.notes if input_file.name in note]
     assert report.operations == OPERATIONS[how]
     assert story.leftovers() == set()
     # whoever took it away puts it back: no row of it is lost
-    aside.rename(victim)
+    aside.rename(input_file)

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from icesize.errors import IcesizeError
-from icesize.spark import small
+from icesize.spark.routing import driver_batch
 from integration.s3_proxy import Trouble
 from integration.s3_story import Network, S3Story
-from tests.spark.tools import events
+from tests.support.spark_lake import events
 
 TRIES = 3
 """How often PyArrow asks a store the same, by its default retry strategy."""
@@ -31,7 +31,7 @@ def story(far_away: S3Story) -> S3Story:
 def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who writes the batches."""
     if request.param == "executors":
-        monkeypatch.setattr(small, "SMALL_BATCH_BYTES", -1)
+        monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
     return str(request.param)
 
 

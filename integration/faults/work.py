@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.report import Report
-from icesize.spark.sink import Sink
+from icesize.spark.stream.sink import Sink
 from integration.faults.story import Story
-from tests.spark.tools import events
+from tests.support.spark_lake import events
 
 T = TypeVar("T")
 

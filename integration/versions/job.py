@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 import icesize
 from icesize.sized_table import SizedTable
 from integration.servers import FRUGAL, catalog_settings
-from tests.spark.child import POLICY, session
-from tests.spark.tools import SCHEMA, Lake, events, lake_catalog, rows_of, write_json
+from tests.support.spark_child import POLICY, session
+from tests.support.spark_lake import SCHEMA, Lake, events, lake_catalog, rows_of, write_json
 
 IN_HAND = 4
 """Files of the stream; one more is appended by hand."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from icesize.spark import small
-from tests.spark.tools import Lake, Make, counted, lake_catalog, uncounted
+from icesize.spark.routing import driver_batch
+from tests.support.spark_lake import Lake, Make, counted, lake_catalog, uncounted
 
 _JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
 
@@ -93,7 +93,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 @pytest.fixture
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch is so small that the driver writes it: Spark counts, places and writes."""
-    monkeypatch.setattr(small, "SMALL_BATCH_BYTES", -1)
+    monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
 
 
 @pytest.fixture(params=["in hand", "counted", "uncounted"])

@@ -1,0 +1,16 @@
+"""Whole jobs of maintenance; none of them needs Spark.
+
+- `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
+  forgotten
+- `clustering`: one pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it
+  has changed
+- `compaction`: merging without new rows: the flow of a batch with nothing to write
+- `file_copies`: whole data files again under new names, byte for byte: a data file knows neither its name nor its
+  table
+- `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look
+  at orphans
+- `reporting`: from a plan, written files and a commit to the Report of what happened
+- `restore`: A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE
+- `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it
+- `rewrite_manifests`: fewer manifests for the same files: one REPLACE that changes no row and no file
+"""

@@ -1,0 +1,473 @@
+"""By what a table is clustered: asked for by arguments or by its properties, kept there, and forgotten."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSortOrderId,
+    RemovePropertiesUpdate,
+    SetDefaultSortOrderUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.transforms import IdentityTransform
+
+from icesize.clock import Environment
+from icesize.errors import ClusteringOff, PolicyError, TableError
+from icesize.parquet.files.metrics import Leaf, leaves
+from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.cluster_by import (
+    BY_PROPERTY,
+    FIELD_IDS_PROPERTY,
+    NEW_SHARE,
+    NEW_SHARE_PROPERTY,
+    SEALED_SET_PROPERTY,
+    SEALED_SET_TARGETS,
+    SORT,
+    STRATEGIES,
+    STRATEGY_PROPERTY,
+    ClusterBy,
+)
+from icesize.policy import SizePolicy
+from icesize.table.catalog import loading
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+
+MOST_CURVE_COLUMNS = 4
+"""With each further column a curve narrows every one of them less: n files leave n^((d-1)/d) to a point query."""
+
+WAY_ON = "run `icesize cluster TABLE` with --by and other columns, or with --forget"
+"""What to do where what the table says by itself does not hold any more."""
+
+_METRICS = "write.metadata.metrics."
+
+
+def resolve(
+    metadata: TableMetadata,
+    policy: SizePolicy,
+    columns: str | Sequence[str] | None = None,
+    strategy: str | None = None,
+    *,
+    table: str | None = None,
+) -> ClusterBy | None:
+    """The layout that is wanted of a table, None when nothing says by what it is clustered.
+
+    Arguments win over the properties `icesize.cluster.by` and `icesize.cluster.strategy` (sort when neither says it);
+    one text of `columns` is read as the property is: names with commas between them. What was stored means the columns
+    that it meant then, whatever they are called now. A curve over one column is the same order as a sort. `table` is
+    what messages call the table, its location when not given.
+
+    Raises TableError for columns that cannot be clustered by (ClusteringOff when the table itself asks for that),
+    PolicyError for values of properties and strategies that there are not, UnsupportedTable for tables that icesize
+    writes no files of.
+    """
+    properties, called = metadata.properties, table or metadata.location
+    names = _wanted_names(properties, columns, called)
+    if names is None:
+        return None
+    how = _wanted_strategy(properties, strategy)
+    refuse = partial(_refused if columns is not None else _off, called)
+    if columns is None:
+        names = _names_now(metadata, names, called)
+    field_ids = _field_ids(metadata, policy, names, refuse)
+    _check_together(metadata, names, field_ids, how, refuse)
+    sealed_set_bytes = _sealed_set_bytes(properties, policy.target_file_size_bytes)
+    return ClusterBy(names, field_ids, how, sealed_set_bytes, _new_share(properties))
+
+
+_Refusal = Callable[[Sequence[str], str], TableError]
+"""The error for columns, and why the table cannot be clustered by them."""
+
+
+def _refused(table: str, columns: Sequence[str], why: str) -> TableError:
+    return TableError(f"Cannot cluster '{table}' by {_quoted(columns)}: {why}", table=table, column=columns[0])
+
+
+def _off(table: str, columns: Sequence[str], why: str) -> TableError:
+    by = f"{_quoted(columns)} (in '{BY_PROPERTY}')"
+    return ClusteringOff(
+        f"Cannot cluster '{table}' by {by}: {why}", table=table, column=columns[0], why=f"by {by}: {why}; {WAY_ON}"
+    )
+
+
+def _quoted(columns: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in columns)
+
+
+def _names_now(metadata: TableMetadata, names: tuple[str, ...], table: str) -> tuple[str, ...]:
+    """What the columns are called today that `names` meant when they were stored; the names where nobody knows that."""
+    remembered = _remembered_ids(metadata, names)
+    if remembered is None:
+        return names
+    now = {field.field_id: field.name for field in metadata.schema().fields}
+    for name, field_id in zip(names, remembered, strict=True):
+        if field_id not in now:
+            another = ", and its name is another column's now" if name in now.values() else ""
+            why = f"column '{name}' (field {field_id}) was dropped{another}; {WAY_ON}"
+            raise ClusteringOff(f"Cannot cluster '{table}': {why}", table=table, column=name, why=why)
+    return tuple(now[field_id] for field_id in remembered)
+
+
+def _remembered_ids(metadata: TableMetadata, names: tuple[str, ...]) -> tuple[int, ...] | None:
+    """The field ids of `names` when they were stored; None when names alone were."""
+    pairs = [pair.partition(":") for pair in _split(metadata.properties.get(FIELD_IDS_PROPERTY, ""))]
+    if tuple(name for _, _, name in pairs) == names and all(number.isdecimal() for number, _, _ in pairs):
+        return tuple(int(number) for number, _, _ in pairs)
+    # older versions have stored no ids, but a sort has brought the table's sort order, which has them
+    order = metadata.sort_order()
+    ids = tuple(field.source_id for field in order.fields)
+    if _stored_strategy(metadata.properties) != SORT or order.fields != _ascending(ids):
+        return None
+    tops = ({field.name: field.field_id for field in schema.fields} for schema in metadata.schemas)
+    return ids if any(ids == tuple(top.get(name) for name in names) for top in tops) else None
+
+
+def off_because(error: Exception) -> str | None:
+    """Why the table is not clustered as long as nobody changes it; None for an error that may pass."""
+    if isinstance(error, ClusteringOff):
+        return str(error.why)
+    return str(error) if isinstance(error, PolicyError) else None
+
+
+def _wanted_names(
+    properties: Mapping[str, str], columns: str | Sequence[str] | None, table: str
+) -> tuple[str, ...] | None:
+    if columns is None:
+        text = properties.get(BY_PROPERTY)
+        names = None if text is None else _split(text)
+        if names is not None and not all(names):
+            raise PolicyError(
+                f"'{BY_PROPERTY}' ({text!r}) must be names of columns with commas between them, such as "
+                "user_id,event_time; remove the property to stop clustering",
+                key=BY_PROPERTY,
+                value=text,
+            )
+        return names
+    names = _split(columns) if isinstance(columns, str) else tuple(columns)
+    if not all(isinstance(name, str) for name in names):
+        raise TableError(f"Cannot cluster '{table}' by {list(names)}: columns are given by their names", table=table)
+    if not any(names):
+        raise TableError(f"Cannot cluster '{table}': no column is named", table=table)
+    return names
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _wanted_strategy(properties: Mapping[str, str], argument: str | None) -> str:
+    key, value = ("strategy", argument) if argument is not None else (STRATEGY_PROPERTY, _stored_strategy(properties))
+    if value not in STRATEGIES:
+        raise PolicyError(f"'{key}' ({value!r}) must be one of {', '.join(STRATEGIES)}", key=key, value=value)
+    return value
+
+
+def _stored_strategy(properties: Mapping[str, str]) -> str:
+    return properties.get(STRATEGY_PROPERTY, SORT).strip().lower()
+
+
+def _new_share(properties: Mapping[str, str]) -> float:
+    text = properties.get(NEW_SHARE_PROPERTY, str(NEW_SHARE))
+    share = float(text) if re.fullmatch(r"\s*(\d+(\.\d*)?|\.\d+)\s*", text, re.ASCII) else 0.0
+    if not 0 < share <= 1:
+        raise PolicyError(
+            f"'{NEW_SHARE_PROPERTY}' ({text!r}) must be > 0 and <= 1, such as {NEW_SHARE}: it is the share of a set's "
+            "bytes that new files must have before they are clustered with it",
+            key=NEW_SHARE_PROPERTY,
+            value=text,
+        )
+    return share
+
+
+def _sealed_set_bytes(properties: Mapping[str, str], target_bytes: int) -> int:
+    text = properties.get(SEALED_SET_PROPERTY, str(SEALED_SET_TARGETS * target_bytes))
+    if not re.fullmatch(r"\s*\d+\s*", text, re.ASCII) or int(text) < target_bytes:
+        raise PolicyError(
+            f"'{SEALED_SET_PROPERTY}' ({text!r}) must be a whole number of bytes >= 'target-file-size-bytes' "
+            f"({target_bytes}), e.g. {SEALED_SET_TARGETS * target_bytes}: a set would be sealed before it has one file",
+            key=SEALED_SET_PROPERTY,
+            value=text,
+        )
+    return int(text)
+
+
+def _field_ids(
+    metadata: TableMetadata,
+    policy: SizePolicy,
+    names: Sequence[str],
+    refuse: _Refusal,
+) -> tuple[int, ...]:
+    schema = metadata.schema()
+    top_level = {field.name: field for field in schema.fields}
+    columns = {leaf.field_id: leaf for leaf in leaves(WriteSettings.of(metadata, {}, policy.target_file_size_bytes))}
+    for number, name in enumerate(names):
+        field = top_level.get(name)
+        if field is None:
+            raise refuse([name], _why_not_found(schema, name))
+        if name in names[:number]:
+            raise refuse([name], "it is named twice")
+        if not field.field_type.is_primitive:
+            raise refuse([name], f"a {str(field.field_type).partition('<')[0]} has no order")
+        if columns[field.field_id].lower is None:
+            raise refuse([name], _why_no_bounds(columns[field.field_id], metadata.properties))
+    return tuple(top_level[name].field_id for name in names)
+
+
+def _why_not_found(schema: Schema, name: str) -> str:
+    if name in schema.column_names:
+        return "it is nested, and manifests keep no bounds of nested columns"
+    names = {field.name.lower(): field.name for field in schema.fields}
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    return "the table has no such column" + (f", the nearest is '{names[near[0]]}'" if near else "")
+
+
+def _why_no_bounds(leaf: Leaf, properties: Mapping[str, str]) -> str:
+    own, default, limit = (_METRICS + key for key in (f"column.{leaf.name}", "default", "max-inferred-column-defaults"))
+    key = next((key for key in (own, default) if key in properties), None)
+    said = f"'{key}' = '{properties[key]}'" if key else f"'{limit}' = '{properties.get(limit, 100)}', set '{own}'"
+    return f"manifests keep no bounds of it ({said}), so nobody could tell which files are clustered"
+
+
+def _check_together(
+    metadata: TableMetadata,
+    names: Sequence[str],
+    field_ids: Sequence[int],
+    strategy: str,
+    refuse: _Refusal,
+) -> None:
+    if strategy != SORT and len(names) > MOST_CURVE_COLUMNS:
+        why = f"{strategy} takes at most {MOST_CURVE_COLUMNS} columns, as each one more makes all of them narrow less"
+        raise refuse(names, why)
+    constant = {f.source_id for f in metadata.spec().fields if isinstance(f.transform, IdentityTransform)}
+    if constant.issuperset(field_ids):
+        why = "partition columns are equal in all rows of a partition; name others"
+        raise refuse(names, why)
+
+
+@dataclass(frozen=True)
+class KeptClusterBy:
+    """What is in the table now; `stored` says what of it was not there before. `notes` are sentences for people."""
+
+    by: ClusterBy
+    stored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the table was changed."""
+        return bool(self.stored)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What a person should know of the table, whether rows move or not."""
+        remembered = f"the table remembers: {', '.join(self.stored)}; `icesize cluster TABLE --forget` takes it back"
+        return (*self.notes, remembered) if self.stored else self.notes
+
+
+class KeepClusterBy:
+    """The change (a TableChange) that lets every writer know by what the table is clustered, in one swap.
+
+    Columns, their field ids and the strategy become table properties. A sort becomes the table's sort order too,
+    ascending with nulls first, so that writers sort new files. Curves have none: one that an earlier sort has put there
+    goes again, one of somebody else stays, and `notes` say so. What is as it should be is not swapped.
+
+    When staged it raises TableError for names that the property cannot hold, unless it holds older ones of the same
+    columns, and for columns that are not there any more.
+    """
+
+    def __init__(self, by: ClusterBy, environment: Environment) -> None:
+        self.run_id = environment.new_id()
+        self._by = by
+        self._text = ",".join(by.columns)
+        self._asked: KeptClusterBy | None = None
+
+    @property
+    def advice(self) -> str:
+        """What to look at when the catalog never answered."""
+        return f"Look whether the table's properties have {BY_PROPERTY}={self._text}; storing it again is safe"
+
+    def found(self, loaded: PyIcebergLoaded) -> KeptClusterBy | None:
+        """The result of an attempt whose answer was lost, when the table is as that one wanted it."""
+        return None if self._updates(loaded.table.metadata)[0] else self._asked
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, KeptClusterBy]:
+        """Updates of properties and sort order for this state, None when there is nothing to change."""
+        loading.check_supported(loaded.table)
+        metadata = loaded.table.metadata
+        self._check_columns(metadata.schema(), loaded.name)
+        updates, result = self._updates(metadata)
+        if not updates:
+            return None, result
+        self._asked = result
+        return _staged(loaded, updates, AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)), result
+
+    def _check_columns(self, schema: Schema, table: str) -> None:
+        ids = {field.name: field.field_id for field in schema.fields}
+        for name, field_id in zip(self._by.columns, self._by.field_ids, strict=True):
+            if ids.get(name) != field_id:
+                raise _refused(table, [name], "the column was renamed or dropped meanwhile")
+
+    def _updates(self, metadata: TableMetadata) -> tuple[tuple[TableUpdate, ...], KeptClusterBy]:
+        stored = metadata.properties
+        properties = {key: value for key, value in self._names(metadata).items() if stored.get(key) != value}
+        if _stored_strategy(stored) != self._by.strategy:
+            properties[STRATEGY_PROPERTY] = self._by.strategy
+        order, wanted, notes = self._order_updates(metadata)
+        words = [f"{key}={value}" for key, value in properties.items()]
+        words += [_order_words(metadata, wanted)] if order else []
+        updates = (*((SetPropertiesUpdate(updates=properties),) if properties else ()), *order)
+        return updates, KeptClusterBy(self._by, tuple(words), notes)
+
+    def _names(self, metadata: TableMetadata) -> dict[str, str]:
+        """The properties that tell the columns; those that are there where they tell these, too."""
+        stored = metadata.properties.get(BY_PROPERTY, "")
+        ids = ",".join(f"{i}:{name}" for i, name in zip(self._by.field_ids, self._by.columns, strict=True))
+        if _split(self._text) == self._by.columns:
+            is_told = _split(stored) == self._by.columns
+            return {BY_PROPERTY: stored if is_told else self._text, FIELD_IDS_PROPERTY: ids}
+        if _remembered_ids(metadata, _split(stored)) == self._by.field_ids:
+            # renamed to what cannot be told there: the older names and the ids still say it
+            return {}
+        raise TableError(
+            f"Cannot keep {self._by} in '{BY_PROPERTY}': names with commas, or with spaces at an end, "
+            "cannot be told apart there"
+        )
+
+    def _order_updates(
+        self, metadata: TableMetadata
+    ) -> tuple[tuple[TableUpdate, ...], list[SortField], tuple[str, ...]]:
+        order = metadata.sort_order()
+        wanted = _ascending(self._by.field_ids) if self._by.strategy == SORT else []
+        if order.fields == wanted:
+            return (), wanted, ()
+        if order.is_unsorted or _is_ours(metadata):
+            return _to_order(metadata, wanted), wanted, ()
+        if wanted:
+            replaced = f"({_words(metadata, order.fields)}) was replaced by ({_words(metadata, wanted)})"
+            return _to_order(metadata, wanted), wanted, (f"the table's sort order {replaced}",)
+        return (), wanted, (_stays(metadata),)
+
+
+def _staged(loaded: PyIcebergLoaded, updates: tuple[TableUpdate, ...], *more: TableRequirement) -> PyIcebergStaged:
+    """Lands where nobody else has changed the sort order meanwhile."""
+    order_id = loaded.table.metadata.default_sort_order_id
+    return PyIcebergStaged(
+        (loaded.same_table, *more, AssertDefaultSortOrderId(default_sort_order_id=order_id)), updates, written=[]
+    )
+
+
+@dataclass(frozen=True)
+class ForgottenClusterBy:
+    """What was taken back of it: `removed` are properties and the sort order, `notes` sentences for people."""
+
+    removed: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values."""
+        return {"removed": list(self.removed), "notes": list(self.notes)}
+
+
+class ForgetClusterBy:
+    """The change (a TableChange) that takes back what `KeepClusterBy` has stored, in one swap; files stay as they are.
+
+    A sort order goes with it only if a sort has put it there. Raises TableError when staged on a table that does not
+    say by what it is clustered.
+    """
+
+    advice = f"Look whether the table's properties have {BY_PROPERTY}; forgetting it again is safe"
+
+    def __init__(self, environment: Environment) -> None:
+        self.run_id = environment.new_id()
+        self._asked: ForgottenClusterBy | None = None
+
+    def found(self, loaded: PyIcebergLoaded) -> ForgottenClusterBy | None:
+        """The result of an attempt whose answer was lost, when nothing is left to forget."""
+        return self._asked if not _stored_keys(loaded.table.metadata) else None
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ForgottenClusterBy]:
+        """Updates of properties and sort order for this state."""
+        metadata = loaded.table.metadata
+        keys = _stored_keys(metadata)
+        if not keys:
+            raise TableError(
+                f"Cannot forget the clustering of '{loaded.name}': its properties do not say by what", table=loaded.name
+            )
+        removed = [f"{key}={metadata.properties[key]}" for key in keys]
+        updates: tuple[TableUpdate, ...] = (RemovePropertiesUpdate(removals=keys),)
+        order = metadata.sort_order()
+        notes: tuple[str, ...] = ()
+        if not order.is_unsorted and _is_ours(metadata):
+            updates += _to_order(metadata, [])
+            removed.append(_order_words(metadata, order.fields))
+            notes = (_columns_stay(metadata, order.fields),)
+        elif not order.is_unsorted:
+            notes = (_stays(metadata),)
+        self._asked = ForgottenClusterBy(tuple(removed), notes)
+        return _staged(loaded, updates), self._asked
+
+
+def _stored_keys(metadata: TableMetadata) -> list[str]:
+    return [key for key in (BY_PROPERTY, FIELD_IDS_PROPERTY, STRATEGY_PROPERTY) if key in metadata.properties]
+
+
+def _stays(metadata: TableMetadata) -> str:
+    order = _words(metadata, metadata.sort_order().fields)
+    return f"the table's sort order ({order}) stays, as icesize has not set it: each writer sorts its files by it"
+
+
+def _columns_stay(metadata: TableMetadata, fields: Sequence[SortField]) -> str:
+    # Java sends every order that the table has to its writers, and looks the columns of each up among today's
+    names = ", ".join(str(metadata.schema().find_column_name(field.source_id)) for field in fields)
+    return (
+        f"keep the columns it was sorted by ({names}): Iceberg remembers sort orders for ever, and Iceberg 1.11 on "
+        "Spark cannot write to a table once a column of one of them is dropped"
+    )
+
+
+def _order_words(metadata: TableMetadata, fields: Sequence[SortField]) -> str:
+    return f"sort order ({_words(metadata, fields) or 'none'})"
+
+
+def _ascending(field_ids: Sequence[int]) -> list[SortField]:
+    return [SortField(i, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST) for i in field_ids]
+
+
+def _is_ours(metadata: TableMetadata) -> bool:
+    """Whether the properties say that the table's sort order is the one that a sort has put there."""
+    ids = _remembered_ids(metadata, _split(metadata.properties.get(BY_PROPERTY, "")))
+    is_sort = _stored_strategy(metadata.properties) == SORT
+    return ids is not None and is_sort and metadata.sort_order().fields == _ascending(ids)
+
+
+def _to_order(metadata: TableMetadata, fields: list[SortField]) -> tuple[TableUpdate, ...]:
+    known = next((order for order in metadata.sort_orders if order.fields == fields), None)
+    if known is not None:
+        return (SetDefaultSortOrderUpdate(sort_order_id=known.order_id),)
+    if not fields:
+        unsorted = SetDefaultSortOrderUpdate(sort_order_id=UNSORTED_SORT_ORDER.order_id)
+        return AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER), unsorted
+    order_id = max((order.order_id for order in metadata.sort_orders), default=0) + 1
+    # the catalog may give another number, so the default is to be the one that was just added
+    return AddSortOrderUpdate(sort_order=SortOrder(*fields, order_id=order_id)), SetDefaultSortOrderUpdate()
+
+
+def _words(metadata: TableMetadata, fields: Sequence[SortField]) -> str:
+    """`user_id ASC NULLS FIRST, bucket[4](id) DESC NULLS LAST`, as SQL writes a sort order."""
+    schema, words = metadata.schema(), []
+    for field in fields:
+        name = schema.find_column_name(field.source_id)
+        plain = isinstance(field.transform, IdentityTransform)
+        words.append(f"{name if plain else f'{field.transform}({name})'} {field.direction} {field.null_order}")
+    return ", ".join(words)

@@ -1,0 +1,175 @@
+"""One pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyiceberg.manifest import ManifestFile
+
+from icesize.clock import Environment
+from icesize.errors import UnsupportedTable
+from icesize.maintenance.cluster_settings import resolve
+from icesize.maintenance.compaction import Maintenance, OnFailure
+from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.threads import Result
+from icesize.planning.cluster_by import ClusterBy, ClusterFile
+from icesize.planning.clustering.depth import by_column
+from icesize.planning.clustering.planner import plan_clusters
+from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.plan import Plan
+from icesize.report import Report
+from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit.request import CommitOutcome, MergedGroup
+from icesize.table.state.cluster_reader import cluster_file_of
+from icesize.table.state.handle import Current, TableHandle
+
+ClusterRunner = Callable[[Sequence[MergeTask], Sequence[str], RowOrder, WriteSettings], list[Result]]
+"""Writes the rows of each task in the order wanted, under file names with its prefix; one result each, in order."""
+
+Files = Mapping[PartitionKey, Sequence[ClusterFile]]
+
+
+def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
+    """The layout that is wanted of a table, by arguments or its properties; None when nothing says by which columns.
+
+    Raises what `icesize.maintenance.cluster_settings.resolve` raises.
+    """
+    return resolve(current.table.metadata, current.policy, columns, strategy, table=current.name)
+
+
+@dataclass(frozen=True)
+class ClusterLook:
+    """What a pass plans on: the table now, and all data files of the partitions in `layout`."""
+
+    current: Current
+    layout: Layout
+    by: ClusterBy
+    files: Files
+
+    @classmethod
+    def at(
+        cls,
+        handle: TableHandle,
+        current: Current,
+        layout: Layout,
+        by: ClusterBy,
+        keep: Callable[[ManifestFile], bool] = lambda manifest: True,
+    ) -> ClusterLook:
+        """Look at the partitions of `layout`; manifests that `keep` refuses hold none of them.
+
+        Raises TableError when storage does not give the manifests.
+        """
+        found = handle.cluster_reader(by).read(current.table.metadata, current.table.io, keep)
+        return cls(current, layout, by, {key: found[key] for key in layout.partitions if key in found})
+
+    def plan(
+        self,
+        budget_bytes: int | None = None,
+        contested: Collection[PartitionKey] = (),
+        leave_small: Collection[PartitionKey] = (),
+    ) -> Plan:
+        """What to do now; arguments as those of `plan_clusters`."""
+        return plan_clusters(
+            self.layout, self.files, self.by, self.current.policy,
+            budget_bytes=budget_bytes, contested=contested, leave_small=leave_small,
+        )  # fmt: skip
+
+    def round(
+        self,
+        budget_bytes: int,
+        most_bytes: int,
+        contested: Collection[PartitionKey] = (),
+        leave_small: Collection[PartitionKey] = (),
+    ) -> Plan:
+        """What to do in one of several rounds: what the budget pays for, or, where it pays for nothing that is due, the
+        least that more pays for, up to `most_bytes`. A set is written as a whole, and may be larger than a round.
+        """
+        plan = self.plan(budget_bytes, contested, leave_small)
+        while plan.is_due and not plan.groups and budget_bytes < most_bytes:
+            budget_bytes = min(2 * max(1, budget_bytes), most_bytes)
+            plan = self.plan(budget_bytes, contested, leave_small)
+        return plan
+
+    def after(self, landed: Sequence[MergedGroup]) -> Files:
+        """The files once these groups have taken the place of their input files."""
+        gone = {input_file.path for group in landed for input_file in group.inputs}
+        files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
+        schema = self.current.table.metadata.schema()
+        for group in landed:
+            new = (cluster_file_of(file, self.by, schema) for file in group.outputs)
+            files.setdefault(group.inputs[0].partition, []).extend(new)
+        return files
+
+
+@dataclass(frozen=True)
+class ClusterPass:
+    """A plan made on a look, run by `runner`, committed as one REPLACE; other arguments are those of `Maintenance`."""
+
+    handle: TableHandle
+    look: ClusterLook
+    plan: Plan
+    runner: ClusterRunner
+    environment: Environment
+    notes: tuple[str, ...] = ()
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
+    on_failure: OnFailure = lambda why: None
+
+    def run(self) -> Report:
+        """Cluster and commit; the report tells what queries opened before and open now.
+
+        Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
+        """
+        landed: list[MergedGroup] = []
+
+        def on_commit(outcome: CommitOutcome) -> None:
+            landed.extend(outcome.merged)
+            self.on_commit(outcome)
+
+        report = Maintenance(
+            self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
+            turn=self.turn, on_commit=on_commit, on_failure=self.on_failure,
+        ).run()  # fmt: skip
+        return replace(report, clustering=self._told(landed, report))
+
+    def _run(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
+        details = self.plan.clustering
+        if details is None:
+            raise AssertionError("a plan of another kind")
+        # sets are told apart by it, those of one stream and batch too
+        run = stream_hash(self.environment.new_id())
+        by = self.look.by
+        prefixes = [set_prefix(by.key, run, group, full) for group, full in enumerate(details.full)]
+        self._check_names(settings, tasks[0].partition, prefixes[0])
+        return self.runner(tasks, prefixes, RowOrder.of(by, settings), settings)
+
+    def _check_names(self, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
+        """What was clustered is known by names of files: where they are lost it would be clustered for ever."""
+        location = data_location(settings, partition, FileNames(prefix, 0, 0).next())
+        if set_of(location) is None:
+            raise UnsupportedTable(
+                f"Cannot cluster '{self.look.current.name}': its location provider ('write.py-location-provider.impl') "
+                "changes the names of files, which tell what was clustered together",
+                table=self.look.current.name,
+            )
+
+    def _told(self, landed: Sequence[MergedGroup], report: Report) -> dict[str, Any]:
+        by, details = self.look.by, self.plan.clustering
+        before = details.before if details else by_column(self.look.files, by.columns)
+        after = by_column(self.look.after(landed), by.columns) if landed else before
+        new = {file.fact.path for files in self.look.files.values() for file in files if file.set_id is None}
+        new_bytes = sum(v.size_bytes for group in landed for v in group.inputs if v.path in new)
+        return {
+            "columns": list(by.columns),
+            "strategy": by.strategy,
+            "before": {column: files_scanned.to_dict() for column, files_scanned in before.items()},
+            "after": {column: files_scanned.to_dict() for column, files_scanned in after.items()},
+            "new_bytes": new_bytes,
+            "amplification": round(report.bytes_written / new_bytes, 3) if new_bytes else None,
+        }

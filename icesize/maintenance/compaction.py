@@ -1,0 +1,119 @@
+"""Merging without new rows: the flow of a batch with nothing to write. Knows no Spark; who runs merges is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from icesize import failpoints
+from icesize.clock import Environment, Stopwatch
+from icesize.errors import RewriteFailed
+from icesize.maintenance.reporting import MergeResults, report_of
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.rewriting.threads import Result
+from icesize.planning.files import Layout
+from icesize.planning.merging.planner import Plan
+from icesize.report import Report
+from icesize.table.catalog.access_errors import readable
+from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.uncommitted import nothing_left
+from icesize.table.manifests.repeated_files import check_listed_once
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.missing_files import check_still_there
+
+MAX_BYTES_WITHOUT_SPARK = 2**30
+"""Bytes of data files that are written anew in one process; more are Spark's work."""
+
+ROUND_BYTES = 2 * 2**30
+"""Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
+cores, which is what a killed pass loses at most."""
+
+Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
+"""Runs merge tasks and gives one result each, in their order."""
+
+OnFailure = Callable[[Sequence[str]], object]
+"""Hears, group by group, why nothing could be merged."""
+
+REASONS_TOLD = 3
+"""Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE.
+
+    `prefix` names the files (None: by the run). `turn` is entered for the commit: what shares the table with others of
+    this process waits there, and may raise instead; then the files are removed. `on_commit` hears what became visible,
+    `on_failure` why every group failed, where that is so; it may raise, too.
+    """
+
+    handle: TableHandle
+    current: Current
+    layout: Layout
+    plan: Plan
+    runner: Runner
+    environment: Environment = field(default_factory=Environment)
+    notes: tuple[str, ...] = ()
+    prefix: str | None = None
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
+    on_failure: OnFailure = lambda why: None
+
+    def run(self) -> Report:
+        """Merge and commit; groups that could not be merged are what the report's notes begin with.
+
+        Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
+        """
+        watch = Stopwatch(self.environment)
+        run_id = self.environment.new_id()
+        failpoints.reach("planned")
+        if not self.plan.groups:
+            return self._report(MergeResults(), CommitOutcome(), watch.seconds)
+        if not self.layout.complete:
+            table, inputs = self.current.table, [v.path for g in self.plan.groups for v in g.inputs]
+            with readable(self.current.name):
+                check_listed_once(table.io, table.metadata.current_snapshot(), inputs)
+        settings = self.current.settings()
+        tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in self.plan.groups]
+        prefix = self.prefix or f"{stream_hash(run_id)}-0"
+        with nothing_left(settings.storage, self.environment) as environment:
+            results = MergeResults.of(self.plan.groups, self.runner(tasks, settings, prefix))
+            watch.lap("merge")
+            if results.failed and not results.merged:
+                self.on_failure(results.failed)
+            results = results.completed((), self.current.table.io, settings)
+            failpoints.reach("files-written")
+            check_still_there(self.handle, results.paths(), watch)
+            with self.turn:
+                outcome = self._commit(results, run_id, environment)
+        watch.lap("commit")
+        self.on_commit(outcome)
+        return self._report(results, outcome, watch.seconds)
+
+    def _commit(self, results: MergeResults, run_id: str, environment: Environment) -> CommitOutcome:
+        if not results.merged:
+            return CommitOutcome()
+        return self.handle.commit(self.current, self.layout, run_id, environment, merged=results.merged)
+
+    def _report(self, results: MergeResults, outcome: CommitOutcome, seconds: Mapping[str, float]) -> Report:
+        return report_of(
+            self.current.name, self.plan, self.layout, [], results, outcome, seconds,
+            (*self.current.warnings, *self.notes),
+        )  # fmt: skip
+
+
+def all_failed(table: str, what: str, why: Sequence[str], changed: Sequence[str] = ()) -> None:
+    """For who asked for this one thing: a report of it would look as if there had been nothing to do.
+
+    `changed` are sentences about what was done to the table before that, and stays.
+    """
+    more = f"; and {len(why) - REASONS_TOLD:,} more" if len(why) > REASONS_TOLD else ""
+    told = "; ".join((f"{'; '.join(why[:REASONS_TOLD])}{more}", *changed))
+    raise RewriteFailed(
+        f"Cannot {what} '{table}': every merge failed, its files stay as they were: {told}",
+        table=table,
+        reasons=tuple(why),
+    )

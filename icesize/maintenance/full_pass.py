@@ -1,0 +1,184 @@
+"""One bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look at orphans.
+
+Each step commits by itself, merging and clustering in rounds, so a pass that is killed or runs out of its budget is
+continued by the next. A step that fails does not keep the others from running.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from icesize.clock import Environment
+from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
+from icesize.maintenance.compaction import ROUND_BYTES
+from icesize.maintenance.rewrite_manifests import ManifestReport
+from icesize.report import Report
+from icesize.table.catalog.access_errors import brief
+from icesize.table.cleanup.expiry import ExpiryReport
+from icesize.table.cleanup.orphans import OrphanReport
+
+LOG = logging.getLogger("icesize")
+
+MERGE_SHARE = 0.7
+"""Share of the seconds after which no round of merges begins: the steps after it need some, however much is left."""
+
+
+@dataclass(frozen=True)
+class UpkeepReport:
+    """What one pass came to: the report of each step by its name, and what became of the others.
+
+    `failed` and `refused` (the table does not allow it: `gc.enabled`, or it is to be clustered by a column that was
+    dropped) are step -> why; `left` are steps that there was no budget for. `merges` are one report per round,
+    `bytes_merged` is what they rewrote; so are `clusterings` of a table that is to be clustered.
+    """
+
+    table: str = ""
+    merges: tuple[Report, ...] = ()
+    clusterings: tuple[Report, ...] = ()
+    manifests: ManifestReport | None = None
+    expiry: ExpiryReport | None = None
+    orphans: OrphanReport | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing failed, single files included that could not be deleted."""
+        return not self.failed and not (self.expiry and self.expiry.files_failed)
+
+    @property
+    def bytes_merged(self) -> int:
+        """Bytes of data files that the merges wrote."""
+        return sum(report.bytes_written for report in self.merges)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; None for steps that did not run or failed."""
+        return {
+            "table": self.table,
+            "merges": [report.to_dict() for report in self.merges],
+            "bytes_merged": self.bytes_merged,
+            "clusterings": [report.to_dict() for report in self.clusterings],
+            "manifests": self.manifests and self.manifests.to_dict(),
+            "expiry": self.expiry and self.expiry.to_dict(),
+            "orphans": self.orphans and self.orphans.to_dict(),
+            "failed": dict(self.failed),
+            "refused": dict(self.refused),
+            "left": list(self.left),
+            "seconds": self.seconds,
+        }
+
+
+class Maintained(Protocol):
+    """What a pass needs of a table; rounds give None when nothing is due."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_clustered(self) -> bool: ...
+    def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None: ...
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None) -> Report | None: ...
+    def rewrite_manifests(self) -> ManifestReport: ...
+    def expire_snapshots(self) -> ExpiryReport: ...
+    def remove_orphan_files(self) -> OrphanReport: ...
+
+
+class Upkeep:
+    """One pass over one table within a budget of bytes to rewrite and of seconds (None: unbounded)."""
+
+    def __init__(
+        self, table: Maintained, environment: Environment, budget_bytes: int | None, budget_seconds: float | None
+    ) -> None:
+        for name, value in (("budget-bytes", budget_bytes), ("budget-seconds", budget_seconds)):
+            if value is not None and value < 0:
+                raise ValueError(f"'{name}' ({value}) must be >= 0: leave it out for a pass without that bound")
+        self._table = table
+        self._now = environment.monotonic
+        self._began = self._now()
+        self._bytes_left = budget_bytes
+        self._budget_seconds = budget_seconds
+        self._failed: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        self._left: list[str] = []
+        self._merges: list[Report] = []
+        self._clusterings: list[Report] = []
+
+    def run(self) -> UpkeepReport:
+        """Every step that there is budget for; raises CommitStateUnknown, everything else is in the report."""
+        self._step("merges", self._merge, MERGE_SHARE)
+        self._step("clustering", self._cluster, math.inf)
+        manifests = self._step("manifests", self._table.rewrite_manifests)
+        expiry = self._step("expiry", self._table.expire_snapshots)
+        orphans = self._step("orphans", self._table.remove_orphan_files)
+        return UpkeepReport(
+            self._table.name, tuple(self._merges), tuple(self._clusterings), manifests, expiry, orphans,
+            self._failed, self._refused, tuple(dict.fromkeys(self._left)), round(self._now() - self._began, 4),
+        )  # fmt: skip
+
+    def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> Any:
+        if self._is_late(share):
+            self._left.append(name)
+            return None
+        try:
+            return work()
+        except CommitStateUnknown:
+            raise
+        except (ClusteringOff, UnsupportedTable) as error:
+            self._refused[name] = str(error)
+            return None
+        except Exception as error:  # one step must not keep the others from running
+            self._note_failure(name, error)
+            return None
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        LOG.warning("maintain %s: %s failed", self._table.name, name, exc_info=error)
+        self._failed[name] = str(error) if isinstance(error, IcesizeError) else brief(error)
+
+    def _is_late(self, share: float) -> bool:
+        return self._budget_seconds is not None and self._now() - self._began >= share * self._budget_seconds
+
+    def _merge(self) -> None:
+        """Cold partitions first: they are merged once and for all; then the others, hottest first by the plan."""
+        for cold_only in (True, False):
+            if not self._rounds("merges", partial(self._table.merge_round, cold_only=cold_only), self._merges):
+                return
+
+    def _cluster(self) -> None:
+        """Does not begin too late either; of a table that nobody wants clustered nothing is left for later."""
+        if self._table.is_clustered:
+            self._rounds("clustering", self._cluster_round, self._clusterings)
+            if self._clusterings and not self._clusterings[-1].snapshot_ids:
+                # due, and larger than the budget or lost to others: its report says which
+                self._left.append("clustering")
+
+    def _cluster_round(self, budget_bytes: int) -> Report | None:
+        return self._table.cluster_round(budget_bytes, self._bytes_left)
+
+    def _rounds(self, name: str, one: Callable[[int], Report | None], done: list[Report]) -> bool:
+        """Rounds until nothing is due; False when time or bytes were spent before that."""
+        while self._bytes_left is None or self._bytes_left > 0:
+            if self._is_late(MERGE_SHARE):
+                break
+            budget = ROUND_BYTES if self._bytes_left is None else min(ROUND_BYTES, self._bytes_left)
+            try:
+                report = one(budget)
+            except RewriteFailed as error:
+                # partitions that cannot be merged must not keep the others from it: the round after this has those too
+                self._note_failure(name, error)
+                return True
+            if report is None:
+                return True
+            done.append(report)
+            if not report.snapshot_ids:
+                # all groups were lost to others: the same plan again would end the same
+                return True
+            if self._bytes_left is not None:
+                self._bytes_left -= report.bytes_written
+        self._left.append(name)
+        return False

@@ -1,0 +1,340 @@
+"""A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE.
+
+Files that are still there stay. The others come back under new names, because no path may be removed by one snapshot
+and live in a later one: engines that expire snapshots (Iceberg's Java library) delete what an expired one has removed
+without looking whether it is there again. Copies are new files, so no delete since then reaches them.
+
+The snapshot is tagged while this works, so that no expiry takes its files before they are copied. The commit asserts
+the tag as well as the head that everything was checked on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+)
+
+from icesize.clock import Environment, Stopwatch, rounded
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
+from icesize.maintenance.file_copies import Copy, copy_files
+from icesize.maintenance.restore_plan import Difference, Restoration
+from icesize.parquet.files.names import FileNames, copy_prefix, location_by
+from icesize.parquet.files.storage import Storage
+from icesize.planning.files import PartitionKey
+from icesize.report import Report
+from icesize.table.catalog import loading
+from icesize.table.catalog.access_errors import brief, readable
+from icesize.table.catalog.history import summary_of
+from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.request import RUN_ID
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.uncommitted import nothing_left
+from icesize.table.manifests.write import Entry, under_new_path
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.naming import known_snapshot
+from icesize.table.state.partition_changes import ChangeReader
+from icesize.table.state.versions import Version, versions
+
+LOG = logging.getLogger("icesize")
+
+RESTORED_ID = "icesize.restored-snapshot-id"
+"""Snapshot summary key of a restore: the snapshot whose version the partition has again."""
+TAG_PREFIX = "icesize-restore-"
+_TAG_AGE_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What a restore does, worked out on a state of the table that nothing was asked of yet."""
+
+    work: Restoration
+    difference: Difference
+    undone: dict[str, list[int]]
+
+    def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
+        """What would be done; says so when that is nothing."""
+        table, planned = current.table, self.difference
+        notes = [*current.warnings]
+        if not planned.removed and not planned.copied:
+            notes.append(f"{self.work.label(table)} is what it was at snapshot {self.work.snapshot_id}")
+        return Report(
+            table=current.name,
+            files_added=len(planned.copied),
+            files_removed=len(planned.removed),
+            partitions_touched=int(bool(planned.removed or planned.copied)),
+            rows_before=planned.rows_before,
+            rows_after=planned.rows_after,
+            seconds=rounded(seconds),
+            notes=tuple(notes),
+        )
+
+
+def plan_restore(current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment) -> Report:
+    """What `restore` would do now; changes nothing, and raises what it refuses with."""
+    watch = Stopwatch(environment)
+    planned = _plan(current, partition, snapshot_id)
+    watch.lap("plan")
+    return planned.report(current, watch.seconds)
+
+
+def restore(
+    handle: TableHandle, current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment
+) -> Report:
+    """Make a partition what it was at a snapshot; other partitions stay as they are.
+
+    Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes
+    that were pending on its files; UnsupportedTable when the partition spec has changed; RewriteFailed when a copy is
+    not what the original was; CommitConflict when the partition is not what it was in `current` any more, or others
+    keep committing. Nothing has changed then, the copies are removed, and the tag as far as the catalog lets us.
+    CommitStateUnknown: it may have landed.
+    """
+    watch = Stopwatch(environment)
+    run_id = environment.new_id()
+    planned = _plan(current, partition, snapshot_id)
+    watch.lap("plan")
+    report = planned.report(current, watch.seconds)
+    if not report.partitions_touched:
+        return report
+    tag = TAG_PREFIX + run_id
+    handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
+    copies = _copies(current.table, partition, planned.difference.copied, run_id)
+    storage = Storage(current.table.io)
+    try:
+        with nothing_left(storage, environment) as telling:
+            _make(current, storage, copies)
+            watch.lap("copy")
+            change = _Restore(run_id, tag, planned.work, planned.difference, copies, telling)
+            landed = handle.change(current, change, telling, [copy.new_path for copy in copies])
+    except CommitStateUnknown:
+        raise
+    except BaseException:
+        _untag(handle, current, tag, environment)
+        raise
+    watch.lap("commit")
+    size_bytes = sum(copy.entry.size_bytes for copy in copies)
+    return replace(
+        report,
+        snapshot_ids=(landed,),
+        operations=("overwrite",),
+        bytes_written=size_bytes,
+        bytes_copied=size_bytes,
+        seconds=watch.rounded,
+        notes=(*report.notes, *_consequences(current.table, planned, landed)),
+    )
+
+
+def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
+    work = Restoration(current.name, partition, snapshot_id)
+    with readable(current.name):
+        difference = work.difference(current.table)
+        # read before anything is committed: an expiry may take the older snapshots meanwhile
+        return _Planned(work, difference, _batches_undone(current.table, partition, difference.version))
+
+
+def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run_id: str) -> list[Copy]:
+    metadata = table.metadata
+    provider = load_location_provider(metadata.location, metadata.properties)
+    spec, schema, own_prefix = metadata.specs()[partition.spec_id], metadata.schema(), f"{stream_hash(run_id)}-0"
+
+    def copy(number: int, entry: Entry) -> Copy:
+        name = FileNames(copy_prefix(entry.path, own_prefix), number, 0).next(entry.file_format.lower())
+        return Copy(entry, location_by(provider, spec, schema, partition, name))
+
+    return [copy(number, entry) for number, entry in enumerate(entries)]
+
+
+def _make(current: Current, storage: Storage, copies: Sequence[Copy]) -> None:
+    try:
+        copy_files(current.table.io, storage, copies)
+    except IcesizeError:
+        raise
+    except Exception as error:  # of whatever the storage is reached by
+        raise TableError(
+            f"Cannot restore a partition of '{current.name}': a file could not be copied ({brief(error)}); nothing was "
+            "changed",
+            table=current.name,
+        ) from error
+
+
+def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
+    try:
+        handle.change(current, _Untag(environment.new_id(), tag), environment)
+    except Exception as error:  # must not hide why the restore failed; the tag has an age after which expiry removes it
+        LOG.warning(
+            "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)
+        )
+
+
+@dataclass(frozen=True)
+class _Tag:
+    """The change that holds the snapshot: a tag that any engine's expiry removes a day after a crash."""
+
+    run_id: str
+    tag: str
+    snapshot_id: int
+    environment: Environment
+
+    @property
+    def advice(self) -> str:
+        return f"The partition is as it was; tag '{self.tag}' may be left over, and expiry removes it after a day"
+
+    def found(self, loaded: PyIcebergLoaded) -> bool | None:
+        return True if self.tag in loaded.table.metadata.refs else None
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+        snapshot = known_snapshot(loaded.table.metadata, self.snapshot_id)
+        # a tag is as old as the snapshot that it names
+        age_ms = max(0, self.environment.now_ms() - snapshot.timestamp_ms)
+        tag = SetSnapshotRefUpdate(
+            ref_name=self.tag, type=SnapshotRefType.TAG, snapshot_id=self.snapshot_id,
+            max_ref_age_ms=age_ms + _TAG_AGE_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+        )  # fmt: skip
+        requirements = (loaded.same_table, AssertRefSnapshotId(ref=self.tag, snapshot_id=None))
+        return PyIcebergStaged(requirements, (tag,), []), True
+
+
+@dataclass(frozen=True)
+class _Untag:
+    """The change that lets the snapshot go after a restore that failed."""
+
+    run_id: str
+    tag: str
+
+    @property
+    def advice(self) -> str:
+        return f"Tag '{self.tag}' may be left over, and expiry removes it after a day"
+
+    def found(self, loaded: PyIcebergLoaded) -> bool | None:
+        return None if self.tag in loaded.table.metadata.refs else True
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+        held = loaded.table.metadata.refs[self.tag].snapshot_id
+        requirements = (loaded.same_table, AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
+        return PyIcebergStaged(requirements, (RemoveSnapshotRefUpdate(ref_name=self.tag),), []), True
+
+
+@dataclass(frozen=True)
+class _Restore:
+    """The change itself; what was planned is checked again on each state that is swapped."""
+
+    run_id: str
+    tag: str
+    work: Restoration
+    planned: Difference
+    copies: Sequence[Copy]
+    environment: Environment
+
+    @property
+    def advice(self) -> str:
+        return (
+            f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; restoring again is safe. "
+            f"Tag '{self.tag}' may be left over, and expiry removes it after a day"
+        )
+
+    def found(self, loaded: PyIcebergLoaded) -> int | None:
+        return next((snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.run_id)), None)
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
+        loading.check_supported(loaded.table)
+        self._check(loaded)
+        snapshot_id = self.work.snapshot_id
+        with SnapshotBuilder(loaded.table, self.environment.now_ms()) as builder:
+            snapshot = builder.overwrite(
+                [e.path for e in self.planned.removed], [],
+                [under_new_path(copy.entry, copy.new_path) for copy in self.copies],
+                {RUN_ID: self.run_id, RESTORED_ID: str(snapshot_id)},
+            )  # fmt: skip
+        staged = PyIcebergStaged(
+            requirements=(
+                loaded.same_table,
+                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
+                AssertRefSnapshotId(ref=self.tag, snapshot_id=snapshot_id),
+                AssertDefaultSpecId(default_spec_id=loaded.spec_id),
+                AssertCurrentSchemaId(current_schema_id=loaded.schema_id),
+            ),
+            updates=(
+                AddSnapshotUpdate(snapshot=snapshot),
+                move_main(loaded.table.metadata, snapshot.snapshot_id),
+                RemoveSnapshotRefUpdate(ref_name=self.tag),
+            ),
+            written=builder.written,
+            snapshots=[(snapshot.snapshot_id, "overwrite")],
+        )
+        return staged, snapshot.snapshot_id
+
+    def _check(self, loaded: PyIcebergLoaded) -> None:
+        """Everything again, on the state that is swapped: raises what `difference` raises, and for what is new."""
+        table = loaded.table
+        if not self.work.difference(table).same_as(self.planned):
+            raise CommitConflict(
+                f"{self.work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
+                "at its versions, and restore again if you still want to",
+                table=loaded.name,
+            )
+        if self.tag not in table.metadata.refs:
+            raise TableError(
+                f"{self.work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
+                "changed. Restore again",
+                table=loaded.name,
+            )
+
+
+def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
+    """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
+    notes = [
+        f"stream readers of this table stop at snapshot {landed}, an overwrite (Spark goes on with "
+        "'streaming-skip-overwrite-snapshots')"
+    ]
+    for stream_id, batches in planned.undone.items():
+        notes.append(
+            f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
+            f"{_format_batch(batches)} marked as committed"
+        )
+    version = planned.difference.version
+    if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
+        notes.append("the schema has changed since that version: columns that came later are NULL in its rows")
+    return notes
+
+
+def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) -> dict[str, list[int]]:
+    """By stream the batches that brought rows into the partition after the version."""
+    ages = {s.snapshot_id: _age(s) for s in table.metadata.snapshots}
+    run_id = summary_of(version, RUN_ID)
+    same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
+    age = max(_age(s) for s in (version, *same_commit))
+    known = versions(table.metadata, table.io, ChangeReader(), partition)
+    batches: dict[str, list[int]] = {}
+    for newer, older in zip_longest(known, known[1:]):
+        if ages[newer.snapshot_id] > age and _brought_rows(newer, older) and newer.stream_id is not None:
+            batches.setdefault(newer.stream_id, []).append(newer.batch_id or 0)
+    return batches
+
+
+def _brought_rows(newer: Version, older: Version | None) -> bool:
+    """Merges of a batch may touch partitions that it has no rows for."""
+    return older is None or newer.rows > older.rows
+
+
+def _age(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def _format_batch(batches: Sequence[int]) -> str:
+    if len(batches) == 1:
+        return f"batch {batches[0]} stays"
+    return f"{len(batches)} batches ({min(batches)} to {max(batches)}) stay"

@@ -1,0 +1,235 @@
+"""Whether a partition can be what it was at an older snapshot, and what has to change for it. Changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.errors import TableError, UnsupportedTable
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.catalog.access_errors import brief
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.write import Entry, read_entries
+from icesize.table.state.layout_reader import Labels
+from icesize.table.state.naming import known_snapshot
+from icesize.units import format_count
+
+_EXISTS_THREADS = 16
+
+
+_Identity = tuple[str, int | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What has to go from the head, and of which files of the version copies have to come, with the rows in all data
+    files of the partition before and after. `deletes` may apply in the partition now.
+
+    Where a path would go and stay as well, as one that is listed twice and was once, all its listings go and those that
+    stay are copied: engines that expire snapshots delete a file that any of them has removed.
+    """
+
+    version: Snapshot
+    removed: tuple[Entry, ...]
+    copied: tuple[Entry, ...]
+    deletes: frozenset[_Identity]
+    rows_before: int
+    rows_after: int
+
+    def same_as(self, other: Difference) -> bool:
+        """Whether both make the same of the partition: it has not changed in between."""
+        return self._identities() == other._identities()
+
+    def _identities(self) -> tuple[object, ...]:
+        return Counter(map(_identity, self.removed)), Counter(map(_identity, self.copied)), self.deletes
+
+
+def _identity(entry: Entry) -> _Identity:
+    """A file and its data sequence number, which decides on the deletes that apply to it."""
+    return entry.path, entry.sequence_number
+
+
+def _parted(entries: Iterable[Entry], others: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Entries that the others have too, and those that they do not have; a table may list one file twice."""
+    left = Counter(map(_identity, others))
+    common, surplus = [], []
+    for entry in entries:
+        if left[_identity(entry)] > 0:
+            left[_identity(entry)] -= 1
+            common.append(entry)
+        else:
+            surplus.append(entry)
+    return common, surplus
+
+
+class Restoration:
+    """What restoring one partition means on some state of the table, and whether it may be done.
+
+    Manifests never change, so each is read once, however many states are looked at.
+    """
+
+    def __init__(self, table_name: str, partition: PartitionKey, snapshot_id: int) -> None:
+        self._name = table_name
+        self.partition, self.snapshot_id = partition, snapshot_id
+        self._known: dict[str, list[Entry]] = {}
+        self._listed_beside: dict[str, set[str]] = {}
+
+    def label(self, table: Table) -> str:
+        """The partition as people write it."""
+        return f"'{Labels(table.metadata).of(self.partition)}'" if self.partition.values else "the partition"
+
+    def difference(self, table: Table) -> Difference:
+        """What has to change; raises TableError or UnsupportedTable when that must not be done."""
+        metadata = table.metadata
+        version, head = known_snapshot(metadata, self.snapshot_id), metadata.current_snapshot()
+        if self.partition.spec_id != metadata.default_spec_id:
+            raise UnsupportedTable(
+                f"{self.cannot(table)}: the partition is of spec {self.partition.spec_id}, the table's current "
+                f"partition spec is {metadata.default_spec_id}; its newer rows may lie in other partitions",
+                table=self._name,
+            )
+        then, now = self._files(table.io, version), self._files(table.io, head) if head else []
+        if not then:
+            raise TableError(
+                f"{self.cannot(table)}: it had no files there; it did not exist yet, or was empty", table=self._name
+            )
+        self._check_specs(table, version, head)
+        kept, gone = _parted(now, then)
+        _, missing = _parted(then, now)
+        deletes = _Deletes.of(table.io, version, head, self.partition)
+        self._check_deletes(table, deletes, missing, kept)
+        paths = {entry.path for entry in gone}
+        again = [e for e in kept if e.path in paths or deletes.are_new_on(e)]
+        removed, copied = (*gone, *again), (*missing, *again)
+        self._check_other_listings(table, head, now, removed)
+        self._check_files(table, copied)
+        rows_before, rows_after = (sum(entry.rows for entry in entries) for entries in (now, then))
+        return Difference(version, removed, copied, deletes.now, rows_before, rows_after)
+
+    def cannot(self, table: Table) -> str:
+        """How the message of a refusal begins."""
+        return f"Cannot restore {self.label(table)} of '{self._name}' to snapshot {self.snapshot_id}"
+
+    def _files(self, io: FileIO, snapshot: Snapshot) -> list[Entry]:
+        files = []
+        for manifest in snapshot.manifests(io):
+            if manifest.content == ManifestContent.DATA and manifest.partition_spec_id == self.partition.spec_id:
+                known = self._known.get(manifest.manifest_path)
+                if known is None:
+                    entries = read_entries(io, manifest)
+                    known = [e for e in entries if PartitionKey(manifest.partition_spec_id, e.values) == self.partition]
+                    self._known[manifest.manifest_path] = known
+                files += known
+        return files
+
+    def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
+        """Files of other specs are the same: rows of the partition may have moved between them and it."""
+        then, now = self._of_other_specs(table.io, version), self._of_other_specs(table.io, head) if head else {}
+        old, new = (
+            {_identity(e) for path in some.keys() - others.keys() for e in read_entries(table.io, some[path])}
+            for some, others in ((then, now), (now, then))
+        )
+        if old != new:
+            raise UnsupportedTable(
+                f"{self.cannot(table)}: files of other partition specs have changed since, and rows of the partition "
+                "may have moved between them and it. Read that version and write the rows again instead",
+                table=self._name,
+            )
+
+    def _of_other_specs(self, io: FileIO, snapshot: Snapshot) -> dict[str, ManifestFile]:
+        """Data manifests of other partition specs, by path."""
+        return {
+            manifest.manifest_path: manifest
+            for manifest in snapshot.manifests(io)
+            if manifest.content == ManifestContent.DATA and manifest.partition_spec_id != self.partition.spec_id
+        }
+
+    def _check_deletes(self, table: Table, deletes: _Deletes, missing: Sequence[Entry], kept: Sequence[Entry]) -> None:
+        """No deletes were pending on files whose copies would come without them."""
+        bad = sum(map(deletes.applied_then, missing)) + sum(map(deletes.are_fewer_or_others_on, kept))
+        if bad:
+            raise TableError(
+                f"{self.cannot(table)}: deletes were pending on {format_count(bad, 'file')} of that version, so "
+                "deleted rows could come back. Read that version and write the rows again instead",
+                table=self._name,
+            )
+
+    def _check_other_listings(
+        self, table: Table, head: Snapshot | None, now: Sequence[Entry], removed: Sequence[Entry]
+    ) -> None:
+        """No file that goes is listed in another partition, too: it would be removed and live."""
+        paths = {entry.path for entry in now}
+        for manifest in head.manifests(table.io) if head else ():
+            location = manifest.manifest_path
+            if manifest.content == ManifestContent.DATA and location not in self._listed_beside:
+                entries = read_entries(table.io, manifest, with_data=False)
+                own = Counter(entry.path for entry in self._known.get(location, ()))
+                every = Counter(entry.path for entry in entries if entry.path in paths)
+                self._listed_beside[location] = set(every - own)
+        beside = set().union(*self._listed_beside.values())
+        if twice := sorted({entry.path for entry in removed} & beside):
+            raise UnsupportedTable(
+                f"{self.cannot(table)}: {twice[0]} is listed in another partition as well, where it has to stay",
+                table=self._name,
+            )
+
+    def _check_files(self, table: Table, files: Sequence[Entry]) -> None:
+        """Every file to be copied is on storage."""
+        paths = sorted({entry.path for entry in files})
+        with ThreadPoolExecutor(_EXISTS_THREADS) as pool:
+            try:
+                there = list(pool.map(lambda path: table.io.new_input(path).exists(), paths))
+            except Exception as error:  # of whatever storage it is
+                raise TableError(
+                    f"{self.cannot(table)}: storage does not tell whether its files exist ({brief(error)})",
+                    table=self._name,
+                ) from error
+        missing = [path for path, exists in zip(paths, there, strict=True) if not exists]
+        if missing:
+            others = f" and {len(missing) - 1} more of its {len(paths)} files are" if len(missing) > 1 else " is"
+            raise TableError(f"{self.cannot(table)}: {missing[0]}{others} gone", table=self._name, missing=missing)
+
+
+@dataclass(frozen=True)
+class _Deletes:
+    """Delete files that may apply to files of the partition, at the version and now."""
+
+    partition: PartitionKey
+    index_then: DeleteIndex
+    index_now: DeleteIndex
+
+    @classmethod
+    def of(cls, io: FileIO, version: Snapshot, head: Snapshot | None, partition: PartitionKey) -> _Deletes:
+        then, now = (
+            DeleteIndex.of(io, [m for m in s.manifests(io) if m.content == ManifestContent.DELETES] if s else [])
+            for s in (version, head)
+        )
+        return cls(partition, then, now)
+
+    @property
+    def now(self) -> frozenset[_Identity]:
+        return self._identities(self.index_now)
+
+    def applied_then(self, entry: Entry) -> bool:
+        return self.index_then.applies(self._fact(entry))
+
+    def are_new_on(self, entry: Entry) -> bool:
+        """Whether they apply to a file now, and none did then."""
+        return self.index_now.applies(self._fact(entry)) and not self.applied_then(entry)
+
+    def are_fewer_or_others_on(self, entry: Entry) -> bool:
+        """Whether they applied to a file then, and others than these may now."""
+        return self.applied_then(entry) and self._identities(self.index_then) != self.now
+
+    def _identities(self, index: DeleteIndex) -> frozenset[_Identity]:
+        return frozenset(map(_identity, (*index.by_partition.get(self.partition, ()), *index.everywhere)))
+
+    def _fact(self, entry: Entry) -> FileFact:
+        return FileFact(entry.path, entry.size_bytes, entry.rows, self.partition, entry.sequence_number or 0)

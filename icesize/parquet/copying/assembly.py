@@ -1,0 +1,203 @@
+"""A Parquet file that is put together from row groups made elsewhere."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together
+from icesize.parquet.format.fields import bytes_field, i16, i32, i64, structs_field
+from icesize.parquet.format.footer import MAGIC, Footer, parse_footer
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.thrift import LIST, STRUCT, Bytes, Fields, list_head, write_struct
+
+OWN_NAME = "icesize version 0.1.0 (build copy)"
+"""`created_by` of files whose parts are by several writers or newly encoded: readers trust the statistics of a writer
+that they do not know."""
+
+
+class Output(Protocol):
+    """A binary stream, written from its beginning to its end.
+
+    The memory of `data` is used again after `write` returns; streams of files, and of pyarrow from 17 on, have copied
+    or written it by then.
+    """
+
+    def write(self, data: Bytes, /) -> object: ...
+
+
+@dataclass(slots=True)
+class ColumnPart:
+    """One column chunk that was written: its ColumnChunk without offsets of indexes, its ColumnMetaData, and what is
+    written behind all row groups. `offset_index` has the new offsets already.
+    """
+
+    fields: Fields
+    metadata: Fields
+    bloom_filter: bytes | None = None
+    offset_index: bytes | None = None
+    column_index: bytes | None = None
+
+
+@dataclass(slots=True)
+class GroupPart:
+    """One row group that was written from `start` on: its RowGroup fields without columns, and these."""
+
+    fields: Fields
+    columns: list[ColumnPart]
+    rows: int
+    start: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A finished file: `split_offsets` are where its row groups begin, `footer` the raw FileMetaData."""
+
+    size_bytes: int
+    rows: int
+    split_offsets: tuple[int, ...]
+    footer: bytes
+
+    @property
+    def end(self) -> bytes:
+        """The last bytes of the file: the footer and what tells readers where it begins."""
+        return self.footer + struct.pack("<I", len(self.footer)) + MAGIC
+
+
+class Assembly:
+    """Writes to a stream at its beginning. Callers write the bytes of row groups through `write` and describe each by
+    `add`; `finish` writes indexes and the footer.
+
+    `footers` are those of all files of which parts are taken, the first one gives the schema. Raises `CopyRefused`
+    when they must not lie in one file, before anything is written.
+    """
+
+    def __init__(self, out: Output, footers: Sequence[Footer]) -> None:
+        for footer in footers:
+            check_file(footer)
+        check_together(footers)
+        self.position = 0
+        self._out = out
+        self._footers = list(footers)
+        self._groups: list[GroupPart] = []
+        self._reencoded = False
+        self._room = bytearray()
+        self.write(MAGIC)
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The leaf columns of the file."""
+        return self._footers[0].columns
+
+    def room(self, size_bytes: int) -> memoryview:
+        """Memory for bytes on their way, valid until the next call: touching fresh memory costs more than copying."""
+        if len(self._room) < size_bytes:
+            self._room = bytearray()  # so that the old one is not kept while there is a new one
+            self._room = bytearray(size_bytes + size_bytes // 8)
+        return memoryview(self._room)[:size_bytes]
+
+    def write(self, data: Bytes) -> None:
+        """Append bytes."""
+        count = self._out.write(data)
+        if isinstance(count, int) and count != len(data):
+            raise OSError(f"{count} of {len(data)} bytes were written")
+        self.position += len(data)
+
+    def add(self, group: GroupPart, *, reencoded: bool = False) -> None:
+        """Describe the row group whose bytes were just written; its bloom filters follow it.
+
+        They may be a MiB each, so they are not kept until all row groups are there. Raises `CopyRefused` when there are
+        too many row groups.
+        """
+        if len(self._groups) == MOST_ROW_GROUPS:
+            raise CopyRefused(Refusal.ROW_GROUPS, f"more than {MOST_ROW_GROUPS}")
+        for column in group.columns:
+            self._write_bloom_filter(column)
+        self._groups.append(group)
+        self._reencoded = self._reencoded or reencoded
+
+    def finish(self) -> Assembled:
+        """Complete the file. Raises `CopyRefused` when its footer contradicts itself, which is a bug."""
+        self._write_indexes()
+        raw = write_struct(self._file_metadata())
+        # the footer is read once more: ranges, counts, no overlap
+        parse_footer(raw, self.position + len(raw) + 8)
+        splits = tuple(group.start for group in self._groups)
+        done = Assembled(self.position + len(raw) + 8, self._rows, splits, raw)
+        self.write(done.end)
+        return done
+
+    @property
+    def _rows(self) -> int:
+        return sum(group.rows for group in self._groups)
+
+    def _columns(self) -> Iterable[ColumnPart]:
+        return (column for group in self._groups for column in group.columns)
+
+    def _write_bloom_filter(self, column: ColumnPart) -> None:
+        if column.bloom_filter is not None:
+            column.metadata |= {14: i64(self.position), 15: i32(len(column.bloom_filter))}
+            self.write(column.bloom_filter)
+            column.bloom_filter = None
+
+    def _write_indexes(self) -> None:
+        """Column indexes, then offset indexes, as parquet-mr lays them out."""
+        for column in self._columns():
+            if column.column_index is not None:
+                column.fields |= {6: i64(self.position), 7: i32(len(column.column_index))}
+                self.write(column.column_index)
+        for column in self._columns():
+            if column.offset_index is not None:
+                column.fields |= {4: i64(self.position), 5: i32(len(column.offset_index))}
+                self.write(column.offset_index)
+
+    def _file_metadata(self) -> Fields:
+        first = self._footers[0]
+        fields = dict(first.fields)
+        if any(footer.fields[1] != first.fields[1] for footer in self._footers):
+            fields[1] = i32(1)  # what the format recommends
+        fields[3] = i64(self._rows)
+        fields[4] = (
+            LIST,
+            list_head(len(self._groups)) + b"".join(map(_row_group, range(MOST_ROW_GROUPS), self._groups)),
+        )
+        fields.pop(5, None)
+        if same := self._common_keys():
+            fields[5] = structs_field(_pair(key, value) for key, value in same.items())
+        fields[6] = bytes_field(self._created_by().encode())
+        return fields
+
+    def _common_keys(self) -> dict[bytes, bytes | None]:
+        """Metadata that are true of all parts; readers need none of them."""
+        first = self._footers[0].keys.items()
+        return {k: v for k, v in first if all(k in f.keys and f.keys[k] == v for f in self._footers)}
+
+    def _created_by(self) -> str:
+        names = {footer.created_by for footer in self._footers}
+        return names.pop() if len(names) == 1 and not self._reencoded else OWN_NAME
+
+
+def _row_group(ordinal: int, group: GroupPart) -> bytes:
+    columns = [write_struct(_column_chunk(column)) for column in group.columns]
+    fields = dict(group.fields)
+    fields[1] = (LIST, list_head(len(columns)) + b"".join(columns))
+    fields[3] = i64(group.rows)
+    fields[5] = i64(group.start)
+    fields[6] = i64(group.size_bytes)
+    fields[7] = i16(ordinal)
+    return write_struct(fields)
+
+
+def _column_chunk(column: ColumnPart) -> Fields:
+    return {**column.fields, 3: (STRUCT, write_struct(column.metadata))}
+
+
+def _pair(key: bytes, value: bytes | None) -> Fields:
+    fields: Fields = {1: bytes_field(key)}
+    if value is not None:
+        fields[2] = bytes_field(value)
+    return fields

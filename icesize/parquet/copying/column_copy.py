@@ -1,0 +1,197 @@
+"""One column chunk that is made of the pages of several, as they are stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from icesize.parquet.copying.assembly import Assembly, ColumnPart
+from icesize.parquet.copying.column_plan import check_encoding
+from icesize.parquet.format.chunk_checks import index_fits
+from icesize.parquet.format.fields import i32, i64, integers_field, integers_of, struct_field, struct_of, structs_field
+from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index
+from icesize.parquet.format.pages import (
+    DICTIONARY_ENCODINGS,
+    DICTIONARY_PAGE,
+    LEVEL_ENCODINGS,
+    DictionaryHead,
+    Page,
+    Pages,
+    walk,
+)
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import BYTE_ARRAY, Column
+from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
+from icesize.parquet.format.thrift import I32, Fields
+
+_OF_THE_PARTS = (8, 10, 11, 12, 13, 14, 15, 16, 17)
+"""Fields of ColumnMetaData that are not true of the new chunk, or made anew: key-value metadata, index page,
+dictionary, statistics, encoding statistics, bloom filter (two), size statistics, geospatial statistics."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """One chunk whose pages are copied: all its bytes, the rows of its row group, its page indexes if it has any."""
+
+    chunk: Chunk
+    data: memoryview
+    rows: int
+    offset_index: bytes | None
+    column_index: bytes | None
+
+
+class CopiedColumn:
+    """Writes the pages of one column, piece by piece, and then describes them; holds indexes, never pages.
+
+    `dictionary` is written first, whichever piece it is from. Raises `CopyRefused` for pages that must not follow each
+    other or that would read otherwise in the new place.
+    """
+
+    def __init__(self, column: Column, dictionary: DictionaryHead | None, assembly: Assembly) -> None:
+        self.raw_size_bytes = 0
+        self._column = column
+        self._dictionary = dictionary
+        self._assembly = assembly
+        self._start = self._first_data = assembly.position
+        self._chunks: list[Chunk] = []
+        self._rows = 0
+        self._pages: Counter[tuple[int, int]] = Counter()
+        self._level_encodings: set[int] = set()
+        self._after_plain = False
+        self._locations: list[PageLocation] | None = []
+        self._variable_bytes: list[int] | None = [] if column.element.type == BYTE_ARRAY else None
+        self._column_indexes: list[bytes] | None = []
+        self._page_counts: list[int] = []
+        if dictionary is not None:
+            assembly.write(dictionary.page)
+            self.raw_size_bytes += dictionary.raw_size_bytes
+            self._pages[DICTIONARY_PAGE, dictionary.encoding] = 1
+            self._first_data = assembly.position
+
+    @property
+    def pages(self) -> int:
+        """Data pages written so far."""
+        return sum(self._page_counts)
+
+    def add(self, piece: Piece) -> None:
+        """Append the data pages of a piece."""
+        pages = walk(piece.data, self._column.flat, piece.chunk.values)
+        self._check(pages, piece)
+        self._index(pages.data, piece)
+        # pyarrow writes a page without values now and then; not all readers have met one
+        filled = [page for page in pages.data if page.values]
+        self._count(filled)
+        if len(filled) == len(pages.data):
+            self._assembly.write(piece.data[filled[0].at :])
+        else:
+            for page in filled:
+                self._assembly.write(piece.data[page.at : page.at + page.size_bytes])
+        self._level_encodings |= LEVEL_ENCODINGS & set(integers_of(piece.chunk.metadata, 2))
+        self._chunks.append(piece.chunk)
+        self._rows += piece.rows
+
+    def part(self, statistics: Fields | None = None) -> ColumnPart:
+        """Describe the chunk; `statistics` where those of the pieces do not tell."""
+        offsets = columns = None
+        if self._locations is not None:
+            offsets = offset_index(self._locations, self._variable_bytes)
+            if self._column_indexes is not None:
+                columns = concatenate(self._column_indexes, self._page_counts)
+        return ColumnPart({2: i64(0)}, self._metadata(statistics), None, offsets, columns)
+
+    def _check(self, pages: Pages, piece: Piece) -> None:
+        if not any(page.values for page in pages.data):
+            raise CopyRefused(Refusal.PAGES, "a chunk without data pages")
+        if pages.dictionary is not None and self._dictionary is None:
+            raise CopyRefused(Refusal.PAGES, "a dictionary that the footer does not mention")
+        rows = [page.rows for page in pages.data if page.rows is not None]
+        if len(rows) == len(pages.data) and sum(rows) != piece.rows:
+            raise CopyRefused(Refusal.PAGES, f"pages have {sum(rows)} rows of {piece.rows}")
+        for page in pages.data:
+            self._check_encoding(page.encoding, pages.dictionary is not None)
+
+    def _check_encoding(self, encoding: int, has_dictionary: bool) -> None:
+        check_encoding(self._column, encoding)
+        if encoding not in DICTIONARY_ENCODINGS:
+            self._after_plain = True
+        elif not has_dictionary:
+            raise CopyRefused(Refusal.PAGES, "a page needs a dictionary that its chunk does not have")
+        elif self._after_plain:  # whatever the footer says
+            raise CopyRefused(Refusal.DICTIONARY_ORDER, ".".join(self._column.path))
+
+    def _count(self, pages: Sequence[Page]) -> None:
+        for page in pages:
+            self._pages[page.type, page.encoding] += 1
+            self.raw_size_bytes += page.raw_size_bytes
+        self._page_counts.append(len(pages))
+
+    def _index(self, pages: Sequence[Page], piece: Piece) -> None:
+        """Keep what the new page indexes need; from one piece without it on, there is none."""
+        places: list[PageLocation] | None = None
+        sizes: list[int] | None = None
+        if piece.offset_index is not None and (self._variable_bytes is not None or not self._column.flat):
+            places, sizes = read_offset_index(piece.offset_index)
+        first_rows = _first_rows(pages, piece, places)
+        if first_rows is None or self._locations is None:
+            self._locations = None
+        else:
+            self._locations += self._moved(pages, first_rows)
+        filled = all(page.values for page in pages)
+        if self._variable_bytes is not None and sizes is not None and len(sizes) == len(pages) and filled:
+            self._variable_bytes += sizes
+        else:
+            self._variable_bytes = None
+        bounds = piece.column_index if filled and self._column_indexes is not None else None
+        if self._column_indexes is not None and bounds is not None and index_fits(bounds, len(pages), self._column):
+            self._column_indexes.append(bounds)
+        else:
+            self._column_indexes = None
+
+    def _moved(self, pages: Sequence[Page], first_rows: Sequence[int]) -> Iterator[PageLocation]:
+        at = self._assembly.position
+        for page, first in zip(pages, first_rows, strict=True):
+            if page.values:
+                yield PageLocation(at, page.size_bytes, self._rows + first)
+                at += page.size_bytes
+
+    def _metadata(self, statistics: Fields | None) -> Fields:
+        first = self._chunks[0]
+        fields = {k: v for k, v in first.metadata.items() if k not in _OF_THE_PARTS}
+        encodings = self._level_encodings | {encoding for _, encoding in self._pages}
+        fields[2] = integers_field(sorted(encodings), I32)
+        fields[5] = i64(sum(chunk.values for chunk in self._chunks))
+        fields[6] = i64(self.raw_size_bytes)
+        fields[7] = i64(self._assembly.position - self._start)
+        fields[9] = i64(self._first_data)
+        if self._dictionary is not None:
+            fields[11] = i64(self._start)
+        statistics = statistics or merge_statistics(
+            self._column.element, [(struct_of(chunk.metadata, 12), chunk.values) for chunk in self._chunks]
+        )
+        if statistics is not None:
+            fields[12] = struct_field(statistics)
+        fields[13] = structs_field(
+            {1: i32(kind), 2: i32(encoding), 3: i32(self._pages[kind, encoding])}
+            for kind, encoding in sorted(self._pages, key=lambda page: (page[0] != DICTIONARY_PAGE, page))
+        )
+        sizes = merge_size_statistics(self._chunks)
+        if sizes is not None:
+            fields[16] = struct_field(sizes)
+        return fields
+
+
+def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:
+    """The first row of each page in its row group; None when only the pages' levels tell."""
+    if all(page.rows is not None for page in pages):
+        firsts, row = [], 0
+        for page in pages:
+            firsts.append(row)
+            row += page.rows or 0
+        return firsts
+    if stored is None or [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
+        return None
+    firsts = [place.first_row for place in stored]
+    last = max(first for page, first in zip(pages, firsts, strict=True) if page.values)
+    return firsts if firsts[0] == 0 and firsts == sorted(firsts) and last < piece.rows else None

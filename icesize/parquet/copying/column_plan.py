@@ -1,0 +1,173 @@
+"""Which columns of a row group can be made of the pages of older ones, and which have to be encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from icesize.parquet.format.footer import Footer, RowGroup
+from icesize.parquet.format.pages import (
+    DICTIONARY_ENCODINGS,
+    PLAIN,
+    PLAIN_DICTIONARY,
+    RLE_DICTIONARY,
+    DictionaryHead,
+    data_encodings,
+    dictionary_head,
+)
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import BOOLEAN, Column
+from icesize.parquet.format.sources import Source
+
+_DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY = 5, 6, 7
+_COPIED_ENCODINGS = frozenset(
+    {PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, _DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY}
+)
+"""What Spark, Iceberg, DuckDB and pyarrow all read; Spark refuses BYTE_STREAM_SPLIT."""
+_COPIED_BOOLEANS = frozenset({PLAIN})
+"""Iceberg's vectorised reader refuses booleans of v2 pages, which are RLE."""
+
+CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+"""Compression (parquet.thrift, CompressionCodec) -> pyarrow's name of it; the old LZ4 and LZO are not written."""
+_MOST_DICTIONARY_BYTES = 64 * 2**20
+"""Uncompressed; a longer one, which no known writer makes, is not compared with others."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One row group that goes into a larger one."""
+
+    source: Source
+    footer: Footer
+    group: RowGroup
+
+
+@dataclass(slots=True)
+class ColumnPlan:
+    """How each column of one new row group is made.
+
+    `reencode` maps top-level columns to why they are (a value of `Refusal`); all others are copied. `dictionaries` has
+    for each leaf column the one to write, which all copied pages agree with. `distinct_at_most` is how many distinct
+    values a leaf can have, None where a part has no dictionary.
+    """
+
+    reencode: dict[str, str]
+    dictionaries: list[DictionaryHead | None]
+    copied_bytes: int
+    reencoded_bytes: int
+    distinct_at_most: list[int | None]
+
+
+def plan_columns(parts: Sequence[Part]) -> ColumnPlan:
+    """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, keeps one per column.
+
+    Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest,
+    encodings that all readers know, and where no page with a dictionary would follow one without: Spark's vectorised
+    reader gives wrong values for such. A nested column is encoded again as a whole. Raises `CopyRefused`.
+    """
+    columns = parts[0].footer.columns
+    leaves = [_plan_leaf(parts, index, column) for index, column in enumerate(columns)]
+    reencode: dict[str, str] = {}
+    for column, leaf in zip(columns, leaves, strict=True):
+        if leaf.why is not None:
+            reencode.setdefault(column.top, leaf.why.value)
+    sizes = [sum(part.group.chunks[index].size_bytes for part in parts) for index in range(len(columns))]
+    again = sum(size for column, size in zip(columns, sizes, strict=True) if column.top in reencode)
+    return ColumnPlan(
+        reencode=reencode,
+        dictionaries=[
+            None if column.top in reencode else leaf.dictionary for column, leaf in zip(columns, leaves, strict=True)
+        ],
+        copied_bytes=sum(sizes) - again,
+        reencoded_bytes=again,
+        distinct_at_most=[leaf.entries for leaf in leaves],
+    )
+
+
+def check_encoding(column: Column, encoding: int) -> None:
+    """Raise `CopyRefused` for a page that some readers could not read."""
+    if encoding not in _copied_encodings(column):
+        raise CopyRefused(Refusal.ENCODING, f"{'.'.join(column.path)} has pages of encoding {encoding}")
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """One leaf column while its chunks are looked at in turn."""
+
+    codec: int
+    why: Refusal | None = None
+    entries: int | None = 0
+    dictionary: DictionaryHead | None = None
+    plain: bool = False
+    raw: bytes | None = field(default=None, repr=False)
+
+    def refuse(self, why: Refusal) -> None:
+        """The first reason counts; dictionaries are not needed any more."""
+        self.why = self.why or why
+        self.dictionary = self.raw = None
+
+    def add(self, head: DictionaryHead | None, encodings: set[int]) -> None:
+        """The next chunk: its dictionary and the encodings of its pages, which may be more than it has."""
+        if head is None:
+            self.plain, self.entries = True, None
+            return
+        if self.plain:
+            self.refuse(Refusal.DICTIONARY_ORDER)
+        self.plain = self.plain or not encodings <= DICTIONARY_ENCODINGS
+        if self.entries is not None:
+            self.entries += head.values
+        if self.why is None and not self._agree(head):
+            self.refuse(Refusal.DICTIONARIES)
+
+    def _agree(self, head: DictionaryHead) -> bool:
+        """Keep the longest of dictionaries that begin alike: indices into a shorter one are true in it, too."""
+        kept = self.dictionary
+        if kept is None or not kept.values:  # the empty one of a chunk of nulls agrees with any
+            self.dictionary, self.raw = head, None
+            return True
+        if not head.values or kept.body == head.body:
+            return True
+        if kept.encoding not in (PLAIN, PLAIN_DICTIONARY) or head.encoding not in (PLAIN, PLAIN_DICTIONARY):
+            return False
+        self.raw = self.raw if self.raw is not None else _entries(kept, self.codec)
+        raw = _entries(head, self.codec)
+        if self.raw is None or raw is None:
+            return False
+        if head.values <= kept.values:
+            return self.raw.startswith(raw)
+        agrees = raw.startswith(self.raw)
+        self.dictionary, self.raw = head, raw
+        return agrees
+
+
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column) -> _Leaf:
+    leaf = _Leaf(parts[0].group.chunks[index].codec)
+    for part in parts:
+        chunk = part.group.chunks[index]
+        if chunk.codec != leaf.codec:
+            leaf.refuse(Refusal.CODEC)
+        encodings = data_encodings(chunk)
+        if not encodings <= _copied_encodings(column):
+            leaf.refuse(Refusal.ENCODING)
+        leaf.add(dictionary_head(part.source, chunk), encodings)
+    return leaf
+
+
+def _copied_encodings(column: Column) -> frozenset[int]:
+    return _COPIED_BOOLEANS if column.element.type == BOOLEAN else _COPIED_ENCODINGS
+
+
+def _entries(head: DictionaryHead, codec: int) -> bytes | None:
+    """The entries, one after the other; None when they cannot be had."""
+    size_bytes = head.raw_size_bytes - head.header_bytes
+    name = CODEC_NAMES.get(codec)
+    if name is None or size_bytes > _MOST_DICTIONARY_BYTES:
+        return None
+    if name == "none":
+        return head.body
+    import pyarrow as pa  # costs a third of a second, and most dictionaries are equal as they are stored
+
+    try:
+        return bytes(pa.Codec("lz4_raw" if name == "lz4" else name).decompress(head.body, size_bytes, asbytes=True))
+    except (pa.ArrowException, OSError) as error:
+        raise CopyRefused(Refusal.PAGES, f"a dictionary: {error}") from error

@@ -1,0 +1,53 @@
+"""Iceberg counts and sizes of a file that was made by copying, from its footer as icesize reads it.
+
+The footer holds statistics of other writers. pyarrow ends the process for some that are damaged, so it is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icesize.parquet.copying.assembly import Assembled
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.metrics import leaves
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.fields import integer, struct_of
+from icesize.parquet.format.footer import Chunk, parse_footer
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.statistics import NULL_COUNT
+from icesize.parquet.format.thrift import MalformedError
+from icesize.planning.files import PartitionKey
+
+_STATISTICS = 12
+
+
+def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled) -> WrittenFile:
+    """Column sizes, value counts and null counts by the table's metrics modes; no bounds and no NaN counts.
+
+    A column has a null count where all its chunks have one that can be true. Raises `CopyRefused` for a footer or
+    statistics that cannot be read.
+    """
+    footer = parse_footer(assembled.footer, assembled.size_bytes)
+    file = WrittenFile(path, assembled.size_bytes, footer.rows, partition, split_offsets=assembled.split_offsets)
+    for leaf in leaves(settings):
+        chunks = [group.chunks[leaf.position] for group in footer.row_groups]
+        file.column_sizes[leaf.field_id] = sum(chunk.size_bytes for chunk in chunks)
+        if not leaf.counts:
+            continue
+        file.value_counts[leaf.field_id] = sum(chunk.values for chunk in chunks)
+        if (nulls := _null_count(chunks)) is not None:
+            file.null_value_counts[leaf.field_id] = nulls
+    return file
+
+
+def _null_count(chunks: Sequence[Chunk]) -> int | None:
+    total = 0
+    for chunk in chunks:
+        try:
+            count = integer(struct_of(chunk.metadata, _STATISTICS) or {}, NULL_COUNT)
+        except MalformedError as error:
+            raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
+        if count is None or not 0 <= count <= chunk.values:
+            return None
+        total += count
+    return total

@@ -1,0 +1,266 @@
+"""Merging by moving compressed bytes, wherever that is possible and pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from icesize.parquet.copying.column_plan import Part, plan_columns
+from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
+from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
+from icesize.parquet.copying.page_merge import runs_of
+from icesize.parquet.copying.strategy import (
+    LEAST_COPIED_BYTES,
+    CopyStrategy,
+    Judged,
+    footer_or_refusal,
+    judge,
+    likely_copied,
+    wanted_of,
+)
+from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeOutcome, MergeTask
+from icesize.parquet.format.footer import Footer
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import Element
+from icesize.parquet.format.sources import Source
+from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.writing.file_writer import remove_files
+from icesize.planning.files import FileFact
+from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
+
+MOST_REENCODED = 0.3
+"""Share of the bytes of a row group that may have to be encoded again, column by column, when pages are merged: copying
+runs at 500 MB/s and this at 60, decoding everything at 70 (measured)."""
+
+
+Find = Callable[[Sequence[FileFact]], Sequence[Source | CopyRefused]]
+"""Gives a source for each file, or why there is none."""
+
+
+@dataclass(slots=True)
+class _Input:
+    """One input file: where its bytes are and what was decided; `refused` when it is decoded."""
+
+    fact: FileFact
+    source: Source | None = None
+    footer: Footer | None = None
+    strategies: tuple[CopyStrategy, ...] = ()
+    refused: CopyRefused | None = None
+
+    def refuse(self, refused: CopyRefused) -> None:
+        self.refused, self.strategies, self.source, self.footer = refused.alone(), (), None, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What one output takes as a whole: a row group that is copied, or an input file that is decoded (`part` None)."""
+
+    input_file: _Input
+    part: Part | None
+    strategy: CopyStrategy
+    size_bytes: int
+
+
+def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome:
+    """Write the rows of all input files into `task.outputs` files of about equal size, copying what can be copied.
+
+    Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
+    of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
+    for an input file that cannot be decoded either.
+    """
+    plan = plan_copy(task.inputs, task.outputs, settings, fetched.fetch)
+    files: list[WrittenFile] = []
+    try:
+        for output in plan.outputs:
+            rows = _decoded(output, task, settings, fetched)
+            files.append(write_copied(output.contents, rows, settings, names, task.partition))
+    except BaseException:
+        remove_files(settings.storage, files)
+        raise
+    return MergeOutcome(
+        tuple(files),
+        task.size_bytes,
+        task.rows,
+        rows_out=sum(file.rows for file in files),
+        bytes_decoded=plan.bytes_decoded,
+        bytes_copied=sum(file.bytes_copied for file in files),
+        pages_copied=sum(run.pages_copied for run in plan.runs),
+        decoded_because=dict(plan.decoded_because),
+    )
+
+
+def plan_copy(
+    facts: Sequence[FileFact], outputs: int, settings: WriteSettings, find: Find, share: float = 1.0
+) -> CopyPlan:
+    """What each output takes, from footers and from the dictionaries of the pages that would be joined: all that
+    decides how bytes move, but for damage that only shows when pages are read. A forecast asks it of some files of a
+    merge, which have this `share` of its bytes.
+
+    Raises `CopyRefused` with the code of what stands against it, when decoding everything is the better or only way.
+    """
+    least = round(share * LEAST_COPIED_BYTES)
+    inputs = _look_at(facts, settings, find, least)
+    planned = _planned(inputs, outputs, settings, least)
+    return CopyPlan(
+        planned, [(input_file.fact, input_file.refused.code) for input_file in inputs if input_file.refused is not None]
+    )
+
+
+def _look_at(facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int) -> list[_Input]:
+    """Read the footers of the input files that may be worth it, and decide what is copied of each."""
+    inputs = [_Input(fact) for fact in facts]
+    worth = {fact.path for fact in likely_copied(facts, settings)}
+    likely = [input_file for input_file in inputs if input_file.fact.path in worth]
+    for input_file in inputs:
+        if input_file.fact.path not in worth:
+            input_file.refuse(CopyRefused(Refusal.TINY))
+    _check_worth(inputs, least_bytes)
+    found = find([input_file.fact for input_file in likely])
+    footers = [_footer(input_file, source) for input_file, source in zip(likely, found, strict=True)]
+    for input_file, source, footer, judged in zip(
+        likely, found, footers, judge(footers, settings.derived(wanted_of)), strict=True
+    ):
+        _decide(input_file, source, footer, judged)
+    return inputs
+
+
+def _footer(input_file: _Input, source: Source | CopyRefused) -> Footer | CopyRefused:
+    found = source if isinstance(source, CopyRefused) else footer_or_refusal(source)
+    if isinstance(found, Footer) and found.rows != input_file.fact.rows:
+        return CopyRefused(Refusal.CORRUPT_FOOTER, f"{found.rows} rows, its manifest says {input_file.fact.rows}")
+    return found
+
+
+def _decide(input_file: _Input, source: Source | CopyRefused, footer: Footer | CopyRefused, judged: Judged) -> None:
+    if judged.refused is not None or isinstance(source, CopyRefused) or isinstance(footer, CopyRefused):
+        input_file.refuse(judged.refused or CopyRefused(Refusal.SHORT_READ))
+    else:
+        input_file.source, input_file.footer, input_file.strategies = source, footer, judged.strategies
+
+
+def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:
+    """Raise the most frequent refusal, by bytes, when too little is left to copy."""
+    bytes_left, codes = 0, Counter[Refusal]()
+    for input_file in inputs:
+        if input_file.refused is None:
+            bytes_left += input_file.fact.size_bytes
+        else:
+            codes[input_file.refused.code] += input_file.fact.size_bytes
+    if bytes_left < least_bytes:
+        raise CopyRefused(codes.most_common(1)[0][0] if codes else Refusal.TINY)
+
+
+@dataclass(slots=True)
+class _Output:
+    """One output: what is copied into it, and the input files that are decoded."""
+
+    contents: Contents
+    decoded: tuple[FileFact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What is copied into each output, and the files that are decoded, with why."""
+
+    outputs: list[_Output]
+    refused: list[tuple[FileFact, Refusal]]
+
+    @property
+    def runs(self) -> list[PageRun]:
+        """The row groups that are made of pages."""
+        return [run for output in self.outputs for run in output.contents.runs]
+
+    @property
+    def reencoded_bytes(self) -> int:
+        """Of columns that are encoded again in row groups whose other columns are copied."""
+        return sum(run.plan.reencoded_bytes for run in self.runs)
+
+    @property
+    def bytes_decoded(self) -> int:
+        return sum(fact.size_bytes for fact, _ in self.refused) + self.reencoded_bytes
+
+    @property
+    def decoded_because(self) -> Counter[str]:
+        """Files by why they are decoded."""
+        return Counter(code.value for _, code in self.refused)
+
+
+def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, least_bytes: int) -> list[_Output]:
+    """What each output takes. Input files whose pages do not fit those of others are decoded, and all is divided
+    anew."""
+    while True:
+        _check_worth(inputs, least_bytes)
+        refused: list[_Input] = []
+        planned = [_plan_output(units, settings, refused) for units in _divide(inputs, outputs, settings)]
+        if not refused:
+            return planned
+        for input_file in refused:
+            input_file.refuse(CopyRefused(Refusal.DICTIONARIES))
+
+
+def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Input]) -> _Output:
+    whole = [unit.part for unit in units if unit.strategy is CopyStrategy.ROW_GROUPS and unit.part is not None]
+    paged = [unit.part for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part is not None]
+    contents = Contents(whole, copied_from=_origins(units))
+    for parts in runs_of(paged, settings.parquet.row_group_rows, settings.parquet.row_group_bytes):
+        if len(parts) == 1:
+            contents.whole += parts
+            continue
+        plan = plan_columns(parts)
+        if plan.reencoded_bytes > MOST_REENCODED * (plan.copied_bytes + plan.reencoded_bytes):
+            owners = {id(part) for part in parts}
+            refused += [unit.input_file for unit in units if id(unit.part) in owners]
+        contents.runs.append(PageRun(parts, plan))
+    decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
+    if decoded:
+        contents.model = empty_like(settings, _schema_of(contents))
+    return _Output(contents, decoded)
+
+
+def _decoded(output: _Output, task: MergeTask, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
+    if not output.decoded:
+        return iter(())
+    return encoded_rows(MergeTask(output.decoded, task.partition), settings, _schema_of(output.contents), fetched)
+
+
+def _schema_of(contents: Contents) -> tuple[Element, ...]:
+    """The schema of what is copied; empty when nothing is."""
+    return contents.footers[0].schema if contents.whole or contents.runs else ()
+
+
+def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
+    groups = Counter(unit.input_file.fact.path for unit in units if unit.part is not None)
+    totals = {unit.input_file.fact.path: len(unit.input_file.strategies) for unit in units}
+    return tuple(CopiedFrom(path, count == totals[path]) for path, count in groups.items())
+
+
+def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
+    """What each output takes, in the order of input files, cut where the bytes come nearest to equal parts.
+
+    Raises `CopyRefused` where the units are so coarse that an output would be a small file again, or far too large.
+    """
+    units = [unit for input_file in inputs for unit in _units(input_file)]
+    total = sum(unit.size_bytes for unit in units)
+    parts: list[list[_Unit]] = [[] for _ in range(outputs)]
+    before = 0
+    for unit in units:
+        middle = before + unit.size_bytes / 2
+        parts[min(outputs - 1, int(middle * outputs / max(1, total)))].append(unit)
+        before += unit.size_bytes
+    if outputs > 1:
+        least, most = least_output_bytes(settings.small_file_limit_bytes), ROUND_DOWN_RATIO**2 * total / outputs
+        if not all(least <= sum(unit.size_bytes for unit in part) <= most for part in parts):
+            raise CopyRefused(Refusal.UNEVEN)
+    return parts
+
+
+def _units(input_file: _Input) -> list[_Unit]:
+    if input_file.source is None or input_file.footer is None or input_file.refused is not None:
+        return [_Unit(input_file, None, CopyStrategy.DECODE, input_file.fact.size_bytes)]
+    groups = zip(input_file.footer.row_groups, input_file.strategies, strict=True)
+    parts = [(Part(input_file.source, input_file.footer, group), strategy) for group, strategy in groups]
+    return [_Unit(input_file, part, strategy, part.group.size_bytes) for part, strategy in parts]

@@ -1,0 +1,119 @@
+"""Rows of input files that cannot be copied, encoded so that they can be copied into a file with the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+
+from icesize.parquet.files.metrics import count_nans, leaves
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.format.footer import Footer, read_footer
+from icesize.parquet.format.schema import REQUIRED, Element
+from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.reading.inputs import MAX_DECODED_BYTES, read_inputs
+from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
+from icesize.parquet.writing.file_writer import parquet_writer
+from icesize.parquet.writing.table_stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows as a Parquet file in memory with one row group; `nulls` and `nans` of its flat float columns."""
+
+    source: BytesSource
+    footer: Footer
+    metadata: pq.FileMetaData
+    nulls: dict[int, int] = field(default_factory=dict)
+    nans: dict[int, int] = field(default_factory=dict)
+
+
+def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
+    """What `encoded_rows` would yield for no rows: shows whether its schema is that of the copied files."""
+    settings = _with_names_of(copied, settings)
+    schema = aligned_schema(settings.arrow_schema, copied)
+    return _encode(settings.arrow_schema.empty_table(), schema, settings)
+
+
+def encoded_rows(
+    task: MergeTask, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
+) -> Iterator[EncodedRows]:
+    """The rows of all input files in runs of one row group each, which are not held together.
+
+    `copied` is the schema of the files that they join. Raises `RewriteFailed` for an input file that cannot be read.
+    """
+    settings = _with_names_of(copied, settings)
+    schema = aligned_schema(settings.arrow_schema, copied)
+    tables, left = Stream(read_inputs(task, settings, fetched), MAX_DECODED_BYTES), task.rows
+    limits = settings.parquet
+    groups = max(1, math.ceil(task.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
+    while left:
+        rows = tables.take(min(left, math.ceil(task.rows / groups)))
+        left -= rows.num_rows
+        yield _encode(rows, schema, settings)
+    for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+        continue
+
+
+def _with_names_of(copied: Sequence[Element], settings: WriteSettings) -> WriteSettings:
+    """Columns were renamed since the copied files were written: the new rows get the old names. Readers go by field
+    ids; bloom filters are asked for by name, so tables that have them keep theirs and nothing is copied."""
+    names = [copied[at].name.decode() for at in _top_level(copied)]
+    fields = settings.schema.fields
+    if settings.parquet.bloom_fpp or len(names) != len(fields) or names == [field.name for field in fields]:
+        return settings
+    renamed = [field.model_copy(update={"name": name}) for field, name in zip(fields, names, strict=True)]
+    schema = Schema(*renamed, schema_id=settings.schema_id)
+    return replace(settings, schema_json=schema.model_dump_json())
+
+
+def aligned_schema(schema: pa.Schema, copied: Sequence[Element]) -> pa.Schema:
+    """The table's schema with columns required where the copied files have them so: Spark writes them like that when
+    its rows cannot be null."""
+    required = [copied[at].repetition == REQUIRED for at in _top_level(copied)]
+    if len(required) != len(schema):
+        return schema
+    fields = [f.with_nullable(False) if strict else f for f, strict in zip(schema, required, strict=True)]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _top_level(elements: Sequence[Element]) -> Iterator[int]:
+    """Positions of the top-level columns."""
+    at = 1
+    while at < len(elements):
+        yield at
+        at = _after(elements, at)
+
+
+def _after(elements: Sequence[Element], at: int) -> int:
+    """Position after an element and all below it."""
+    left = 1
+    while left and at < len(elements):
+        left += elements[at].children - 1
+        at += 1
+    return at
+
+
+def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:
+    nan = nan_columns(settings, rows)
+    floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
+    # a null where the others have none shows in the schema, which is compared before anything is copied
+    schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
+    encoding = Encoding(dictionary_columns(settings, rows), nan)
+    sink = pa.BufferOutputStream()
+    with parquet_writer(settings, sink, encoding, rows.num_rows, schema) as writer:
+        writer.write_table(pa.Table.from_arrays(rows.columns, schema=schema), row_group_size=max(1, rows.num_rows))
+    source = BytesSource(memoryview(sink.getvalue()))
+    return EncodedRows(
+        source,
+        read_footer(source),
+        writer.writer.metadata,
+        {leaf.field_id: values.null_count for leaf, values in leaf_values(floats, rows)},
+        {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, rows) if leaf.field_id in nan},
+    )

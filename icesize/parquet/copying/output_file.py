@@ -1,0 +1,159 @@
+"""One output of a merge that copies: row groups of older files, whole or of their pages, and rows that were decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import pyarrow.parquet as pq
+
+from icesize import failpoints
+from icesize.errors import RewriteFailed
+from icesize.parquet.copying.assembly import Assembled, Assembly
+from icesize.parquet.copying.column_plan import ColumnPlan, Part
+from icesize.parquet.copying.compatibility import check_together
+from icesize.parquet.copying.copied_metrics import describe_copied
+from icesize.parquet.copying.decoded_rows import EncodedRows
+from icesize.parquet.copying.page_merge import merge_row_groups
+from icesize.parquet.copying.row_groups import copy_row_group
+from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
+from icesize.parquet.files.metrics import describe
+from icesize.parquet.files.names import FileNames, data_location
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.footer import MAGIC, Footer
+from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.planning.files import PartitionKey
+
+
+@dataclass(slots=True)
+class PageRun:
+    """Row groups whose pages become one row group; `pages_copied` is set when that is done."""
+
+    parts: list[Part]
+    plan: ColumnPlan
+    pages_copied: int = 0
+
+
+@dataclass(slots=True)
+class Contents:
+    """What goes into one output. `model` is empty or has the schema that the decoded rows will have."""
+
+    whole: list[Part] = field(default_factory=list)
+    runs: list[PageRun] = field(default_factory=list)
+    model: EncodedRows | None = None
+    copied_from: tuple[CopiedFrom, ...] = ()
+
+    @property
+    def footers(self) -> list[Footer]:
+        """Of all files that parts are taken from, and of decoded rows."""
+        parts = [*self.whole, *(part for run in self.runs for part in run.parts)]
+        found = list({id(part.footer): part.footer for part in parts}.values())
+        return found if self.model is None else [*found, self.model.footer]
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """What is known of the decoded rows of a file."""
+
+    metadata: pq.FileMetaData | None = None
+    nans: Counter[int] = field(default_factory=Counter)
+    _nulls_in_floats: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def nulls(self) -> dict[int, int]:
+        """Of columns that hold NaN anywhere: the statistics of all others tell."""
+        return {field_id: count for field_id, count in self._nulls_in_floats.items() if field_id in self.nans}
+
+    def add(self, rows: EncodedRows) -> None:
+        if self.metadata is None:
+            self.metadata = rows.metadata
+        else:
+            self.metadata.append_row_groups(rows.metadata)
+        self._nulls_in_floats.update(rows.nulls)
+        self.nans.update(rows.nans)
+
+
+def write_copied(
+    contents: Contents,
+    decoded: Iterable[EncodedRows],
+    settings: WriteSettings,
+    names: FileNames,
+    partition: PartitionKey,
+) -> WrittenFile:
+    """Write one file; its metrics are to be completed by what manifests say of `copied_from`.
+
+    Raises `CopyRefused`, `RewriteFailed` or `OSError`; then nothing is left of it, best effort.
+    """
+    path = data_location(settings, partition, names.next())
+    sink = settings.storage.create(path)
+    try:
+        of_decoded = _Decoded()
+        assembled = _assemble(sink, contents, decoded, settings, of_decoded)
+        _check_opens(assembled)
+        file = _described(path, assembled, settings, partition, of_decoded)
+        sink.close()
+        _check_stored(path, assembled, settings)
+    except BaseException:
+        # a dropped stream of an object store would complete a truncated object later, after the deletion
+        with contextlib.suppress(Exception):
+            sink.close()
+        settings.storage.delete(path)
+        raise
+    copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
+    return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
+
+
+def _assemble(
+    sink: object, contents: Contents, decoded: Iterable[EncodedRows], settings: WriteSettings, known: _Decoded
+) -> Assembled:
+    assembly = Assembly(sink, contents.footers)  # type: ignore[arg-type]
+    for part in contents.whole:
+        copy_row_group(part.source, part.group, assembly, verify_pages=True)
+        failpoints.reach("writing")
+    for run in contents.runs:
+        run.pages_copied = merge_row_groups(run.parts, run.plan, assembly, level=settings.parquet.level)
+        failpoints.reach("writing")
+    for rows in decoded:
+        check_together([contents.footers[0], rows.footer])
+        copy_row_group(rows.source, rows.footer.row_groups[0], assembly)
+        known.add(rows)
+        failpoints.reach("writing")
+    return assembly.finish()
+
+
+def _check_opens(assembled: Assembled) -> None:
+    """Another reader opens the footer, too: what it holds of older ones was kept as it was."""
+    try:
+        pq.read_metadata(io.BytesIO(MAGIC + assembled.end))
+    except UNREADABLE as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
+
+
+def _check_stored(path: str, assembled: Assembled, settings: WriteSettings) -> None:
+    """Storage has all of it, and its end is the footer that was written."""
+    settings.storage.check_whole(path, assembled.size_bytes)
+    if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
+        raise RewriteFailed(
+            f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
+        )
+
+
+def _described(
+    path: str, assembled: Assembled, settings: WriteSettings, partition: PartitionKey, decoded: _Decoded
+) -> WrittenFile:
+    """Sizes and counts of the whole file; bounds and NaN counts of the decoded rows alone."""
+    file = describe_copied(settings, path, partition, assembled)
+    if decoded.metadata is None:
+        return file
+    rows = describe(settings, path, 0, partition, decoded.metadata, decoded.nulls, decoded.nans)
+    return replace(
+        file,
+        nan_value_counts=rows.nan_value_counts,
+        lower_bounds=rows.lower_bounds,
+        upper_bounds=rows.upper_bounds,
+        rows_decoded=rows.rows,
+        nulls_decoded=rows.null_value_counts,
+    )

@@ -1,0 +1,204 @@
+"""Columns whose pages cannot be copied, encoded again by pyarrow; the caller sets pyarrow's memory pool."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icesize.parquet.copying.column_plan import CODEC_NAMES, ColumnPlan, Part
+from icesize.parquet.format.footer import Chunk, Footer, read_footer
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import BYTE_ARRAY, DECIMAL_LOGICAL, INT32, INT64, Column, top_level_trees
+from icesize.parquet.format.sources import BytesSource, Source
+
+MOST_DISTINCT = 0.3
+"""Distinct values per row up to which a column gets a dictionary. Measured: one breaks even at 0.35 and is 3.5 times
+the size near 1."""
+_PAGE_BYTES, _PAGE_ROWS = 2**20, 20_000
+_LEVELLED_CODECS = ("zstd", "gzip", "brotli")
+_WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).parameters)
+
+
+@dataclass(slots=True)
+class Reencoded:
+    """One top-level column of all parts as a Parquet file in memory: the chunks of its leaves, and which of these
+    have no bounds because they hold NaN."""
+
+    source: Source
+    chunks: list[Chunk]
+    without_bounds: list[bool]
+
+
+def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
+    """Decode a top-level column of all parts, in their order, and encode it as one row group.
+
+    The compression is that of the first part, at `level` where it has levels (None: its default). Raises `CopyRefused`
+    when pyarrow cannot read the pages or would write the column in another form.
+    """
+    try:
+        return _reencode(parts, top, plan, level)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CopyRefused(Refusal.PAGES, f"{top}: {error}") from error
+
+
+def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
+    columns = parts[0].footer.columns
+    indices = [index for index, column in enumerate(columns) if column.top == top]
+    first = parts[0].group.chunks[indices[0]]
+    if first.codec not in CODEC_NAMES:
+        raise CopyRefused(Refusal.CODEC, f"{top} has codec {first.codec}")
+    leaves = [columns[index] for index in indices]
+    at_most = [plan.distinct_at_most[index] for index in indices]
+    table = _read(parts, top, as_dictionary=_is_text(leaves) and _is_low(at_most[0], _values(parts, indices[0])))
+    arrays = list(_leaf_arrays(table.column(0)))
+    if len(arrays) != len(leaves):
+        raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
+    nan = [_holds_nan(array) for array in arrays]
+    source = _write(table, leaves, arrays, nan, {"compression": CODEC_NAMES[first.codec], **_level(first.codec, level)})
+    footer = read_footer(source)
+    _check_same(footer, parts[0].footer, top)
+    return Reencoded(source, footer.row_groups[0].chunks, nan)
+
+
+def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+    tables = [
+        _read_file(list(same), top, as_dictionary=as_dictionary)
+        for _, same in groupby(parts, key=lambda part: id(part.footer))
+    ]
+    schema = tables[0].schema.remove_metadata()
+    # Arrow schemas that writers leave in files differ, for example in the kind of strings
+    alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
+    table = pa.concat_tables(alike)
+    return table.unify_dictionaries() if pa.types.is_dictionary(schema.types[0]) else table
+
+
+def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+    """Rows of row groups of one file."""
+    ordinals = {id(group): ordinal for ordinal, group in enumerate(parts[0].footer.row_groups)}
+    with parts[0].source.stream() as stream:
+        file = pq.ParquetFile(
+            stream,
+            read_dictionary=[top] if as_dictionary else None,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        groups = range(file.metadata.num_row_groups)
+        filled = [group for group in groups if file.metadata.row_group(group).num_rows]
+        wanted = [filled[ordinals[id(part.group)]] for part in parts]
+        table = file.read_row_groups(wanted, columns=[top], use_threads=False)
+    if table.column_names != [top]:
+        raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} is read as {table.column_names}")
+    return table.replace_schema_metadata(None)
+
+
+def _write(
+    table: pa.Table, leaves: Sequence[Column], arrays: Sequence[Any], nan: Sequence[bool], compression: dict[str, Any]
+) -> BytesSource:
+    names = [".".join(leaf.path) for leaf in leaves]
+    low = [name for name, array in zip(names, arrays, strict=True) if _has_few_values(array)]
+    bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
+    # limits of pages are looked at once per batch; indices into a dictionary are small
+    batch = {"write_batch_size": _PAGE_ROWS} if pa.types.is_dictionary(table.schema.types[0]) else {}
+    pages = {"max_rows_per_page": _PAGE_ROWS} if "max_rows_per_page" in _WRITER_ARGUMENTS else {}
+    out = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        out,
+        row_group_size=table.num_rows,
+        use_dictionary=low or False,
+        # readers take bounds for a promise that no value is NaN
+        write_statistics=bounded or False,
+        store_decimal_as_integer=any(_is_integer_decimal(leaf) for leaf in leaves),
+        data_page_size=_PAGE_BYTES,
+        data_page_version="1.0",
+        version="2.6",
+        write_page_index=True,
+        write_page_checksum=True,
+        store_schema=False,
+        **compression,
+        **pages,
+        **batch,
+    )
+    return BytesSource(memoryview(out.getvalue()).cast("B"))
+
+
+def _level(codec: int, level: int | None) -> dict[str, int]:
+    return {"compression_level": level} if level is not None and CODEC_NAMES[codec] in _LEVELLED_CODECS else {}
+
+
+def _values(parts: Sequence[Part], index: int) -> int:
+    return sum(part.group.chunks[index].values for part in parts)
+
+
+def _is_low(distinct_at_most: int | None, values: int) -> bool:
+    return distinct_at_most is not None and distinct_at_most <= MOST_DISTINCT * values
+
+
+def _is_text(leaves: Sequence[Column]) -> bool:
+    """Whether pyarrow can read a column as indices into a dictionary, which saves most of the time."""
+    first = leaves[0]
+    return len(leaves) == 1 and len(first.path) == 1 and first.element.type == BYTE_ARRAY and not _is_decimal(first)
+
+
+def _is_decimal(leaf: Column) -> bool:
+    return leaf.element.logical is not None and leaf.element.logical[0] == DECIMAL_LOGICAL
+
+
+def _is_integer_decimal(leaf: Column) -> bool:
+    return _is_decimal(leaf) and leaf.element.type in (INT32, INT64)
+
+
+def _leaf_arrays(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The values of each leaf in file order; those of empty lists and missing structs may be left out."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _leaf_arrays(_each(column, kind.storage_type, lambda array: array.storage))
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _leaf_arrays(_each(column, kind.field(number).type, lambda array, n=number: array.field(n)))
+    elif pa.types.is_map(kind):
+        yield from _leaf_arrays(_each(column, kind.key_type, lambda array: array.keys))
+        yield from _leaf_arrays(_each(column, kind.item_type, lambda array: array.items))
+    elif hasattr(kind, "value_field"):
+        yield from _leaf_arrays(_each(column, kind.value_type, lambda array: array.flatten()))
+    else:
+        yield column
+
+
+def _each(column: pa.ChunkedArray, kind: pa.DataType, change: Any) -> pa.ChunkedArray:
+    return pa.chunked_array([change(array) for array in column.chunks], kind)
+
+
+def _has_few_values(array: pa.ChunkedArray) -> bool:
+    if pa.types.is_boolean(array.type) or pa.types.is_float16(array.type):
+        return False
+    if pa.types.is_dictionary(array.type):
+        distinct = len(array.chunk(0).dictionary) if array.num_chunks else 0
+    else:
+        try:
+            distinct = pc.count_distinct(array).as_py()
+        except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for
+            return False
+    return bool(distinct <= MOST_DISTINCT * len(array))
+
+
+def _holds_nan(array: pa.ChunkedArray) -> bool:
+    if pa.types.is_dictionary(array.type):
+        return bool(pa.types.is_floating(array.type.value_type))
+    if pa.types.is_float16(array.type):
+        return True  # some readers do not know the order of its bounds
+    return bool(pa.types.is_floating(array.type)) and bool(pc.any(pc.is_nan(array)).as_py())
+
+
+def _check_same(footer: Footer, original: Footer, top: str) -> None:
+    """Definition and repetition levels mean the same only in equal trees."""
+    written = top_level_trees(footer.schema).get(top)
+    if written != top_level_trees(original.schema)[top] or len(footer.row_groups) != 1:
+        raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} would be written in another form")

@@ -1,0 +1,161 @@
+"""Row groups copied whole: their bytes as they are, and every offset moved to where the bytes lie now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
+from icesize.parquet.format.chunk_checks import check_row_group, index_fits
+from icesize.parquet.format.fields import i64, integer, required_integer
+from icesize.parquet.format.footer import Chunk, Footer, RowGroup
+from icesize.parquet.format.page_index import read_offset_index, rebase
+from icesize.parquet.format.pages import Pages, walk
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.sources import Source, read_ranges
+
+PIECE_BYTES = 8 * 2**20
+"""Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
+`verify_pages` one read holds at least a whole column chunk, however large it is."""
+
+_FILE_OFFSET = 2
+_MOVED_IN_CHUNK = frozenset({1, 4, 5, 6, 7})
+"""Fields of ColumnChunk: an empty file_path, places of the page indexes."""
+_DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 9, 11
+_MOVED_IN_METADATA = frozenset({11, 14, 15, 17})
+"""Fields of ColumnMetaData: places of the dictionary and of the bloom filter; and statistics of geometries, which
+Iceberg's tables do not have."""
+
+_Place = tuple[int, int]
+"""(offset, length) in a file."""
+
+
+def copy_row_groups(
+    sources: Sequence[Source], footers: Sequence[Footer], out: Output, *, verify_pages: bool = False
+) -> Assembled:
+    """Write one file with the row groups of all `sources`, in their order; `footers` are theirs.
+
+    `verify_pages` is that of `copy_row_group`. Raises `CopyRefused`, before anything is written when the files must not
+    lie in one, and whatever reading and `out` raise. What was written before an error is no file.
+    """
+    assembly = Assembly(out, footers)
+    for source, footer in zip(sources, footers, strict=True):
+        for group in footer.row_groups:
+            copy_row_group(source, group, assembly, verify_pages=verify_pages)
+    return assembly.finish()
+
+
+def copy_row_group(source: Source, group: RowGroup, assembly: Assembly, *, verify_pages: bool = False) -> None:
+    """Append a row group of `source` with its page indexes and bloom filters.
+
+    `verify_pages` has page headers read while they are copied: they must tile their chunks, add up to the values and
+    rows of the footer and lie where the OffsetIndex says, and checksums must be right. Raises `CopyRefused`.
+    """
+    check_row_group(group, assembly.columns)
+    stored = read_ranges(source, _places(group))
+    start = assembly.position
+    starts: dict[int, int] = {}
+    for run in _runs(group):
+        low, high = group.chunks[run[0]].start, group.chunks[run[-1]].end
+        starts |= {number: assembly.position + group.chunks[number].start - low for number in run}
+        if verify_pages:
+            for batch in _batches(group, run):
+                _copy_verified(source, group, batch, assembly, stored)
+        else:
+            _copy(source, low, high, assembly)
+    columns = [
+        _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
+    ]
+    assembly.add(GroupPart(dict(group.fields), columns, group.rows, start, group.size_bytes))
+
+
+def _places(group: RowGroup) -> set[_Place]:
+    """Where the page indexes and bloom filters are that go along; a ColumnIndex is of no use alone."""
+    found = {chunk.bloom_filter for chunk in group.chunks}
+    for chunk in group.chunks:
+        if (index := chunk.offset_index) is not None:
+            found |= {index, chunk.column_index}
+    return {place for place in found if place is not None}
+
+
+def _runs(group: RowGroup) -> Iterator[list[int]]:
+    """Numbers of chunks that lie in the file without a gap, in file order."""
+    run: list[int] = []
+    for number in sorted(range(len(group.chunks)), key=lambda number: group.chunks[number].start):
+        if run and group.chunks[number].start != group.chunks[run[-1]].end:
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
+
+
+def _batches(group: RowGroup, run: Sequence[int]) -> Iterator[list[int]]:
+    """Parts of a run that are read at once: whole chunks, no more than a piece unless one is larger."""
+    batch: list[int] = []
+    for number in run:
+        if batch and group.chunks[number].end - group.chunks[batch[0]].start > PIECE_BYTES:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _copy(source: Source, low: int, high: int, assembly: Assembly) -> None:
+    for at in range(low, high, PIECE_BYTES):
+        piece = assembly.room(min(PIECE_BYTES, high - at))
+        source.read_into(at, piece)
+        assembly.write(piece)
+
+
+def _copy_verified(
+    source: Source, group: RowGroup, batch: Sequence[int], assembly: Assembly, stored: Mapping[_Place, bytes]
+) -> None:
+    low, high = group.chunks[batch[0]].start, group.chunks[batch[-1]].end
+    data = assembly.room(high - low)
+    source.read_into(low, data)
+    for number in batch:
+        chunk = group.chunks[number]
+        pages = walk(data[chunk.start - low : chunk.end - low], assembly.columns[number].flat, chunk.values)
+        _check_pages(pages, chunk, group.rows, _found(stored, chunk.offset_index))
+    assembly.write(data)
+
+
+def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> None:
+    counts = [page.rows for page in pages.data if page.rows is not None]
+    known = len(counts) == len(pages.data)
+    if known and sum(counts) != rows:
+        raise CopyRefused(Refusal.PAGES, f"pages have {sum(counts)} rows of {rows}")
+    if index is None:
+        return
+    claimed, _ = read_offset_index(index)
+    places = [(chunk.start + page.at, page.size_bytes) for page in pages.data]
+    if [page[:2] for page in claimed] != places or (
+        known and [page.first_row for page in claimed] != list(accumulate(counts[:-1], initial=0))
+    ):
+        raise CopyRefused(Refusal.PAGES, "an OffsetIndex does not have the pages of its chunk")
+
+
+def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes], column: Column) -> ColumnPart:
+    """A chunk that lies at `start` now."""
+    delta = start - chunk.start
+    fields = {number: value for number, value in chunk.fields.items() if number not in _MOVED_IN_CHUNK}
+    fields[_FILE_OFFSET] = i64(start if integer(fields, _FILE_OFFSET) else 0)
+    metadata = {number: value for number, value in chunk.metadata.items() if number not in _MOVED_IN_METADATA}
+    metadata[_DATA_PAGE_OFFSET] = i64(required_integer(metadata, _DATA_PAGE_OFFSET) + delta)
+    dictionary = integer(chunk.metadata, _DICTIONARY_PAGE_OFFSET) or 0
+    if dictionary > 0:  # some writers say 0 for none
+        metadata[_DICTIONARY_PAGE_OFFSET] = i64(dictionary + delta)
+    part = ColumnPart(fields, metadata, bloom_filter=_found(stored, chunk.bloom_filter))
+    if (index := chunk.offset_index) is not None:
+        part.offset_index = rebase(stored[index], delta, range(chunk.start, chunk.end))
+        bounds = _found(stored, chunk.column_index)
+        if bounds is not None and index_fits(bounds, len(read_offset_index(stored[index])[0]), column):
+            part.column_index = bounds
+    return part
+
+
+def _found(stored: Mapping[_Place, bytes], place: _Place | None) -> bytes | None:
+    return None if place is None else stored[place]

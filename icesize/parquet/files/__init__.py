@@ -1,0 +1,14 @@
+"""What a data file of a table is: its settings, its name, its partition, its metrics.
+
+- `carried_over_metrics`: Iceberg metrics of a file that was made by copying bytes: what is known of the older files
+  holds for it as well
+- `data_file`: A data file that was written and is not yet visible: what an Iceberg manifest entry needs to know of it
+- `metrics`: Iceberg column metrics of a finished Parquet file, from its footer and the rows written
+- `names`: what data files are called and where they lie
+- `partitioning`: rows -> partitions, with every transform computed as Iceberg computes it
+- `properties`: `write.parquet.*` of a table, parsed once into what pyarrow's writer takes
+- `settings`: everything a worker needs to write files of a table, as plain values that pickle
+- `storage`: files as the table's FileIO sees them, with a short cut for local paths
+- `supported`: which tables our Parquet files can serve; all others are refused by name before anything is written
+- `tasks`: what is to be merged, and what became of it
+"""

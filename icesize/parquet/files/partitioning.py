@@ -1,0 +1,258 @@
+"""Rows -> partitions, with every transform computed as Iceberg computes it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import mmh3
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+from pyiceberg.utils.decimal import decimal_to_bytes, truncate_decimal
+
+from icesize.errors import SchemaMismatch
+from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.files import PartitionKey
+
+Reduce = Callable[[pa.Array], pa.Array]
+Value = Callable[[Any], object]
+
+_DAY_US = 86_400_000_000
+_HOUR_US = 3_600_000_000
+_LONG = struct.Struct("<q").pack
+
+
+def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[PartitionKey, pa.Table]]:
+    """The rows of each partition, partitions in order of first appearance and rows in their order.
+
+    `table` has the table's columns (`align_columns`). Values are those that PyIceberg stores in a data file's
+    partition: days, hours, months, years and timestamps as integers, `Decimal`, `UUID`, `bytes`, None for null. Raises
+    `SchemaMismatch` for NaN under an identity transform.
+    """
+    table, ranges = arrange_by_partition(table, settings)
+    groups, start = [], 0
+    for key, rows in ranges:
+        groups.append((key, table.slice(start, rows)))
+        start += rows
+    return groups
+
+
+def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.Table, list[tuple[PartitionKey, int]]]:
+    """The rows of `split_by_partition` as one table, and how many of them in a row are of which partition."""
+    fields = settings.derived(_fields)
+    codes, keys = _codes(table, fields, settings.spec_id)
+    if len(keys) == 1:
+        return table, [(keys[0], table.num_rows)]
+    if pc.any(pc.less(codes[1:], codes[:-1])).as_py():
+        order = pc.sort_indices(codes)  # stable
+        table, codes = table.take(order), codes.take(order)
+    return table, [(keys[run["values"]], run["counts"]) for run in pc.value_counts(codes).to_pylist()]
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One partition field: where its source is, a vectorised step, and a step on distinct values."""
+
+    name: str
+    path: tuple[int, ...] | None
+    reduce: Reduce
+    value: Value
+
+    def encode(self, table: pa.Table) -> tuple[pa.Array, list[object]]:
+        """A code per row, and the partition value of each code."""
+        if self.path is None:
+            return pa.nulls(table.num_rows, pa.int64()).fill_null(0), [None]
+        encoded = self.reduce(source_array(table, self.path)).dictionary_encode()
+        distinct = [self.value(v) for v in encoded.dictionary.to_pylist()]
+        indices = encoded.indices.cast(pa.int64())
+        if encoded.null_count:
+            indices = indices.fill_null(len(distinct))
+            distinct.append(None)
+        # several sources can share a value; 0.0 and -0.0 are two values although equal to Python
+        positions: dict[tuple[str, object], int] = {}
+        codes = [positions.setdefault((str(v), v), len(positions)) for v in distinct]
+        return pa.array(codes, pa.int64()).take(indices), [value for _, value in positions]
+
+
+def source_array(table: pa.Table, path: tuple[int, ...]) -> pa.Array:
+    """The values at a `source_path`; null where a struct above is null."""
+    column = table.column(path[0])
+    if len(path) > 1:
+        column = pc.struct_field(column, list(path[1:]))
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _codes(table: pa.Table, fields: list[_Field], spec_id: int) -> tuple[pa.Array, list[PartitionKey]]:
+    """A code per row, dense and in order of first appearance, and the partition of each code."""
+    codes = pa.nulls(table.num_rows, pa.int64()).fill_null(0)
+    keys: list[tuple[object, ...]] = [()]
+    for field in fields:
+        inner, values = field.encode(table)
+        encoded = pc.add(pc.multiply(codes, len(values)), inner).dictionary_encode()
+        codes = encoded.indices.cast(pa.int64())
+        pairs = [divmod(code, len(values)) for code in encoded.dictionary.to_pylist()]
+        keys = [(*keys[outer], values[position]) for outer, position in pairs]
+    return codes, [PartitionKey(spec_id, key) for key in keys]
+
+
+def _fields(settings: WriteSettings) -> list[_Field]:
+    return [_field(settings.schema, field) for field in settings.spec.fields]
+
+
+def _field(schema: Schema, field: PartitionField) -> _Field:
+    if isinstance(field.transform, VoidTransform):
+        return _Field(field.name, None, same, same)
+    source = schema.find_field(field.source_id).field_type
+    reduce, value = transform_steps(field.name, field.transform, source)
+    return _Field(field.name, source_path(schema, field.source_id), reduce, value)
+
+
+def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
+    """Positions from the table's columns down to the field; Iceberg allows sources in structs, not in lists or maps."""
+    parents = schema._lazy_id_to_parent
+    ids = [field_id]
+    while ids[0] in parents:
+        ids.insert(0, parents[ids[0]])
+    positions, fields = [], schema.as_struct().fields
+    for wanted in ids:
+        position = next(i for i, f in enumerate(fields) if f.field_id == wanted)
+        positions.append(position)
+        fields = getattr(fields[position].field_type, "fields", ())
+    return tuple(positions)
+
+
+def transform_steps(name: str, transform: Any, source: IcebergType) -> tuple[Reduce, Value]:
+    """A transform as a step on arrays and a step on their distinct values (`same` when nothing is left to do), for the
+    partition field `name`.
+    """
+    if isinstance(transform, (YearTransform, MonthTransform, DayTransform)):
+        return _days if isinstance(source, DateType) else _timestamp_days, _calendar(transform)
+    if isinstance(transform, HourTransform):
+        return lambda array: _floor(integers(array), _HOUR_US), same
+    if isinstance(transform, BucketTransform):
+        return _plain, _bucket(source, transform.num_buckets)
+    if isinstance(transform, TruncateTransform):
+        return _truncate(source, transform.width)
+    if isinstance(transform, IdentityTransform):
+        return _identity(name, source)
+    raise NotImplementedError(str(transform))
+
+
+def same(value: Any) -> Any:
+    """The value itself."""
+    return value
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Dates, times and timestamps as integers, uuids as bytes; the rest as it is."""
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage
+    return integers(array) if pa.types.is_temporal(array.type) else array
+
+
+def integers(array: pa.Array) -> pa.Array:
+    """The same bits as integers."""
+    return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+
+
+def _days(array: pa.Array) -> pa.Array:
+    return integers(array)
+
+
+def _timestamp_days(array: pa.Array) -> pa.Array:
+    return _floor(integers(array), _DAY_US)
+
+
+def _floor(array: pa.Array, unit: int) -> pa.Array:
+    """Division rounding down, also before 1970; Arrow's own rounds towards zero."""
+    quotient = pc.divide(array, unit)
+    below = pc.less(array, pc.multiply(quotient, unit))
+    return pc.subtract(quotient, below.cast(pa.int64()))
+
+
+def _calendar(transform: object) -> Value:
+    if isinstance(transform, DayTransform):
+        return same
+    if isinstance(transform, MonthTransform):
+        return _months
+    return lambda days: _months(days) // 12
+
+
+def _months(days: int) -> int:
+    """Months since 1970-01 of a day, in the proleptic Gregorian calendar and outside Python's years 1-9999 too
+    (algorithm: Howard Hinnant, `civil_from_days`)."""
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    month = (5 * (day_of_era - (365 * year + year // 4 - year // 100)) + 2) // 153  # March is 0
+    return (year + era * 400 - 1970) * 12 + month + 2
+
+
+def _bucket(source: IcebergType, buckets: int) -> Value:
+    hash32, mask = mmh3.hash, 0x7FFF_FFFF
+    if isinstance(source, (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)):
+        return lambda value: (hash32(_LONG(value)) & mask) % buckets
+    if isinstance(source, DecimalType):
+        return lambda value: (hash32(decimal_to_bytes(value)) & mask) % buckets
+    return lambda value: (hash32(value) & mask) % buckets
+
+
+def _truncate(source: IcebergType, width: int) -> tuple[Reduce, Value]:
+    if isinstance(source, StringType):
+        return lambda array: pc.utf8_slice_codeunits(array, 0, width), same  # code points, as Iceberg counts
+    if isinstance(source, BinaryType):
+        return lambda array: pc.binary_slice(array, 0, width), same
+    if isinstance(source, DecimalType):
+        return same, lambda value: truncate_decimal(value, width)
+    half = 2**31 if isinstance(source, IntegerType) else 2**63
+    # Java's integers wrap below their smallest value
+    return same, lambda value: (value - value % width + half) % (2 * half) - half
+
+
+def _identity(name: str, source: IcebergType) -> tuple[Reduce, Value]:
+    if isinstance(source, (FloatType, DoubleType)):
+        code, bits = ("<i", "<f") if isinstance(source, FloatType) else ("<q", "<d")
+        return lambda array: _float_bits(name, array), lambda v: struct.unpack(bits, struct.pack(code, v))[0]
+    if isinstance(source, UUIDType):
+        return _plain, lambda value: UUID(bytes=value)
+    return _plain, same
+
+
+def _float_bits(name: str, array: pa.Array) -> pa.Array:
+    if pc.any(pc.is_nan(array)).as_py():
+        raise SchemaMismatch(
+            f"Cannot write NaN into partition field '{name}': Iceberg's metadata cannot tell such partitions apart, "
+            "replace NaN by null before writing",
+            field=name,
+        )
+    return integers(array)

@@ -1,0 +1,203 @@
+"""Everything a worker needs to write files of a table, as plain values that pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import LocationProvider, load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from icesize.errors import UnsupportedTable
+from icesize.parquet.files.properties import ParquetOptions
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.files.supported import check_supported
+from icesize.redaction import is_secret
+
+T = TypeVar("T")
+
+NAME_MAPPING = "schema.name-mapping.default"
+
+_FILE_IO_PREFIXES = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.")
+_FILE_IO_KEYS = ("py-io-impl", "buffer-size", "DEFAULT_SCHEME", "DEFAULT_NETLOC")
+"""Properties that PyIceberg's FileIOs read (`pyiceberg.io`), and no others: a REST catalog gives each table's FileIO
+all of its own ones, with the token, the headers and the object that signs its requests."""
+_CATALOG_PREFIXES = ("token", "credential", "oauth2-", "auth", "header.", "rest.", "uri", "warehouse", "prefix")
+_PYICEBERGS = "pyiceberg.io."
+_CLIENT_KEYS = ("client.access-key-id", "client.secret-access-key", "client.session-token")
+
+
+@dataclass(frozen=True)
+class WriteSettings:
+    """How files of one table are written under its current schema and partition spec.
+
+    Strings, numbers and dictionaries only: a plan or schema object pickled to another process does not work there.
+    What is built from them (schema, FileIO, ...) is built on first use in each process and never pickled.
+    `properties` are the table's `write.*` and its name mapping. `io_properties` are those of storage alone: they hold
+    the table's credentials, which are not printed, and never those of the catalog.
+    `bytes_per_row` is what a row has needed in this table's files so far, None when unknown. No partition is cut into
+    files below `small_file_limit_bytes`. `sort_order_json` is the table's sort order, empty when it has none.
+    `merge_by_copying` is the policy's.
+    """
+
+    schema_json: str
+    schema_id: int
+    spec_json: str
+    spec_id: int
+    table_location: str
+    target_file_size_bytes: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    io_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    bytes_per_row: float | None = None
+    small_file_limit_bytes: int = 0
+    sort_order_json: str = ""
+    merge_by_copying: bool = True
+
+    @staticmethod
+    def of(
+        metadata: TableMetadata,
+        io_properties: Mapping[str, str],
+        target_file_size_bytes: int,
+        bytes_per_row: float | None = None,
+        *,
+        small_file_limit_bytes: int = 0,
+        merge_by_copying: bool = True,
+        vended: Mapping[str, str] = MappingProxyType({}),
+    ) -> WriteSettings:
+        """Settings for the table's current schema, spec and sort order.
+
+        Of `io_properties` only those of storage are taken. `vended` is what the catalog gave out for this table alone.
+
+        Raises `UnsupportedTable` for a format version, column type, partition field or property that our files
+        cannot honour.
+        """
+        if metadata.format_version > 2:
+            raise UnsupportedTable(f"Cannot write format version {metadata.format_version}: only 1 and 2 are supported")
+        schema, spec, order = metadata.schema(), metadata.spec(), metadata.sort_order()
+        check_supported(schema, spec, metadata.properties)
+        kept = {k: v for k, v in metadata.properties.items() if k.startswith("write.") or k == NAME_MAPPING}
+        ParquetOptions.of(kept)
+        return WriteSettings(
+            schema_json=schema.model_dump_json(),
+            schema_id=schema.schema_id,
+            spec_json=spec.model_dump_json(),
+            spec_id=spec.spec_id,
+            table_location=metadata.location,
+            target_file_size_bytes=target_file_size_bytes,
+            properties=kept,
+            io_properties=storage_properties(io_properties, vended),
+            bytes_per_row=bytes_per_row,
+            small_file_limit_bytes=small_file_limit_bytes,
+            sort_order_json="" if order.is_unsorted else order.model_dump_json(),
+            merge_by_copying=merge_by_copying,
+        )
+
+    def with_bytes_per_row(self, bytes_per_row: float | None) -> WriteSettings:
+        """The same settings with another density."""
+        return replace(self, bytes_per_row=bytes_per_row)
+
+    def derived(self, build: Callable[[WriteSettings], T]) -> T:
+        """`build(self)`, remembered in this process."""
+        cache: dict[Any, Any] = self.__dict__.setdefault("_derived", {})
+        if build not in cache:
+            cache[build] = build(self)
+        built: T = cache[build]
+        return built
+
+    @property
+    def schema(self) -> Schema:
+        """The Iceberg schema."""
+        return self.derived(_schema)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The partition spec."""
+        return self.derived(_spec)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of files, with Iceberg's field ids."""
+        return self.derived(_arrow_schema)
+
+    @property
+    def storage(self) -> Storage:
+        """Where the table's files are."""
+        return self.derived(_storage)
+
+    @property
+    def locations(self) -> LocationProvider:
+        """Where new files go."""
+        return self.derived(_locations)
+
+    @property
+    def parquet(self) -> ParquetOptions:
+        """How files are encoded."""
+        return self.derived(_parquet)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:
+    """The same settings for rows that have only some top-level columns."""
+    schema = settings.schema
+    kept = Schema(*(field for field in schema.fields if field.name in columns), schema_id=schema.schema_id)
+    return replace(settings, schema_json=kept.model_dump_json())
+
+
+def storage_properties(
+    properties: Mapping[str, Any], vended: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """What a process needs to reach a table's files, of the properties that its FileIO has here.
+
+    Keys for S3 take the place of `client.*` ones, which may be those that sign requests to the catalog. A FileIO that
+    has the catalog sign its requests (`s3.signer`) needs the catalog's address, and a token that was vended for the
+    table; the catalog's own token stays here. A FileIO of another make gets what was vended besides, and all else that
+    neither opens the catalog nor is a secret.
+    """
+    kept = {k: v for k, v in properties.items() if k.startswith(_FILE_IO_PREFIXES) or k in _FILE_IO_KEYS}
+    if "s3.access-key-id" in kept and ("s3.session-token" in kept or "client.session-token" not in kept):
+        kept = {k: v for k, v in kept.items() if k not in _CLIENT_KEYS}
+    if "s3.signer" in kept:
+        kept |= {k: source[k] for k, source in (("uri", properties), ("token", vended)) if k in source}
+        kept |= {k: v for k, v in properties.items() if k.startswith("header.") and not is_secret(k)}
+    if not kept.get("py-io-impl", _PYICEBERGS).startswith(_PYICEBERGS):
+        # what a FileIO of another make reads nobody knows; what opens the catalog stays here
+        others = (*_CATALOG_PREFIXES, "icesize.")
+        own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(others))
+        kept |= {k: properties[k] for k in own if not is_secret(k)}
+    return kept | {k: properties[k] for k in vended if not k.startswith(_CATALOG_PREFIXES) and k in properties}
+
+
+def _schema(settings: WriteSettings) -> Schema:
+    return Schema.model_validate_json(settings.schema_json)
+
+
+def _spec(settings: WriteSettings) -> PartitionSpec:
+    return PartitionSpec.model_validate_json(settings.spec_json)
+
+
+def _arrow_schema(settings: WriteSettings) -> pa.Schema:
+    return schema_to_pyarrow(settings.schema, include_field_ids=True)
+
+
+def _storage(settings: WriteSettings) -> Storage:
+    return Storage(load_file_io(dict(settings.io_properties), settings.table_location))
+
+
+def _locations(settings: WriteSettings) -> LocationProvider:
+    return load_location_provider(settings.table_location, dict(settings.properties))
+
+
+def _parquet(settings: WriteSettings) -> ParquetOptions:
+    return ParquetOptions.of(settings.properties)

@@ -1,0 +1,148 @@
+"""Files as the table's FileIO sees them, with a short cut for local paths."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize import failpoints
+from icesize.errors import RewriteFailed
+from icesize.redaction import remember_secrets
+
+LOG = logging.getLogger("icesize")
+
+WHOLE_READ_BYTES = 32 * 2**20
+"""Remote files up to this size are fetched by one request instead of one per column chunk."""
+
+
+class Storage:
+    """Opens, measures and deletes data files.
+
+    `file:/x`, `file:///x` and `/x` go straight to the operating system when the table's FileIO is PyArrow's (the
+    default): creating a file through it costs an extra look-up and a directory creation each.
+
+    Every file is known here from before it exists until it is deleted: whoever gives up a run may be interrupted
+    between any two steps, and what only a thread knew of would stay.
+    """
+
+    def __init__(self, io: FileIO) -> None:
+        # in a worker nobody else has seen them
+        remember_secrets(io.properties)
+        self._io = io
+        self._folders: set[str] = set()
+        self._begun: set[str] = set()
+        self._abandoned = False
+
+    def local_path(self, location: str) -> str | None:
+        """The path in the local file system, or None when `location` is elsewhere."""
+        if not isinstance(self._io, PyArrowFileIO):
+            return None
+        scheme, _, path = PyArrowFileIO.parse_location(location, self._io.properties)
+        return path if scheme == "file" else None
+
+    def create(self, location: str) -> Any:
+        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten.
+
+        Raises `RewriteFailed` once the run was abandoned, as `check_whole` does.
+        """
+        self.note([location])
+        self._check_wanted(location)
+        path = self.local_path(location)
+        if path is None:
+            return self._io.new_output(location).create(overwrite=True)
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        return pa.OSFile(path, "wb")
+
+    def open(self, location: str, size_bytes: int) -> Any:
+        """A seekable stream on an existing file of `size_bytes`."""
+        path = self.local_path(location)
+        if path is not None:
+            return pa.OSFile(path, "rb")
+        if size_bytes > WHOLE_READ_BYTES:
+            return self._io.new_input(location).open()
+        return pa.BufferReader(self.fetch(location))
+
+    def fetch(self, location: str) -> bytes:
+        """All bytes of a file, by one request."""
+        with self._io.new_input(location).open() as stream:
+            return bytes(stream.read())
+
+    def pieces(self, location: str, piece_bytes: int) -> Iterator[bytes]:
+        """All bytes of a file, so many by each request."""
+        with self._io.new_input(location).open() as stream:
+            while piece := stream.read(piece_bytes):
+                yield bytes(piece)
+
+    def stream(self, location: str) -> Any:
+        """A seekable stream that asks storage for no more than is read."""
+        path = self.local_path(location)
+        return pa.OSFile(path, "rb") if path is not None else self._io.new_input(location).open()
+
+    def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
+        """The last bytes of a file of `size_bytes`."""
+        with self.stream(location) as stream:
+            stream.seek(size_bytes - wanted_bytes)
+            return bytes(stream.read(wanted_bytes))
+
+    def size(self, location: str) -> int:
+        """Bytes of the file as storage reports them."""
+        path = self.local_path(location)
+        return len(self._io.new_input(location)) if path is None else os.path.getsize(path)
+
+    def check_whole(self, location: str, written_bytes: int) -> None:
+        """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""
+        self._check_wanted(location)
+        stored = self.size(location)
+        if stored != written_bytes:
+            raise RewriteFailed(
+                f"Cannot finish {location}: storage holds {stored} bytes of {written_bytes}, try again", path=location
+            )
+
+    def note(self, locations: Iterable[str]) -> None:
+        """Know of files that are about to be created, or that other processes have written for the same run."""
+        self._begun.update(locations)
+
+    def abandon(self, keep: Collection[str] = ()) -> None:
+        """Remove every file that was begun and is not to be kept; threads still at work remove theirs when they end."""
+        self._abandoned = True
+        for location in sorted(self._begun.difference(keep)):
+            self.delete(location)
+
+    def _check_wanted(self, location: str) -> None:
+        if self._abandoned:
+            raise RewriteFailed(f"Cannot finish {location}: what it was written for was given up", path=location)
+
+    def delete(self, location: str) -> None:
+        """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest."""
+        try:
+            failpoints.reach("cleanup")
+            path = self.local_path(location)
+            with contextlib.suppress(FileNotFoundError):
+                if path is None:
+                    self._io.delete(location)
+                else:
+                    os.remove(path)
+            self._begun.discard(location)
+        except Exception as error:
+            LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, error)
+
+
+FOLDERS = "SPARK_LOCAL_DIRS"
+"""Spark tells its Python workers in this variable, separated by commas, where its own shuffle files are."""
+
+
+def local_folder() -> str:
+    """Where temporary files go; another folder for each process, as tasks on one machine share its disks."""
+    folders = [folder for folder in os.environ.get(FOLDERS, "").split(",") if os.path.isdir(folder)]
+    return folders[os.getpid() % len(folders)] if folders else tempfile.gettempdir()

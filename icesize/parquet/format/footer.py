@@ -1,0 +1,299 @@
+"""A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it is."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from icesize.parquet.format.fields import (
+    binary,
+    bytes_field,
+    check_widths,
+    i32,
+    i64,
+    integer,
+    raw_of,
+    required_integer,
+    structs_of,
+)
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import Column, Element, columns_of, element_of
+from icesize.parquet.format.sources import Readable
+from icesize.parquet.format.thrift import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Bytes,
+    Fields,
+    MalformedError,
+    list_head,
+    read_list,
+    read_struct,
+)
+
+MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+_TAIL_BYTES = 64 * 2**10
+"""Read at the end of a file; larger footers need a second read."""
+_END_BYTES = 8
+"""The footer's length and the magic word, after it."""
+
+MOST_FOOTER_BYTES = 16 * 2**20
+"""A parsed footer takes about 20 times its size in memory. 200 columns in 100 row groups have 2.3 MB."""
+
+_FILE_METADATA = dict(enumerate((I32, LIST, I64, LIST, LIST, BINARY, LIST, STRUCT, BINARY), 1))
+_ROW_GROUP = dict(enumerate((LIST, I64, I64, LIST, I64, I64, I16), 1))
+_COLUMN_CHUNK = dict(enumerate((BINARY, I64, STRUCT, I64, I32, I64, I32, STRUCT, BINARY), 1))
+_COLUMN_METADATA = dict(
+    enumerate((I32, LIST, LIST, I32, I64, I64, I64, LIST, I64, I64, I64, STRUCT, LIST, I64, I32, STRUCT, STRUCT), 1)
+)
+"""Fields and their types of the structs that hold absolute offsets (parquet.thrift of format 2.12): another field may
+be an offset, too."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One column chunk, from `start` to `end` in its file: its ColumnChunk without the ColumnMetaData, and that."""
+
+    fields: Fields
+    metadata: Fields
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Compressed bytes, page headers included."""
+        return self.end - self.start
+
+    @property
+    def values(self) -> int:
+        """Values, nulls included."""
+        return required_integer(self.metadata, 5)
+
+    @property
+    def codec(self) -> int:
+        """Compression (parquet.thrift, CompressionCodec)."""
+        return required_integer(self.metadata, 4)
+
+    @property
+    def offset_index(self) -> tuple[int, int] | None:
+        """(offset, length) of its OffsetIndex."""
+        return _range(self.fields, 4, 5)
+
+    @property
+    def column_index(self) -> tuple[int, int] | None:
+        """(offset, length) of its ColumnIndex."""
+        return _range(self.fields, 6, 7)
+
+    @property
+    def bloom_filter(self) -> tuple[int, int] | None:
+        """(offset, length) of its bloom filter; None when one of them is not known."""
+        return _range(self.metadata, 14, 15)
+
+
+@dataclass(slots=True)
+class RowGroup:
+    """One row group: its fields without the columns, and these."""
+
+    fields: Fields
+    chunks: list[Chunk]
+    rows: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Compressed bytes of its column chunks."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+
+@dataclass
+class Footer:
+    """One file: `fields` are those of FileMetaData without row groups, `start` is where the footer begins.
+
+    `keys` are the key-value metadata. Zero-row groups, which hold nothing and may have senseless offsets, are left out.
+    """
+
+    fields: Fields
+    row_groups: list[RowGroup]
+    start: int
+    size_bytes: int
+    schema: tuple[Element, ...]
+    columns: list[Column]
+    keys: dict[bytes, bytes | None] = field(default_factory=dict)
+    created_by: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return sum(group.rows for group in self.row_groups)
+
+    @cached_property
+    def meaning(self) -> tuple[object, ...]:
+        """Equal for files whose row groups may lie in one file; the root's name means nothing."""
+        return tuple(element.meaning for element in self.schema[1:])
+
+
+def read_footer(source: Readable) -> Footer:
+    """Read the footer with one read, two for a large one.
+
+    Raises `CopyRefused` with the code of what is wrong with it, `OSError` when the file cannot be read.
+    """
+    size = source.size_bytes
+    if size < 12:
+        raise CopyRefused(Refusal.NOT_PARQUET, f"{size} bytes")
+    tail = source.read(max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))
+    if tail[-4:] == _ENCRYPTED_MAGIC:
+        raise CopyRefused(Refusal.ENCRYPTED)
+    if tail[-4:] != MAGIC:
+        raise CopyRefused(Refusal.NOT_PARQUET)
+    (length,) = struct.unpack("<I", tail[-_END_BYTES:-4])
+    if length + 12 > size:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"{length} bytes in a file of {size}")
+    if length > MOST_FOOTER_BYTES:
+        raise CopyRefused(Refusal.LARGE_FOOTER, f"{length} bytes")
+    if length + _END_BYTES > len(tail):
+        tail = source.read(size - _END_BYTES - length, length + _END_BYTES)
+    return parse_footer(tail[len(tail) - _END_BYTES - length : len(tail) - _END_BYTES], size)
+
+
+def parse_footer(raw: bytes, size_bytes: int) -> Footer:
+    """Parse the footer of a file of `size_bytes` and check that its parts lie in the file and add up.
+
+    Raises `CopyRefused`.
+    """
+    try:
+        return _parse(raw, size_bytes)
+    except MalformedError as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
+
+
+def _parse(raw: bytes, size_bytes: int) -> Footer:
+    fields, end = read_struct(raw, 0, {4: (LIST, _read_groups)})
+    if 8 in fields or 9 in fields:  # not encrypted itself: a signature follows, and columns are
+        raise CopyRefused(Refusal.ENCRYPTED)
+    if end != len(raw):
+        raise MalformedError("bytes follow the footer")
+    _check_known(fields, _FILE_METADATA, "FileMetaData")
+    required_integer(fields, 1)
+    schema = tuple(read_list(raw_of(fields, 2, LIST), 0, _read_element)[0])
+    columns = columns_of(schema)
+    groups: list[RowGroup] = raw_of(fields, 4, LIST)
+    del fields[4]
+    if sum(group.rows for group in groups) != required_integer(fields, 3):
+        raise MalformedError("row groups do not have the rows of the file")
+    groups = [group for group in groups if group.rows]
+    _check_columns(groups, columns)
+    start = size_bytes - _END_BYTES - len(raw)
+    _check_ranges(groups, start)
+    keys = {binary(pair, 1) or b"": binary(pair, 2) for pair in structs_of(fields, 5)}
+    created_by = (binary(fields, 6) or b"").decode("utf-8", "replace")
+    return Footer(fields, groups, start, size_bytes, schema, columns, keys, created_by)
+
+
+def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
+    fields, end = read_struct(data, at)
+    check_widths(fields)
+    return element_of(fields), end
+
+
+def _read_groups(data: Bytes, at: int) -> tuple[list[RowGroup], int]:
+    return read_list(data, at, _read_group)
+
+
+def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
+    fields, end = read_struct(data, at, {1: (LIST, _read_chunks)})
+    _check_known(fields, _ROW_GROUP, "RowGroup")
+    rows = required_integer(fields, 3)
+    if min(rows, required_integer(fields, 2)) < 0:
+        raise MalformedError("a row group has a negative number of rows or bytes")
+    chunks: list[Chunk] = raw_of(fields, 1, LIST)
+    del fields[1]
+    return RowGroup(fields, chunks, rows), end
+
+
+def _read_chunks(data: Bytes, at: int) -> tuple[list[Chunk], int]:
+    return read_list(data, at, _read_chunk)
+
+
+_IN_CHUNK = {3: (STRUCT, read_struct)}
+
+
+def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
+    fields, end = read_struct(data, at, _IN_CHUNK)
+    _check_known(fields, _COLUMN_CHUNK, "ColumnChunk")
+    if 8 in fields or 9 in fields:
+        raise CopyRefused(Refusal.ENCRYPTED)
+    if 1 in fields and binary(fields, 1):
+        raise CopyRefused(Refusal.EXTERNAL_FILE)
+    metadata: Fields = raw_of(fields, 3, STRUCT)
+    del fields[3]
+    _check_known(metadata, _COLUMN_METADATA, "ColumnMetaData")
+    if 10 in metadata:
+        raise CopyRefused(Refusal.INDEX_PAGE)
+    size_bytes = required_integer(metadata, 7)
+    if min(size_bytes, *(required_integer(metadata, field_id) for field_id in (4, 5, 6))) < 0:
+        raise MalformedError("a column chunk has a negative size")
+    data_at, dictionary_at = required_integer(metadata, 9), integer(metadata, 11) or 0
+    start = dictionary_at if 0 < dictionary_at < data_at else data_at
+    return Chunk(fields, metadata, start, start + size_bytes), end
+
+
+def _check_known(fields: Fields, types: Mapping[int, int], name: str) -> None:
+    for field_id, (kind, _) in fields.items():
+        if types.get(field_id) != kind:
+            if field_id in types:
+                raise MalformedError(f"field {field_id} of {name} is of type {kind}")
+            raise CopyRefused(Refusal.UNKNOWN_FIELD, f"field {field_id} of {name}")
+    check_widths(fields)
+
+
+def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> None:
+    """The chunks of each row group are those of the schema, in its order, and flat ones have a value for each row."""
+    expected = [(*_identity(column), column.flat) for column in columns]
+    for group in groups:
+        if len(group.chunks) != len(columns):
+            raise MalformedError(f"a row group has {len(group.chunks)} columns of {len(columns)}")
+        values = i64(group.rows)
+        for chunk, (path, kind, flat) in zip(group.chunks, expected, strict=True):
+            metadata = chunk.metadata
+            if metadata.get(3) != path or metadata.get(1) != kind or (flat and metadata[5] != values):
+                raise MalformedError("a column chunk is not of its column in the schema")
+
+
+def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
+    """Fields `path_in_schema` and `type` of its chunks."""
+    names = [bytes_field(name.encode())[1] for name in column.path]
+    return (LIST, list_head(len(names), BINARY) + b"".join(names)), i32(column.element.type or 0)
+
+
+def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
+    """Chunks, their indexes and bloom filters lie between the first magic word and the footer, none over another."""
+    last = len(MAGIC)
+    for start, end in sorted(part for group in groups for chunk in group.chunks for part in _parts(chunk)):
+        if start < last or end > footer_start:
+            raise CopyRefused(Refusal.CORRUPT_FOOTER, f"bytes {start}-{end}, after {last}, before {footer_start}")
+        last = end
+
+
+def _parts(chunk: Chunk) -> Iterator[tuple[int, int]]:
+    """(start, end) of all that it has in the file."""
+    data_at = required_integer(chunk.metadata, 9)
+    if (integer(chunk.metadata, 11) or 0) > data_at or data_at >= chunk.end:
+        raise MalformedError("a dictionary lies behind its data, or data behind their chunk")
+    yield chunk.start, chunk.end
+    for part in (chunk.offset_index, chunk.column_index, chunk.bloom_filter):
+        if part is not None:
+            yield part[0], sum(part)
+
+
+def _range(fields: Fields, offset_id: int, length_id: int) -> tuple[int, int] | None:
+    if offset_id not in fields or length_id not in fields:
+        return None
+    offset, length = required_integer(fields, offset_id), required_integer(fields, length_id)
+    if offset < 0 or length < 0:
+        raise MalformedError("a negative offset or length")
+    return (offset, length) if offset and length else None

@@ -1,0 +1,261 @@
+"""The pages of a column chunk, found by their headers and checked without being decoded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from icesize.parquet.format.checksum import crc32
+from icesize.parquet.format.fields import integer, integers_of, raw_of, required_integer, structs_of
+from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.sources import Source
+from icesize.parquet.format.thrift import STRUCT, Bytes, MalformedError, read_struct, skip
+
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+"""Types of pages (parquet.thrift, PageType)."""
+PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 8
+"""Encodings (parquet.thrift, Encoding)."""
+DICTIONARY_ENCODINGS = frozenset({PLAIN_DICTIONARY, RLE_DICTIONARY})
+LEVEL_ENCODINGS = frozenset({RLE, BIT_PACKED})
+
+_KNOWN_FIELDS = 8
+"""Highest field of PageHeader (parquet.thrift of format 2.12)."""
+_HEAD_BYTES = 256
+"""Read for a dictionary of unknown length; its header has about 20 bytes."""
+
+
+def _layout(pattern: bytes) -> re.Pattern[bytes]:
+    """N stands for a number of any length, E for one of a single byte, U for one that is not needed."""
+    unread = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
+    return re.compile(pattern.replace(b"N", b"(%b)" % unread).replace(b"U", unread).replace(b"E", rb"([\x00-\x7f])"))
+
+
+_V1 = _layout(rb"\x15\x00\x15N\x15N(?:\x15N\x1c|\x2c)\x15N\x15E\x15U\x15U")
+_V2 = _layout(rb"\x15\x06\x15N\x15N(?:\x15N\x4c|\x5c)\x15N\x15U\x15N\x15E\x15U\x15U[\x11\x12]")
+"""Headers of data pages as all known writers lay them out, up to where statistics may follow."""
+
+
+class Header(NamedTuple):
+    """What a PageHeader says; `end` is where the page's body begins."""
+
+    type: int
+    raw_size_bytes: int
+    size_bytes: int
+    checksum: int | None
+    values: int
+    encoding: int
+    rows: int | None
+    end: int
+
+
+@dataclass(slots=True)
+class Page:
+    """One page `at` an offset of its chunk; `size_bytes` has the header, `raw_size_bytes` is header and uncompressed
+    body. `rows` is None when only repetition levels tell.
+    """
+
+    at: int
+    size_bytes: int
+    header_bytes: int
+    raw_size_bytes: int
+    type: int
+    encoding: int
+    values: int
+    rows: int | None
+
+
+@dataclass(slots=True)
+class Pages:
+    """All pages of one chunk in file order."""
+
+    dictionary: Page | None
+    data: list[Page]
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryHead:
+    """The dictionary page of one chunk: `page` is header and body as stored."""
+
+    values: int
+    raw_size_bytes: int
+    encoding: int
+    header_bytes: int
+    page: bytes
+
+    @property
+    def body(self) -> bytes:
+        """The entries as stored, mostly compressed."""
+        return self.page[self.header_bytes :]
+
+
+def walk(data: Bytes, flat: bool, values: int, *, verify_checksums: bool = True) -> Pages:
+    """Find the pages of a chunk of `values` values, nulls included; `flat` columns have one value for each row.
+
+    Raises `CopyRefused`: PAGES when headers do not tile the chunk or do not add up, CHECKSUM when a page has one and
+    its stored body another.
+    """
+    pages = Pages(None, [])
+    at = found = 0
+    end = len(data)
+    while at < end:
+        header = read_header(data, at)
+        page = _page(header, at, end, flat)
+        if verify_checksums and header.checksum is not None:
+            _verify(header.checksum, data[header.end : at + page.size_bytes])
+        if page.type == DICTIONARY_PAGE:
+            if at:
+                raise CopyRefused(Refusal.PAGES, "a dictionary follows other pages")
+            pages.dictionary = page
+        else:
+            # pyarrow writes single pages without values; as many of them as bytes would take too much memory
+            if not page.values and pages.data and not pages.data[-1].values:
+                raise CopyRefused(Refusal.PAGES, "two pages without values")
+            pages.data.append(page)
+            found += page.values
+        at += page.size_bytes
+    if found != values:
+        raise CopyRefused(Refusal.PAGES, f"pages have {found} values of {values}")
+    return pages
+
+
+def dictionary_head(source: Source, chunk: Chunk) -> DictionaryHead | None:
+    """The dictionary page of a chunk, None when it begins with another page.
+
+    Writers differ in whether they say where a dictionary is, so the chunk itself is asked with one small read.
+    Raises `CopyRefused`.
+    """
+    try:
+        return _dictionary_head(source, chunk)
+    except MalformedError as error:
+        raise CopyRefused(Refusal.PAGES, str(error)) from error
+
+
+def data_encodings(chunk: Chunk) -> set[int]:
+    """Encodings of the data pages as the footer has them; without statistics of them a superset of those of values.
+
+    Such a footer lists RLE for levels and for values alike, so it is left out then.
+    """
+    try:
+        if 13 in chunk.metadata:
+            stats = structs_of(chunk.metadata, 13)
+            return {required_integer(s, 2) for s in stats if integer(s, 1) in (DATA_PAGE, DATA_PAGE_V2)}
+        return set(integers_of(chunk.metadata, 2)) - LEVEL_ENCODINGS
+    except MalformedError as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
+
+
+def read_header(data: Bytes, at: int) -> Header:
+    """The page header at a place; raises `CopyRefused`."""
+    try:
+        return usual_header(data, at) or lossless_header(data, at)
+    except MalformedError as error:
+        raise CopyRefused(Refusal.PAGES, str(error)) from error
+
+
+def usual_header(data: Bytes, at: int) -> Header | None:
+    """The same as `lossless_header` for data pages in the usual layout, in a quarter of the time; else None."""
+    found = _V1.match(data, at)
+    if found is not None:
+        raw, size, checksum, values, encoding = found.groups()
+        kind, rows = DATA_PAGE, None
+    else:
+        found = _V2.match(data, at)
+        if found is None:
+            return None
+        raw, size, checksum, values, rows, encoding = found.groups()
+        kind = DATA_PAGE_V2
+    end = _after_statistics(data, found.end())
+    if end is None:
+        return None
+    return Header(
+        kind,
+        _number(raw),
+        _number(size),
+        None if checksum is None else _number(checksum) & 0xFFFFFFFF,
+        _number(values),
+        _number(encoding),
+        None if rows is None else _number(rows),
+        end,
+    )
+
+
+def lossless_header(data: Bytes, at: int) -> Header:
+    """A page header in whatever layout; raises `MalformedError`, or `CopyRefused` for a page that is not copied."""
+    fields, end = read_struct(data, at)
+    if max(fields, default=0) > _KNOWN_FIELDS:
+        raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
+    kind = required_integer(fields, 1)
+    checksum = integer(fields, 4)
+    values_id, encoding_id, rows_id = {
+        DATA_PAGE: (5, 2, None),
+        DICTIONARY_PAGE: (7, 2, None),
+        DATA_PAGE_V2: (8, 4, 3),
+    }.get(kind, (None, 0, None))
+    if values_id is None:
+        raise CopyRefused(Refusal.PAGES, f"a page of type {kind}")
+    inner, _ = read_struct(raw_of(fields, values_id, STRUCT))
+    return Header(
+        type=kind,
+        raw_size_bytes=required_integer(fields, 2),
+        size_bytes=required_integer(fields, 3),
+        checksum=None if checksum is None else checksum & 0xFFFFFFFF,
+        values=required_integer(inner, 1),
+        encoding=required_integer(inner, encoding_id),
+        rows=None if rows_id is None else required_integer(inner, rows_id),
+        end=end,
+    )
+
+
+def _after_statistics(data: Bytes, at: int) -> int | None:
+    """The end of a header from the end of the fields before its statistics; None when others follow."""
+    if data[at : at + 1] == b"\x1c":
+        at = skip(data, at + 1, STRUCT)
+    return at + 2 if data[at : at + 2] == b"\0\0" else None
+
+
+def _number(raw: bytes) -> int:
+    value = 0
+    for byte in reversed(raw):
+        value = value << 7 | byte & 0x7F
+    return (value >> 1) ^ -(value & 1)
+
+
+def _page(header: Header, at: int, end: int, flat: bool) -> Page:
+    kind, raw_size, size, _, values, encoding, rows, body = header
+    if size < 0 or raw_size < 0 or body + size > end:
+        raise CopyRefused(
+            Refusal.PAGES, f"a page of {size} bytes, uncompressed {raw_size}, where {end - body} are left"
+        )
+    if kind == DATA_PAGE and flat:
+        rows = values
+    if values < 0 or (rows is not None and (rows < 0 or rows > values or (flat and rows != values))):
+        raise CopyRefused(Refusal.PAGES, f"a page of {values} values, {rows} rows")
+    return Page(at, body + size - at, body - at, body - at + raw_size, kind, encoding, values, rows)
+
+
+def _verify(checksum: int, body: Bytes) -> None:
+    if crc32(body) != checksum:
+        raise CopyRefused(Refusal.CHECKSUM)
+
+
+def _dictionary_head(source: Source, chunk: Chunk) -> DictionaryHead | None:
+    claimed = integer(chunk.metadata, 11) or 0
+    if claimed <= 0 and not DICTIONARY_ENCODINGS & set(integers_of(chunk.metadata, 2)):
+        return None
+    until_data = required_integer(chunk.metadata, 9) - chunk.start
+    data = source.read(chunk.start, min(chunk.size_bytes, max(_HEAD_BYTES, until_data)))
+    # the type is the first field of a header; one of a data page may be longer than what was read
+    if data[:1] == b"\x15" and data[1:2] != b"\x04":
+        return None
+    header = lossless_header(data, 0)
+    page = _page(header, 0, chunk.size_bytes, flat=False)
+    if page.type != DICTIONARY_PAGE:
+        return None
+    if page.size_bytes > len(data):
+        data = source.read(chunk.start, page.size_bytes)
+    stored = data[: page.size_bytes]
+    if header.checksum is not None:
+        _verify(header.checksum, stored[page.header_bytes :])
+    return DictionaryHead(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)

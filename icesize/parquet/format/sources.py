@@ -1,0 +1,188 @@
+"""Where bytes of older files are read from: a file on this machine, or bytes in memory."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any, Protocol
+
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+
+JOIN_GAP_BYTES = 64 * 2**10
+"""Ranges that lie nearer to each other than this are read at once."""
+MOST_JOINED_BYTES = 64 * 2**20
+
+
+class Readable(Protocol):
+    """A whole file of `size_bytes`, read at any place; raises `CopyRefused` where it ends too early."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, at: int, size_bytes: int) -> bytes: ...
+
+
+class Source(Readable, Protocol):
+    """A file that can be copied and decoded."""
+
+    def read_into(self, at: int, target: memoryview) -> None: ...
+
+    def stream(self) -> Any:
+        """What pyarrow reads it through; the caller closes it."""
+
+
+class BytesSource:
+    """A file in memory."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = memoryview(data).cast("B")  # a buffer of pyarrow holds signed bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        _check_range(at, size_bytes, self)
+        return bytes(self._data[at : at + size_bytes])
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        _check_range(at, len(target), self)
+        target[:] = self._data[at : at + len(target)]
+
+    def stream(self) -> Any:
+        import pyarrow as pa
+
+        return pa.BufferReader(self._data)
+
+
+class LocalSource:
+    """A file on a local disk. It is opened for each read: a merge may have thousands, a process may not."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._size_bytes = os.path.getsize(path)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        _check_range(at, size_bytes, self)
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(at)
+            data = file.read(size_bytes)
+        if len(data) == size_bytes:
+            return data
+        target = bytearray(size_bytes)  # the system may return less than there is
+        self.read_into(at, memoryview(target))
+        return bytes(target)
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        _check_range(at, len(target), self)
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(at)
+            got = 0
+            while got < len(target):
+                count = file.readinto(target[got:])
+                if not count:
+                    raise CopyRefused(Refusal.SHORT_READ, f"{self._path} became shorter")
+                got += count
+
+    def stream(self) -> Any:
+        import pyarrow as pa
+
+        return pa.OSFile(self._path, "rb")
+
+
+class SectionSource:
+    """A file that lies in another one, from `start` on; whoever opened that keeps it open."""
+
+    def __init__(self, descriptor: int, start: int, size_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._start = start
+        self._size_bytes = size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        _check_range(at, size_bytes, self)
+        target = bytearray(size_bytes)
+        self.read_into(at, memoryview(target))
+        return bytes(target)
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        _check_range(at, len(target), self)
+        got = 0
+        while got < len(target):
+            piece = os.pread(self._descriptor, len(target) - got, self._start + at + got)
+            if not piece:
+                raise CopyRefused(Refusal.SHORT_READ, "a temporary file became shorter")
+            target[got : got + len(piece)] = piece
+            got += len(piece)
+
+    def stream(self) -> Any:
+        import pyarrow as pa
+
+        return pa.PythonFile(_Section(self), "r")
+
+
+class _Section(io.RawIOBase):
+    """A source as a stream."""
+
+    def __init__(self, source: SectionSource) -> None:
+        super().__init__()
+        self._source = source
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        from_where = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
+        self._position = max(0, from_where[whence] + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._source.size_bytes - self._position))
+        self._source.read_into(self._position, memoryview(buffer)[:count])
+        self._position += count
+        return count
+
+
+def _check_range(at: int, size_bytes: int, source: Source) -> None:
+    """Before memory is taken for what a damaged file says it has."""
+    if min(at, size_bytes) < 0 or at + size_bytes > source.size_bytes:
+        raise CopyRefused(Refusal.SHORT_READ, f"bytes {at}-{at + size_bytes} of a file of {source.size_bytes}")
+
+
+def read_ranges(source: Source, ranges: set[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+    """The bytes of each (offset, length), near ones read together."""
+    found: dict[tuple[int, int], bytes] = {}
+    waiting: list[tuple[int, int]] = []
+    low = high = 0
+    for at, size_bytes in sorted(ranges):
+        if waiting and (at > high + JOIN_GAP_BYTES or at + size_bytes - low > MOST_JOINED_BYTES):
+            _read_joined(source, low, high, waiting, found)
+            waiting = []
+        low = at if not waiting else low
+        high = max(high if waiting else 0, at + size_bytes)
+        waiting.append((at, size_bytes))
+    if waiting:
+        _read_joined(source, low, high, waiting, found)
+    return found
+
+
+def _read_joined(
+    source: Source, low: int, high: int, ranges: list[tuple[int, int]], found: dict[tuple[int, int], bytes]
+) -> None:
+    data = source.read(low, high - low)
+    for at, size_bytes in ranges:
+        found[at, size_bytes] = data[at - low : at - low + size_bytes]

@@ -1,0 +1,211 @@
+"""Statistics of a column chunk that is made of the pages of several: from theirs, never from the values."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from icesize.parquet.format.fields import (
+    binary,
+    boolean,
+    boolean_field,
+    bytes_field,
+    i64,
+    integer,
+    integers_field,
+    integers_of,
+    struct_of,
+)
+from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    CONVERTED,
+    DECIMAL_LOGICAL,
+    DOUBLE,
+    FIXED_LEN_BYTE_ARRAY,
+    FLOAT,
+    INT32,
+    INT64,
+    INTEGER_LOGICAL,
+    TIME_LOGICAL,
+    TIMESTAMP_LOGICAL,
+    Element,
+)
+from icesize.parquet.format.thrift import I64, Fields, MalformedError, read_struct
+
+NULL_COUNT, MAX_VALUE, MIN_VALUE, MAX_EXACT, MIN_EXACT = 3, 5, 6, 7, 8
+"""Fields of Statistics; 1, 2 (bounds without a defined order) and 4 (distinct values) cannot be merged."""
+
+_STRING, _ENUM, _DATE, _JSON, _BSON, _UUID = 1, 4, 6, 12, 13, 14
+_ORDERED: dict[int | None, set[int | None]] = {
+    BOOLEAN: {None},
+    INT32: {None, DECIMAL_LOGICAL, _DATE, TIME_LOGICAL, INTEGER_LOGICAL},
+    INT64: {None, DECIMAL_LOGICAL, TIME_LOGICAL, TIMESTAMP_LOGICAL, INTEGER_LOGICAL},
+    FLOAT: {None},
+    DOUBLE: {None},
+    BYTE_ARRAY: {None, DECIMAL_LOGICAL, _STRING, _ENUM, _JSON, _BSON},
+    FIXED_LEN_BYTE_ARRAY: {None, DECIMAL_LOGICAL, _UUID},
+}
+"""Physical type -> logical types whose order is known here (parquet.thrift, ColumnOrder). INTERVAL, the old INT96,
+geometries and variants have none; FLOAT16 has one that no reader needs."""
+_INTEGERS = {INT32: 4, INT64: 8}
+_FLOATS = {FLOAT: struct.Struct("<f"), DOUBLE: struct.Struct("<d")}
+_CONVERTED_SIGNED = {kind: kind >= 15 for kind in range(11, 19)}
+"""Converted types UINT_8 to UINT_64, then INT_8 to INT_64."""
+
+Order = Callable[[bytes], Any]
+"""Bytes of a bound -> what compares as the column's values do; None for bytes that are no value of the type."""
+
+
+def order_of(element: Element) -> Order | None:
+    """How bounds of a column are compared, None where that is undefined or not known.
+
+    NaN comes out as NaN: callers test for it.
+    """
+    signed = _signed(element)
+    if element.type is None or signed is None:
+        return None
+    if element.type == BOOLEAN:
+        return lambda raw: raw[0] if raw in (b"\0", b"\1") else None
+    if element.type in _INTEGERS:
+        return _integer_order(_INTEGERS[element.type], signed)
+    if element.type in _FLOATS:
+        layout = _FLOATS[element.type]
+        return lambda raw: layout.unpack(raw)[0] if len(raw) == layout.size else None
+    if element.logical is not None and element.logical[0] == DECIMAL_LOGICAL:
+        return _decimal_order(element.length)
+    return _bytes_order(element.length)
+
+
+def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
+    """Statistics of a chunk out of (Statistics, number of values, nulls included) of its parts.
+
+    A number or bound is given only where all parts that need one have it: a missing bound may be any value, a NaN hides
+    one. Zeros become the outermost of -0.0 and 0.0. A bound is exact if that of a part that has it is.
+    Raises `CopyRefused` where Statistics cannot be read.
+    """
+    try:
+        return _merge(element, [(fields or {}, values) for fields, values in parts if values]) or None
+    except MalformedError as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
+
+
+def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
+    """SizeStatistics of a chunk out of those of its parts: sums of what all of them have.
+
+    Raises `CopyRefused` where they cannot be read.
+    """
+    try:
+        parts = [struct_of(chunk.metadata, 16) for chunk in chunks]
+        return _sum_sizes([part for part in parts if part is not None]) if None not in parts else None
+    except MalformedError as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"size statistics: {error}") from error
+
+
+class _Bound(NamedTuple):
+    key: Any
+    raw: bytes
+    exact: bool | None
+
+
+def _merge(element: Element, parts: list[tuple[Fields, int]]) -> Fields:
+    nulls = [_null_count(fields, values) for fields, values in parts]
+    merged: Fields = {}
+    if parts and None not in nulls:
+        merged[NULL_COUNT] = i64(sum(count or 0 for count in nulls))
+    order = order_of(element)
+    needed = [fields for (fields, values), count in zip(parts, nulls, strict=True) if count != values]
+    if order is None or not needed:
+        return merged
+    lowest = _merge_bound([_bound(fields, MIN_VALUE, MIN_EXACT, order) for fields in needed], min)
+    highest = _merge_bound([_bound(fields, MAX_VALUE, MAX_EXACT, order) for fields in needed], max)
+    if lowest is None or highest is None or lowest.key > highest.key:
+        return merged
+    return merged | _bound_fields(element, lowest, highest)
+
+
+def _null_count(fields: Fields, values: int) -> int | None:
+    count = integer(fields, NULL_COUNT)
+    return count if count is not None and 0 <= count <= values else None
+
+
+def _bound(fields: Fields, field_id: int, exact_id: int, order: Order) -> _Bound | None:
+    raw = binary(fields, field_id)
+    key = None if raw is None else order(raw)
+    if raw is None or key is None or key != key:
+        return None
+    return _Bound(key, raw, boolean(fields, exact_id))
+
+
+def _merge_bound(bounds: list[_Bound | None], outermost: Callable[..., Any]) -> _Bound | None:
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds):
+        return None
+    winner = outermost(known, key=lambda bound: bound.key)
+    claims = {bound.exact for bound in known if bound.key == winner.key}
+    return _Bound(winner.key, winner.raw, True if True in claims else None if None in claims else False)
+
+
+def _bound_fields(element: Element, lowest: _Bound, highest: _Bound) -> Fields:
+    fields: Fields = {MAX_VALUE: bytes_field(highest.raw), MIN_VALUE: bytes_field(lowest.raw)}
+    for bound, exact_id in ((highest, MAX_EXACT), (lowest, MIN_EXACT)):
+        if bound.exact is not None:
+            fields[exact_id] = boolean_field(bound.exact)
+    layout = _FLOATS.get(element.type) if element.type is not None else None
+    if layout is not None:
+        # a zero of the other sign may be among the values of another part
+        if highest.key == 0:
+            fields[MAX_VALUE] = bytes_field(layout.pack(0.0))
+        if lowest.key == 0:
+            fields[MIN_VALUE] = bytes_field(layout.pack(-0.0))
+    return fields
+
+
+def _sum_sizes(parts: list[Fields]) -> Fields | None:
+    if not parts or any(field_id > 3 for part in parts for field_id in part):
+        return None
+    merged: Fields = {}
+    if all(1 in part for part in parts):
+        merged[1] = i64(sum(integer(part, 1) or 0 for part in parts))
+    for field_id in (2, 3):
+        histograms = [integers_of(part, field_id) for part in parts]
+        if all(field_id in part for part in parts) and len(set(map(len, histograms))) == 1:
+            merged[field_id] = integers_field(map(sum, zip(*histograms, strict=True)), I64)
+    return merged or None
+
+
+def _signed(element: Element) -> bool | None:
+    """Whether numbers of the column are signed (true for all but unsigned integers), None without a known order."""
+    if element.type not in _ORDERED or element.unknown:
+        return None
+    annotation: tuple[Any, ...] = element.logical or (None,)
+    logical = annotation[0]
+    if logical == CONVERTED and element.type in _INTEGERS:
+        return _CONVERTED_SIGNED.get(annotation[1])
+    if logical not in _ORDERED[element.type]:
+        return None
+    return _is_signed(annotation[1]) if logical == INTEGER_LOGICAL else True
+
+
+def _is_signed(parameters: bytes) -> bool | None:
+    try:
+        return boolean(read_struct(parameters)[0], 2)
+    except MalformedError:
+        return None
+
+
+def _integer_order(size_bytes: int, signed: bool) -> Order:
+    return lambda raw: int.from_bytes(raw, "little", signed=signed) if len(raw) == size_bytes else None
+
+
+def _decimal_order(length: int | None) -> Order:
+    """Two's complement, big-endian; `length` is that of fixed-length values."""
+    return lambda raw: int.from_bytes(raw, "big", signed=True) if raw and len(raw) == (length or len(raw)) else None
+
+
+def _bytes_order(length: int | None) -> Order:
+    """Unsigned bytes from the left; bounds may be shorter than values."""
+    return lambda raw: raw if length is None or len(raw) <= length else None

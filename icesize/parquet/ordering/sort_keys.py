@@ -1,0 +1,152 @@
+"""Columns of any type as unsigned integers in the same order, and the order of rows by them.
+
+Everything is vectorised: columns become 64 bit words, rows are sorted by the bits of all words at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from icesize.parquet.files.partitioning import integers
+from icesize.parquet.ordering.curves import Words
+from icesize.parquet.ordering.sort_order import ranked_floats
+
+Rows = npt.NDArray[np.int64]
+
+_WHOLE_DIGITS = 18
+"""Decimals of so many digits are 64 bit integers."""
+
+
+def as_key(values: pa.Array) -> pa.Array:
+    """Values of any type of Iceberg's that has an order, as smaller ones whose natural order is Iceberg's."""
+    if isinstance(values, pa.ExtensionArray):
+        return values.storage
+    kind = values.type
+    if types.is_floating(kind):
+        return ranked_floats(values)
+    if types.is_temporal(kind):
+        return integers(values)
+    if types.is_boolean(kind):
+        return values.cast(pa.uint8())
+    if types.is_decimal128(kind) and kind.precision <= _WHOLE_DIGITS:
+        return values.view(pa.decimal128(kind.precision, 0)).cast(pa.int64())
+    return values
+
+
+def words_of(values: pa.Array) -> list[Words]:
+    """Numbers, most significant first, that compare as the values of a key do, nulls below all others."""
+    words: list[Words] = []
+    if values.null_count:
+        words.append(values.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64))
+    if values.null_count == len(values):
+        return words or [np.zeros(0, np.uint64)]
+    if types.is_integer(values.type):
+        return [*words, _above_least(_filled(values).to_numpy())]
+    if types.is_decimal128(values.type):
+        return words + _of_decimals(_filled(values))
+    return [*words, _places(values)]
+
+
+def _filled(values: pa.Array) -> pa.Array:
+    return values.fill_null(pc.min(values)) if values.null_count else values
+
+
+def _above_least(numbers: npt.NDArray[np.integer]) -> Words:
+    signed = numbers.astype(np.int64)
+    above: Words = (signed - signed.min()).view(np.uint64)  # wraps where the range has more than 63 bits
+    return above
+
+
+def _of_decimals(values: pa.Array) -> list[Words]:
+    data = np.frombuffer(values.buffers()[1], np.uint64).reshape(-1, 2)[values.offset : values.offset + len(values)]
+    return [_above_least(data[:, 1].view(np.int64)), data[:, 0]]
+
+
+def _places(values: pa.Array) -> Words:
+    """Each value's place among the distinct ones."""
+    encoded = values.dictionary_encode()
+    places = np.empty(len(encoded.dictionary), np.uint64)
+    places[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(places), dtype=np.uint64)
+    found: Words = places[encoded.indices.fill_null(0).to_numpy()]
+    return found
+
+
+def order_of(words: Sequence[Words]) -> Rows:
+    """Places of rows in ascending order of their words, the first one weighing most; equal rows keep theirs.
+
+    A radix sort whose digits are as wide as fits into 64 bits beside the place of a row, so that numpy's sort of plain
+    integers is all it needs: 2.5 million rows by a long and a timestamp take 0.4 s, by `numpy.lexsort` 0.6-0.9 s.
+    """
+    rows = len(words[0])
+    place_bits = max(1, (rows - 1).bit_length())
+    order: Rows | None = None
+    places = np.arange(rows, dtype=np.uint64)
+    for digit in _digits(words, 64 - place_bits):
+        packed = digit if order is None else digit[order]
+        packed <<= np.uint64(place_bits)
+        packed |= places
+        packed.sort()
+        packed &= np.uint64((1 << place_bits) - 1)
+        order = packed.view(np.int64) if order is None else order[packed.view(np.int64)]
+    return places.view(np.int64) if order is None else order
+
+
+def _digits(words: Sequence[Words], width: int) -> Iterator[Words]:
+    """The bits of all words behind each other, cut into numbers of `width` bits, least significant first."""
+    digit, filled = None, 0
+    for word in reversed(words):
+        left = int(word.max()).bit_length() if len(word) else 0
+        shift = 0
+        while left:
+            taken = min(left, width - filled)
+            part = word >> np.uint64(shift)
+            if taken < left:
+                part &= np.uint64((1 << taken) - 1)
+            if digit is not None:
+                part <<= np.uint64(filled)
+                part |= digit
+            digit, filled, left, shift = part, filled + taken, left - taken, shift + taken
+            if filled == width:
+                yield digit
+                digit, filled = None, 0
+    if digit is not None:
+        yield digit
+
+
+def changed(words: Sequence[Words], before: Rows, after: Rows) -> npt.NDArray[np.bool_]:
+    """For each pair of rows whether they differ."""
+    found = np.zeros(len(after), np.bool_)
+    for word in words:
+        found |= word[before] != word[after]
+    return found
+
+
+def slots(bounds: pa.Table, keys: pa.Table) -> Rows:
+    """For each row how many of the ascending `bounds` are not above it; both are tables of keys."""
+    if keys.num_columns == 1 and types.is_integer(keys.schema.types[0]) and not keys.column(0).null_count:
+        one, others = (np.asarray(table.column(0)) for table in (bounds, keys))
+        if not bounds.column(0).null_count:
+            return np.searchsorted(one, others, side="right").astype(np.int64)
+    both = pa.concat_tables([bounds, keys])
+    # bounds come first among equals
+    order = order_of(table_words(both))
+    is_bound = order < bounds.num_rows
+    found = np.empty(both.num_rows, np.int64)
+    found[order] = np.cumsum(is_bound)
+    return found[bounds.num_rows :]
+
+
+def table_words(keys: pa.Table) -> list[Words]:
+    """The words of all columns."""
+    return [word for column in keys.columns for word in words_of(whole(column))]
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])

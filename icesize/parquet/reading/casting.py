@@ -1,0 +1,260 @@
+"""Arrays of one Arrow type -> arrays of another, level by level, without losing a NULL.
+
+Both ways into a file use it: new rows are matched to the table's columns by name (`align_columns`), old files by field
+id (`projection`). Lists and maps are rebuilt from their offsets together with their null mask: built from offsets
+alone, a NULL list becomes an empty one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+Convert = Callable[[pa.Array], pa.Array]
+Match = Callable[[pa.Field, list[pa.Field]], "int | None"]
+"""(wanted field, fields at hand) -> position, None when the field is missing and becomes NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How fields are matched, and whether a timestamp without a zone differs from one with: between a session's rows
+    and a table it does, between two files of a table both are the same microseconds.
+    """
+
+    match: Match
+    zones_matter: bool
+
+
+class CastingError(ValueError):
+    """These values cannot become those; the message reads after "column 'x'"."""
+
+
+def compile_convert(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
+    """A function from arrays of `source` to arrays of `target`; raises `CastingError` now or, for values, when run."""
+    if types.is_struct(target) and types.is_struct(source):
+        return _struct(source, target, rules)
+    if _is_list(target) and _is_list(source):
+        return _list(source, target, rules)
+    if types.is_map(target) and types.is_map(source):
+        return _map(source, target, rules)
+    if types.is_nested(target) or types.is_nested(source):
+        raise CastingError(f"is {source}, the table has {target}")
+    return _primitive(source, target, rules)
+
+
+def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Convert:
+    at_hand = [source.field(i) for i in range(source.num_fields)]
+    steps: list[tuple[pa.Field, int | None, Convert | None]] = []
+    for i in range(target.num_fields):
+        field = target.field(i)
+        position = rules.match(field, at_hand)
+        if position is None:
+            if not field.nullable:
+                raise CastingError(f"lacks required field '{field.name}'")
+            steps.append((field, None, None))
+        else:
+            steps.append((field, position, _named(field.name, at_hand[position].type, field.type, rules)))
+    wanted = [field for field, _, _ in steps]
+
+    def convert(array: pa.Array) -> pa.Array:
+        mask = array.is_null() if array.null_count else None
+        children = []
+        for field, position, step in steps:
+            if position is None or step is None:
+                children.append(nulls(len(array), field.type))
+                continue
+            child = step(array.field(position))
+            if not field.nullable and child.null_count:
+                child = _required(field, child, mask)
+            children.append(child)
+        if not children:
+            return pa.array([None if not v.is_valid else {} for v in array], target)
+        return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
+
+    return convert
+
+
+def _required(field: pa.Field, child: pa.Array, parent_is_null: pa.Array | None) -> pa.Array:
+    """NULLs below a NULL parent do not count."""
+    missing = child.is_null()
+    if parent_is_null is not None:
+        missing = pc.and_not(missing, parent_is_null)
+    if pc.any(missing).as_py():
+        raise CastingError(f"has null in required field '{field.name}'")
+    return _without_mask(child)
+
+
+def _without_mask(array: pa.Array) -> pa.Array:
+    """The same array with some value wherever it was NULL: pyarrow refuses NULL in a required field even where it
+    lies below a NULL parent.
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, _without_mask(array.storage))
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays([array.field(i) for i in range(len(fields))], fields=fields)
+    if types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
+    if _is_list(kind):
+        return type(array).from_arrays(array.offsets, array.values, type=kind)
+    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset)
+
+
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    """`rows` NULLs, whose structs hide values and not NULLs in their required fields."""
+    if not types.is_nested(kind):
+        return pa.nulls(rows, kind)
+    return pa.array([None], kind).take(pa.repeat(0, rows))
+
+
+def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
+    step = _named("element", source.value_type, target.value_type, rules)
+    large = types.is_large_list(target)
+    kind = pa.LargeListArray if large else pa.ListArray
+    required = not target.value_field.nullable
+
+    def convert(array: pa.Array) -> pa.Array:
+        if types.is_fixed_size_list(array.type):
+            array = array.cast(pa.list_(array.type.value_type))
+        offsets, values = _unsliced(array, array.values)
+        values = step(values)
+        if required and values.null_count:
+            if pc.list_flatten(array).null_count:
+                raise CastingError("has null in a list of required elements")
+            values = _without_mask(values)
+        offsets = offsets.cast(pa.int64() if large else pa.int32())
+        mask = array.is_null() if array.null_count else None
+        return kind.from_arrays(offsets, values, type=target, mask=mask)
+
+    return convert
+
+
+def _map(source: pa.MapType, target: pa.MapType, rules: Rules) -> Convert:
+    keys = _named("key", source.key_type, target.key_type, rules)
+    items = _named("value", source.item_type, target.item_type, rules)
+    required = not target.item_field.nullable
+
+    def convert(array: pa.Array) -> pa.Array:
+        offsets, entries = _unsliced(array, pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"]))
+        values = items(entries.field(1))
+        if required and values.null_count:
+            raise CastingError("has null in a map of required values")
+        mask = array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(offsets, keys(entries.field(0)), values, type=target, mask=mask)
+
+    return convert
+
+
+def _unsliced(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Offsets as a fresh array from 0 (a mask needs that), and only the values they cover."""
+    offsets = array.offsets
+    if len(array) == 0:
+        # the one offset of an empty array may not be there: the JVM sends an empty buffer
+        return pa.array([0], offsets.type), values.slice(0, 0)
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return pc.subtract(offsets, pa.scalar(first, offsets.type)), values.slice(first, last - first)
+
+
+def _named(name: str, source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
+    try:
+        step = compile_convert(source, target, rules)
+    except CastingError as error:
+        raise CastingError(f"field '{name}': {error}") from None
+    if step is _same:
+        return step
+
+    def convert(array: pa.Array) -> pa.Array:
+        try:
+            return step(array)
+        except CastingError as error:
+            raise CastingError(f"field '{name}': {error}") from None
+
+    return convert
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _primitive(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
+    if source.equals(target):
+        return _same
+    if types.is_dictionary(source):
+        inner = _primitive(source.value_type, target, rules)
+        return lambda array: inner(array.dictionary_decode())
+    if isinstance(source, pa.BaseExtensionType) and not isinstance(target, pa.BaseExtensionType):
+        inner = _primitive(source.storage_type, target, rules)
+        return lambda array: inner(array.storage)
+    if isinstance(target, pa.BaseExtensionType):
+        return _to_uuid(source, target, rules)
+    if types.is_timestamp(target) and types.is_timestamp(source) and (source.tz is None) != (target.tz is None):
+        if rules.zones_matter:
+            # a time without a zone is not an instant: which one depends on the session that wrote it
+            raise CastingError(f"is {source}, the table has {target}")
+        same_zone = pa.timestamp(source.unit, target.tz)
+        return lambda array: _cast(array.view(same_zone), target)
+    if not _fits(source, target):
+        raise CastingError(f"is {source}, the table has {target}")
+    return lambda array: _cast(array, target)
+
+
+def _fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of these types mean the same thing; single values may still be out of range."""
+    if types.is_null(source):
+        return True
+    families = (_is_number, _is_text, types.is_boolean, types.is_date, types.is_time, types.is_timestamp)
+    return any(family(source) and family(target) for family in families)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    ) and not types.is_decimal(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        result = array.cast(target, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise CastingError(f"does not fit {target}: {error}") from error
+    if types.is_floating(target) and types.is_floating(array.type) and target.bit_width < array.type.bit_width:
+        lost = pc.and_(pc.is_inf(result), pc.is_finite(array))  # Arrow's safe cast lets these pass
+        if pc.any(lost).as_py():
+            raise CastingError(f"does not fit {target}: a value is out of range")
+    return result
+
+
+def _to_uuid(source: pa.DataType, target: pa.BaseExtensionType, rules: Rules) -> Convert:
+    storage = target.storage_type
+    if types.is_string(source) or types.is_large_string(source):
+
+        def parse(array: pa.Array) -> pa.Array:
+            try:
+                parsed = [None if v is None else uuid.UUID(v).bytes for v in array.to_pylist()]
+            except ValueError as error:
+                raise CastingError(f"does not fit {target}: {error}") from None
+            return pa.ExtensionArray.from_storage(target, pa.array(parsed, storage))
+
+        return parse
+    inner = _primitive(source, storage, rules)
+    return lambda array: pa.ExtensionArray.from_storage(target, inner(array))

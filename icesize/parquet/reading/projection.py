@@ -1,0 +1,163 @@
+"""Rows of an older file -> the table's current schema, by field id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyarrow import types
+from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
+from pyiceberg.transforms import IdentityTransform
+
+from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, nulls
+from icesize.planning.files import PartitionKey
+
+FIELD_ID = b"PARQUET:field_id"
+
+
+class Projection:
+    """Turns tables read from files into `settings.arrow_schema`.
+
+    Columns are found by field id: renamed, moved, widened and nested ones keep their values, added ones are NULL (or
+    the partition's value, for the source of an identity partition field that files imported from Hive do not store),
+    dropped ones are not read. Files without any field id are read through the table's name mapping.
+    """
+
+    def __init__(self, settings: WriteSettings, partition: PartitionKey) -> None:
+        self._target = settings.arrow_schema
+        self._mapping = settings.properties.get(NAME_MAPPING)
+        self._constants = _identity_values(settings, partition)
+        self._source: pa.Schema | None = None
+        self._steps: list[tuple[int, Convert | None]] = []
+        self._names: list[str] | None = None
+
+    def fit(self, source: pa.Schema) -> list[str] | None:
+        """Prepare for files of this Arrow schema and return the columns to read, None for all of them.
+
+        Raises `CastingError` when the file cannot be read as the table's schema.
+        """
+        if self._source is not None and source.equals(self._source, check_metadata=True):
+            return self._names
+        fields = _with_ids(source, self._mapping)
+        found = {_field_id(field): i for i, field in enumerate(fields)}
+        self._steps, wanted = [], list[int]()
+        for field in self._target:
+            position = found.get(_field_id(field))
+            if position is None:
+                self._steps.append((-1, None))
+                continue
+            try:
+                step = compile_convert(fields[position].type, field.type, _BY_ID)
+            except CastingError as error:
+                raise CastingError(f"column '{field.name}' {error}") from error
+            self._steps.append((position, step))
+            wanted.append(position)
+        self._source = source
+        self._names = None
+        if len(wanted) < len(fields):
+            # read in file order, so that a column's place is its rank
+            self._steps = [(-1 if step is None else sorted(wanted).index(at), step) for at, step in self._steps]
+            self._names = [source.field(i).name for i in sorted(wanted)]
+        return self._names
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Project rows read with the columns that `fit` returned; raises `CastingError`, naming the column."""
+        columns = []
+        for field, (position, step) in zip(self._target, self._steps, strict=True):
+            if step is None:
+                columns.append(self._missing(field, rows.num_rows))
+                continue
+            chunks = rows.column(position).chunks
+            try:
+                columns.append(pa.chunked_array([step(chunk) for chunk in chunks], type=field.type))
+            except CastingError as error:
+                raise CastingError(f"column '{field.name}' {error}") from error
+        return pa.Table.from_arrays(columns, schema=self._target)
+
+    def _missing(self, field: pa.Field, rows: int) -> pa.ChunkedArray:
+        value = self._constants.get(_field_id(field))
+        if value is not None:
+            return pa.chunked_array([pa.repeat(value, rows)], type=field.type)
+        if not field.nullable:
+            raise CastingError(f"column '{field.name}' is required and not in the file")
+        return pa.chunked_array([nulls(rows, field.type)])
+
+
+def _field_id(field: pa.Field) -> int | None:
+    text = (field.metadata or {}).get(FIELD_ID)
+    return None if text is None else int(text)
+
+
+def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
+    field_id = _field_id(wanted)
+    return next((i for i, field in enumerate(at_hand) if _field_id(field) == field_id), None)
+
+
+_BY_ID = Rules(_by_id, zones_matter=False)
+
+
+def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int | None, pa.Scalar]:
+    """The partition's value for each source column of an identity field, by field id (Iceberg's column projection)."""
+    values: dict[int | None, pa.Scalar] = {}
+    for field, value in zip(settings.spec.fields, partition.values, strict=True):
+        if value is None or not isinstance(field.transform, IdentityTransform):
+            continue
+        for column in settings.arrow_schema:
+            if _field_id(column) == field.source_id:
+                values[field.source_id] = _scalar(value, column.type)
+    return values
+
+
+def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
+    if types.is_date(kind):
+        return pa.scalar(value, pa.int32()).cast(kind)
+    if types.is_timestamp(kind) or types.is_time(kind):
+        return pa.array([value], pa.int64()).view(kind)[0]
+    return pa.scalar(value, kind)
+
+
+def _with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:
+    """The file's fields; where none has an id, with those of the table's name mapping."""
+    fields = list(source)
+    if any(_has_ids(field) for field in fields):
+        return fields
+    if mapping is None:
+        raise CastingError(f"has no field ids and the table has no '{NAME_MAPPING}'")
+    return _mapped(fields, list(parse_mapping_from_json(mapping)))
+
+
+def _has_ids(field: pa.Field) -> bool:
+    return _field_id(field) is not None or any(_has_ids(child) for child in _children(field.type))
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(i) for i in range(kind.num_fields)] if types.is_struct(kind) else _elements(kind)
+
+
+def _elements(kind: pa.DataType) -> list[pa.Field]:
+    if types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if types.is_list(kind) or types.is_large_list(kind) else []
+
+
+def _mapped(fields: list[pa.Field], mapping: list[MappedField]) -> list[pa.Field]:
+    by_name = {name: entry for entry in mapping for name in entry.names}
+    return [_mapped_field(field, by_name.get(field.name)) for field in fields]
+
+
+def _mapped_field(field: pa.Field, entry: MappedField | None) -> pa.Field:
+    if entry is None:
+        return field
+    below, kind = list(entry.fields), field.type
+    if types.is_struct(kind):
+        kind = pa.struct(_mapped(_children(kind), below))
+    elif types.is_map(kind):
+        named = {name: e for e in below for name in e.names}
+        key = _mapped_field(kind.key_field, named.get("key"))
+        kind = pa.map_(key, _mapped_field(kind.item_field, named.get("value")))
+    elif types.is_list(kind) or types.is_large_list(kind):
+        build = pa.large_list if types.is_large_list(kind) else pa.list_
+        kind = build(_mapped_field(kind.value_field, next(iter(below), None)))
+    ids = {} if entry.field_id is None else {FIELD_ID: str(entry.field_id)}
+    return field.with_type(kind).with_metadata(ids)

@@ -1,0 +1,114 @@
+"""Merging by decoding and encoding every row: what can always be done."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.ordering.sort_order import sorter_of
+from icesize.parquet.reading.inputs import MAX_DECODED_BYTES, read_inputs
+from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.writing.file_writer import FileEncoder, LateNanError, remove_files
+from icesize.parquet.writing.table_stream import Stream
+from icesize.planning.files import FileFact
+
+
+def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
+    """Write the rows of all input files, in their order, into `task.outputs` files of about equal size.
+
+    At most about one row group is held decoded; where the table has a sort order `MAX_DECODED_BYTES` of rows, which
+    are sorted: an output of no more than that is in the table's order and says so. On any error what was written is
+    removed, and it is raised: `RewriteFailed` for an input file, pyarrow's errors or `OSError` for an output.
+    """
+    nan: frozenset[int] = frozenset()
+    while True:
+        run = _Decoding(task, settings, names, fetched, nan)
+        try:
+            return run.files()
+        except LateNanError as late:
+            nan |= late.nan  # once more: the statistics of these columns must be left out from the start
+            run.remove()
+        except BaseException:
+            run.remove()
+            raise
+
+
+class _Decoding:
+    """One attempt to merge by decoding and encoding everything."""
+
+    def __init__(
+        self, task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, nan: frozenset[int]
+    ) -> None:
+        self._fetched = fetched
+        self._task = task
+        self._settings = settings
+        self._names = names
+        self._nan = nan
+        self._sorter = sorter_of(settings)
+        self._current: FileEncoder | None = None
+        self._done: list[WrittenFile] = []
+
+    def files(self) -> list[WrittenFile]:
+        """Do it."""
+        tables = Stream(read_inputs(self._task, self._settings, self._fetched), MAX_DECODED_BYTES)
+        for rows in output_rows(self._task.inputs, self._task.outputs):
+            written = runs = 0
+            group_rows = self._group_rows(rows)
+            step = group_rows if self._sorter is None else rows
+            while written < rows:
+                run = tables.take(min(step, rows - written))
+                self._append(run if self._sorter is None else self._sorter(run), group_rows, rows)
+                written, runs = written + run.num_rows, runs + 1
+            if self._current is not None:
+                if self._sorter is not None and runs == 1:
+                    self._current.sort_order_id = self._sorter.order_id
+                self._done.append(self._current.finish())
+                self._current = None
+        for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+            continue
+        return self._done
+
+    def remove(self) -> None:
+        """Delete what was written, best effort."""
+        if self._current is not None:
+            self._current.discard()
+        remove_files(self._settings.storage, self._done)
+
+    def _append(self, rows: pa.Table, group_rows: int, expected_rows: int) -> None:
+        nan = nan_columns(self._settings, rows)
+        if self._current is None:
+            encoding = Encoding(dictionary_columns(self._settings, rows), nan | self._nan)
+            self._current = FileEncoder(self._settings, self._names, self._task.partition, encoding, expected_rows)
+        groups = math.ceil(rows.num_rows / group_rows)
+        step = math.ceil(rows.num_rows / groups)
+        for start in range(0, rows.num_rows, step):
+            self._current.append(rows.slice(start, step), nan)
+
+    def _group_rows(self, rows: int) -> int:
+        """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
+        size = self._task.size_bytes / max(1, self._task.rows) * rows
+        limits = self._settings.parquet
+        groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
+        return max(1, math.ceil(rows / groups))
+
+
+def output_rows(inputs: tuple[FileFact, ...], outputs: int) -> list[int]:
+    """Rows of each output so that outputs are of about equal size: cut where the input files' bytes, in order, reach
+    each n-th part of their sum.
+    """
+    total = sum(input_file.size_bytes for input_file in inputs)
+    rows, done_bytes, done_rows = [0], 0, 0
+    for input_file in inputs:
+        while len(rows) < outputs and total * len(rows) < (done_bytes + input_file.size_bytes) * outputs:
+            share = (total * len(rows) / outputs - done_bytes) / input_file.size_bytes
+            rows.append(done_rows + round(input_file.rows * share))
+        done_bytes += input_file.size_bytes
+        done_rows += input_file.rows
+    ends = [*rows[1:], done_rows]
+    return [end - start for start, end in zip(rows, ends, strict=True)]

@@ -1,0 +1,170 @@
+"""How the bytes of planned merges are expected to move, from a bounded number of footers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from icesize.parquet.copying.copy_merge import CopyPlan, plan_copy
+from icesize.parquet.copying.strategy import (
+    LEAST_COPIED_BYTES,
+    CopyStrategy,
+    data_pages,
+    footer_or_refusal,
+    forbidden,
+    judge,
+    likely_copied,
+    wanted_of,
+)
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.footer import Footer
+from icesize.parquet.format.pages import dictionary_head
+from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.format.sources import Source
+from icesize.planning.files import FileFact
+from icesize.planning.plan import Forecast, MergeGroup
+
+MOST_GROUPS = 16
+FILES_PER_GROUP = 4
+"""Of so many groups, spread over the plan, so many files each are looked at: 64 small reads."""
+COPY_COST = 1 / 8
+"""Time of copying a byte by pages, of decoding and encoding it: 500 MB/s against 65."""
+_THREADS = 8
+
+
+class _Stored:
+    """A data file of which the footer and some dictionaries are read, each of them once."""
+
+    def __init__(self, stream: Any, size_bytes: int) -> None:
+        self._stream = stream
+        self._size_bytes = size_bytes
+        self._read: dict[tuple[int, int], bytes] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        if (at, size_bytes) not in self._read:
+            self._stream.seek(at)
+            self._read[at, size_bytes] = bytes(self._stream.read(size_bytes))
+        data = self._read[at, size_bytes]
+        if len(data) != size_bytes:
+            raise CopyRefused(Refusal.SHORT_READ, f"{len(data)} bytes of {size_bytes}")
+        return data
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        target[:] = self.read(at, len(target))
+
+    def stream(self) -> Any:
+        return self._stream
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What a look at some files of a group has told: their bytes and how they move."""
+
+    files: int
+    bytes_seen: int
+    bytes_copied: int = 0
+    pages: int = 0
+    codes: Mapping[str, int] = field(default_factory=dict)
+
+
+def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
+    """What merging `groups` would copy and decode; files that were not looked at are taken to be like those that were.
+
+    It is decided as the merge itself decides (`plan_copy`), by footers and dictionaries, so a merge of files that were
+    all looked at does what was said unless pages turn out to be damaged. Dictionaries are a small read for each column
+    of the files whose pages would be joined. A file that cannot be read counts as decoded.
+    """
+    size = sum(group.size_bytes for group in groups)
+    files = sum(len(group.inputs) for group in groups)
+    if (reason := forbidden(settings)) is not None:
+        return Forecast(0, size, 0, {reason.value: files})
+    likely = {id(g): likely_copied(g.inputs, settings) for g in groups}
+    worth = [g for g in groups if sum(v.size_bytes for v in likely[id(g)]) >= LEAST_COPIED_BYTES]
+    chosen = [*_spread(worth, MOST_GROUPS)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        seen = [_look(group, likely[id(group)], settings, pool) for group in chosen]
+    possible = sum(v.size_bytes for g in worth for v in likely[id(g)])
+    seen_bytes = sum(looked.bytes_seen for looked in seen)
+    share = possible / seen_bytes if seen_bytes else 0.0
+    copied, pages = round(share * sum(s.bytes_copied for s in seen)), round(share * sum(s.pages for s in seen))
+    codes = sum((Counter(looked.codes) for looked in seen), Counter[str]())
+    # all files of a group that is looked at are among its codes already
+    others, of_worth = [g for g in groups if not any(g is c for c in chosen)], {id(g) for g in worth}
+    codes[Refusal.TINY.value] += sum(len(g.inputs) - len(likely[id(g)]) * (id(g) in of_worth) for g in others)
+    return Forecast(copied, size - copied, pages, dict(+codes), sum(looked.files for looked in seen))
+
+
+def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
+    """How much work merging these files is likely to be, in bytes that are decoded and encoded again.
+
+    Known from manifest entries alone: files that are not too small to be copied cost `COPY_COST` of their bytes.
+    """
+    size = sum(input_file.size_bytes for input_file in inputs)
+    if forbidden(settings) is not None:
+        return size
+    likely = sum(input_file.size_bytes for input_file in likely_copied(inputs, settings))
+    return size - round((1 - COPY_COST) * likely) if likely >= LEAST_COPIED_BYTES else size
+
+
+def _look(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings, pool: ThreadPoolExecutor) -> _Looked:
+    """Ask of a few files what a merge would do with the group; of all of them where they are few."""
+    files = [*_spread(likely, FILES_PER_GROUP)]
+    whole = len(files) == len(likely)
+    facts, outputs = (group.inputs, group.outputs) if whole else (tuple(files), 1)
+    tiny = 0 if whole else len(group.inputs) - len(likely)
+    bytes_seen = sum(file.size_bytes for file in files)
+    share = bytes_seen / sum(file.size_bytes for file in likely)
+
+    def find(wanted: Sequence[FileFact]) -> list[Source | CopyRefused]:
+        return list(pool.map(lambda file: _stored(file, settings), wanted))
+
+    try:
+        plan = plan_copy(facts, outputs, settings, find, share)
+    except CopyRefused as refused:
+        return _Looked(
+            len(files), bytes_seen, codes=Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny})
+        )
+    copied = sum(file.size_bytes for file in facts) - plan.bytes_decoded
+    codes = plan.decoded_because + Counter({Refusal.TINY.value: tiny})
+    return _Looked(len(files), bytes_seen, copied, _pages(plan), codes)
+
+
+def _stored(file: FileFact, settings: WriteSettings) -> Source | CopyRefused:
+    """The file, with what a plan asks of it read: files are far away, and several are asked at a time."""
+    try:
+        source = _Stored(settings.storage.stream(file.path), file.size_bytes)
+        footer = footer_or_refusal(source)
+        (judged,) = judge([footer], settings.derived(wanted_of))
+        for group in (
+            footer.row_groups if isinstance(footer, Footer) and CopyStrategy.PAGES in judged.strategies else ()
+        ):
+            for chunk in group.chunks:
+                dictionary_head(source, chunk)
+    except CopyRefused as refused:
+        return refused.alone()
+    except UNREADABLE as error:
+        return CopyRefused(Refusal.SHORT_READ, str(error))
+    return source
+
+
+def _pages(plan: CopyPlan) -> int:
+    """Pages that are moved one by one, as footers count them."""
+    return sum(
+        data_pages(chunk)
+        for run in plan.runs
+        for part in run.parts
+        for column, chunk in zip(part.footer.columns, part.group.chunks, strict=True)
+        if column.top not in run.plan.reencode
+    )
+
+
+def _spread(items: Sequence[Any], most: int) -> Iterable[Any]:
+    """Up to `most` of them, at equal distances."""
+    return (items[i * len(items) // min(most, len(items))] for i in range(min(most, len(items))))

@@ -1,0 +1,33 @@
+"""`python -m icesize.parquet.verify FILE...` compares Parquet files with what they say about themselves."""
+
+from __future__ import annotations
+
+import click
+
+from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.verify.file import verify
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.pass_context
+def main(context: click.Context, files: tuple[str, ...]) -> None:
+    """Compare what Parquet files say about themselves with what they have.
+
+    Exit codes: 0 all is true, 1 there are problems, 2 wrong usage.
+    """
+    failed = False
+    for path in files:
+        found = verify(LocalSource(path), path)
+        failed = failed or bool(found.problems)
+        for problem in found.problems:
+            click.echo(problem)
+        if not found.problems:
+            click.echo(f"{path}: fine, {found.rows} rows in {found.row_groups} row groups, {found.pages} pages")
+        for column in found.unchecked:
+            click.echo(f"{path}: column {column!r}: not checked: its bounds, they have no known order", err=True)
+    context.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""How the columns of a file are encoded, judged from rows in hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from icesize.parquet.files.metrics import Leaf, leaves
+from icesize.parquet.files.settings import WriteSettings
+
+T = TypeVar("T", pa.Table, pa.ChunkedArray)
+
+DICTIONARY_RATIO = 0.3
+"""Distinct values per row up to which a dictionary makes a column smaller (break-even measured at 0.35)."""
+SAMPLE_ROWS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """`dictionary`: paths of columns with a dictionary, all others are written plainly so that their pages can later
+    be copied. `nan`: field ids of float columns that hold NaN; they get no Parquet statistics, because some readers
+    take bounds without NaN for the absence of NaN.
+    """
+
+    dictionary: tuple[str, ...] = ()
+    nan: frozenset[int] = field(default_factory=frozenset)
+
+
+def dictionary_columns(settings: WriteSettings, rows: pa.Table) -> tuple[str, ...]:
+    """Paths of the columns for which a dictionary pays in files made of rows like these."""
+    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if _repeats(leaf, values))
+
+
+def nan_columns(settings: WriteSettings, rows: pa.Table) -> frozenset[int]:
+    """Field ids of the float columns, nested ones too, in which these rows hold NaN."""
+    floats = [leaf for leaf in leaves(settings) if leaf.is_float]
+    return frozenset(leaf.field_id for leaf, values in leaf_values(floats, rows) if pc.any(pc.is_nan(values)).as_py())
+
+
+def leaf_values(wanted: Iterable[Leaf], rows: pa.Table) -> Iterator[tuple[Leaf, pa.ChunkedArray]]:
+    """The values of each Parquet column, null where a struct above it is; below lists and maps all of them in a row."""
+    flat: dict[int, list[pa.ChunkedArray]] = {}
+    for leaf in wanted:
+        if leaf.column not in flat:
+            flat[leaf.column] = _flatten(rows.column(leaf.column))
+        yield leaf, flat[leaf.column][leaf.nth]
+
+
+def _flatten(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    if types.is_struct(column.type):
+        return [leaf for child in column.flatten() for leaf in _flatten(child)]
+    if types.is_map(column.type):
+        pairs = [(chunk.keys, chunk.items) for chunk in column.chunks]
+        keys = pa.chunked_array([k for k, _ in pairs], column.type.key_type)
+        return _flatten(keys) + _flatten(pa.chunked_array([v for _, v in pairs], column.type.item_type))
+    if types.is_list(column.type) or types.is_large_list(column.type):
+        return _flatten(pa.chunked_array([_values(chunk) for chunk in column.chunks], column.type.value_type))
+    return [column]
+
+
+def _values(lists: pa.Array) -> pa.Array:
+    # Arrow cannot flatten lists of structs with an extension type when all of them are null
+    return lists.values.slice(0, 0) if lists.null_count == len(lists) else lists.flatten()
+
+
+def _repeats(leaf: Leaf, values: pa.ChunkedArray) -> bool:
+    """Whether distinct values / rows is at most `DICTIONARY_RATIO`; exact only where a sample leaves doubt."""
+    rows = len(values)
+    if rows == 0 or types.is_boolean(values.type):
+        return False
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    some = sample(values)
+    seen = pc.count_distinct(some, mode="all").as_py()
+    if rows <= SAMPLE_ROWS:
+        return bool(seen <= DICTIONARY_RATIO * rows)
+    if seen <= 0.5 * DICTIONARY_RATIO * len(some):
+        return True
+    if _estimate(seen, len(some)) > 2 * DICTIONARY_RATIO * rows:
+        return False
+    return bool(pc.count_distinct(values, mode="all").as_py() <= DICTIONARY_RATIO * rows)
+
+
+def sample(rows: T) -> T:
+    """Up to `SAMPLE_ROWS` rows, in runs spread over a table or column: neighbours look more alike than all do."""
+    total, runs = len(rows), 16
+    if total <= SAMPLE_ROWS:
+        return rows
+    length = SAMPLE_ROWS // runs
+    parts = [rows.slice(i * (total - length) // (runs - 1), length) for i in range(runs)]
+    if isinstance(rows, pa.Table):
+        return pa.concat_tables(parts)
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], rows.type)
+
+
+def _estimate(seen: int, drawn: int) -> float:
+    """Distinct values of which `drawn` equally likely draws show `seen`; a lower bound when likelihoods differ."""
+    if seen >= drawn:
+        return math.inf
+    low, high = float(seen), 1e12
+    while high > low * 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if middle * -math.expm1(-drawn / middle) < seen else (low, middle)
+    return low

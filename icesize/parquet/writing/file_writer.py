@@ -1,0 +1,127 @@
+"""One Parquet file while it is being written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icesize import failpoints
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.metrics import count_nans, describe, leaves
+from icesize.parquet.files.names import FileNames, data_location
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
+from icesize.planning.files import PartitionKey
+
+
+class LateNanError(Exception):
+    """Later rows of a file hold NaN in float columns (`nan`, field ids) whose statistics were already begun."""
+
+    def __init__(self, nan: frozenset[int]) -> None:
+        super().__init__(f"NaN in columns {sorted(nan)}")
+        self.nan = nan
+
+
+class FileEncoder:
+    """Writes one file of one partition, row group by row group, straight to storage.
+
+    `expected_rows` sizes bloom filters; `sort_order_id` may be set until `finish`. The file exists for others only
+    through the `WrittenFile` that `finish` returns; after any exception call `discard`.
+    """
+
+    def __init__(
+        self, settings: WriteSettings, names: FileNames, partition: PartitionKey, encoding: Encoding, expected_rows: int
+    ) -> None:
+        self.path = data_location(settings, partition, names.next())
+        self.partition = partition
+        self.sort_order_id: int | None = None
+        self._settings = settings
+        self._encoding = encoding
+        self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
+        self._nans: Counter[int] = Counter()
+        self._nulls: Counter[int] = Counter()
+        self._sink = settings.storage.create(self.path)
+        try:
+            self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, settings.arrow_schema)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._sink.close()
+            settings.storage.delete(self.path)
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded bytes of the row groups so far."""
+        return int(self._sink.tell())
+
+    def append(self, rows: pa.Table, nan: frozenset[int] | None = None) -> None:
+        """Write rows as row groups of about equal size, none above the table's limit in rows.
+
+        `nan` are the columns in which these rows hold NaN, if known. Raises `LateNanError`, with nothing written, when
+        one of them was not announced in the encoding.
+        """
+        nan = nan_columns(self._settings, rows) if nan is None else nan
+        if nan - self._encoding.nan:
+            raise LateNanError(nan | self._encoding.nan)
+        with_nan = [leaf for leaf in self._floats if leaf.field_id in self._encoding.nan]
+        for leaf, values in leaf_values(with_nan, rows):
+            if leaf.field_id in nan:
+                self._nans[leaf.field_id] += count_nans(values)
+            self._nulls[leaf.field_id] += values.null_count
+        groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
+        self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
+        failpoints.reach("writing")
+
+    def finish(self) -> WrittenFile:
+        """Close the file, see that storage holds all of it, and describe it."""
+        self._writer.close()
+        written = self.size_bytes
+        self._sink.close()
+        self._settings.storage.check_whole(self.path, written)
+        footer = self._writer.writer.metadata
+        file = describe(self._settings, self.path, written, self.partition, footer, self._nulls, self._nans)
+        return file if self.sort_order_id is None else replace(file, sort_order_id=self.sort_order_id)
+
+    def discard(self) -> None:
+        """Remove the file, best effort. It is closed first: a dropped S3 stream would complete a truncated object
+        later, after the deletion."""
+        for stream in (self._writer, self._sink):
+            with contextlib.suppress(Exception):
+                stream.close()
+        self._settings.storage.delete(self.path)
+
+
+def remove_files(storage: Storage, files: list[WrittenFile]) -> None:
+    """Delete finished files that will not be committed, best effort."""
+    for file in files:
+        storage.delete(file.path)
+
+
+def parquet_writer(
+    settings: WriteSettings, sink: Any, encoding: Encoding, expected_rows: int, schema: pa.Schema
+) -> pq.ParquetWriter:
+    """pyarrow's writer as the table wants it; `schema` is the table's, but for which values may be null."""
+    options = settings.parquet
+    columns = leaves(settings)
+    statistics: bool | list[str] = True
+    if encoding.nan:
+        statistics = [leaf.path for leaf in columns if leaf.field_id not in encoding.nan]
+    paths = {leaf.name: leaf.path for leaf in columns} if options.bloom_fpp else {}
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        use_dictionary=list(encoding.dictionary) or False,
+        write_statistics=statistics,
+        **settings.derived(_arguments),
+        **options.bloom_arguments(min(expected_rows, options.row_group_rows), paths),
+    )
+
+
+def _arguments(settings: WriteSettings) -> dict[str, Any]:
+    return settings.parquet.writer_arguments()

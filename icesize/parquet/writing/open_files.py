@@ -1,0 +1,104 @@
+"""The files that one writer has open: at most one for each partition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.ordering.sort_order import sorter_of
+from icesize.parquet.writing.closing import Finisher
+from icesize.parquet.writing.encoding import Encoding
+from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
+from icesize.parquet.writing.size_estimates import Density
+from icesize.planning.files import PartitionKey
+
+
+@dataclass
+class _Open:
+    encoder: FileEncoder
+    run: int | None
+    arrow_bytes: int = 0
+
+
+class OpenFiles:
+    """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
+
+    `density` learns from them. After an error call `discard`.
+    """
+
+    def __init__(self, settings: WriteSettings, names: FileNames) -> None:
+        self.density = Density(settings)
+        self._settings = settings
+        self._names = names
+        sorter = sorter_of(settings)
+        self._sort_order_id = None if sorter is None else sorter.order_id
+        self._open: dict[PartitionKey, _Open] = {}
+        self._finisher = Finisher(settings.storage)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, partition: PartitionKey) -> bool:
+        return partition in self._open
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        """Partitions with an open file, in the order in which they were opened."""
+        return iter(list(self._open))
+
+    def size_bytes(self, partition: PartitionKey) -> int:
+        """Encoded bytes in the open file of a partition, 0 without one."""
+        return self._open[partition].encoder.size_bytes if partition in self._open else 0
+
+    def append(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, run: int | None = None) -> None:
+        """Write rows to the partition's file, which is opened if need be; another one takes its place for NaN that
+        comes late.
+
+        `run` numbers sequences of rows in the table's sort order: a file whose rows are of one of them is sorted.
+        """
+        size_bytes = self.density.expected_bytes(partition, rows.nbytes, rows, encoding)
+        groups = max(1, math.ceil(size_bytes / self._settings.parquet.row_group_bytes))
+        step = math.ceil(rows.num_rows / groups) or 1
+        for start in range(0, rows.num_rows, step):
+            part = rows.slice(start, step)
+            try:
+                self._append(partition, part, encoding, rows.num_rows, run)
+            except LateNanError:
+                # the file at hand began with statistics that would now be wrong: its rows end here
+                self.finish(partition)
+                self._append(partition, part, encoding, rows.num_rows, run)
+
+    def _append(
+        self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, expected_rows: int, run: int | None
+    ) -> None:
+        if partition not in self._open:
+            encoder = FileEncoder(self._settings, self._names, partition, encoding, expected_rows)
+            self._open[partition] = _Open(encoder, run)
+        file = self._open[partition]
+        file.encoder.append(rows, encoding.nan)
+        file.run = run if file.run == run else None
+        file.arrow_bytes += rows.nbytes
+        self.density.learn(partition, file.arrow_bytes, file.encoder.size_bytes)
+
+    def finish(self, partition: PartitionKey) -> None:
+        """Close the partition's file, if it has one."""
+        file = self._open.pop(partition, None)
+        if file is not None:
+            file.encoder.sort_order_id = None if file.run is None else self._sort_order_id
+            self._finisher.finish(file.encoder)
+
+    def files(self) -> list[WrittenFile]:
+        """All finished files."""
+        return self._finisher.files()
+
+    def discard(self) -> None:
+        """Delete everything written so far, best effort."""
+        for file in self._open.values():
+            file.encoder.discard()
+        self._open = {}
+        self._finisher.discard()

@@ -1,0 +1,232 @@
+"""Rows that are in order already, cut into files of about equal size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
+from icesize.parquet.ordering.sort_keys import whole
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.writing.file_writer import FileEncoder, remove_files
+from icesize.parquet.writing.size_estimates import measure
+from icesize.planning.files import PartitionKey
+from icesize.planning.sizing import least_output_bytes, merged_files
+
+WINDOWS = 64
+"""Places at which the density of ordered rows is measured: values that are large may have keys of their own."""
+WINDOW_ROWS = (256, 1_024)
+"""Rows encoded at each of them: at least the first, at fewer places where there are few rows, at most the second."""
+RUN_ROWS = 32_768
+"""Rows encoded together, from which is learned how much less they need than in windows: dictionaries are shared."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be written: `rows` in all, into at most `outputs` files, as many as have the table's target size when
+    None, of one partition. Files get `sort_order_id` and `sequence_number`.
+    """
+
+    partition: PartitionKey
+    rows: int
+    outputs: int | None
+    sort_order_id: int | None
+    sequence_number: int | None
+
+
+class SizeProfile:
+    """Encoded bytes of ordered rows, from samples that were encoded in memory."""
+
+    def __init__(self, rows: pa.Table, order: npt.NDArray[np.int64], settings: WriteSettings) -> None:
+        self._rows, self._order, self._settings = rows, order, settings
+        windows = min(WINDOWS, -(-len(order) // WINDOW_ROWS[0]))
+        self._places = np.linspace(0, len(order), windows + 1).astype(np.int64)
+        self._empty_bytes = measure(rows.slice(0, 0), settings)
+        segments = zip(self._places[:-1].tolist(), self._places[1:].tolist(), strict=True)
+        sizes = [self._bytes_per_row(start, end, WINDOW_ROWS[1]) * (end - start) for start, end in segments]
+        self._bytes = np.append(0.0, np.cumsum(sizes))
+        start, end = self._middle(0, len(order), RUN_ROWS)
+        together = self._bytes_per_row(0, len(order), RUN_ROWS) * (end - start)
+        self._bytes *= together / (self.before(end) - self.before(start))
+
+    def before(self, place: float) -> float:
+        """Bytes of the rows before a place."""
+        return float(np.interp(place, self._places, self._bytes))
+
+    def place(self, size_bytes: float) -> int:
+        """Where so many bytes are reached."""
+        return round(float(np.interp(size_bytes, self._bytes, self._places)))
+
+    def _bytes_per_row(self, start: int, end: int, most_rows: int) -> float:
+        start, end = self._middle(start, end, most_rows)
+        size = measure(self._rows.take(self._order[start:end]), self._settings) - self._empty_bytes
+        # equal rows compress to almost nothing
+        return max(1.0, size / (end - start))
+
+    def _middle(self, start: int, end: int, most_rows: int) -> tuple[int, int]:
+        rows = min(most_rows, end - start)
+        first = start + (end - start - rows) // 2
+        return first, first + rows
+
+
+class SortedFiles:
+    """Writes ordered rows, a bounded part of them at a time; a file may have rows of several parts.
+
+    Files are cut where an equal share of the encoded bytes is reached, as measured from samples, or up to `CUT_SLACK`
+    of a file away at a better place (`Arranged.cut`). The share is found anew for each part, from what is not in a
+    finished file yet; no file ends with a part, as the next one tells more. On any error call `remove`.
+    """
+
+    def __init__(self, target: Target, settings: WriteSettings, names: FileNames) -> None:
+        self._target = target
+        self._settings = settings
+        self._names = names
+        self._rows_done = 0
+        self._file_rows = target.rows
+        self._open_bytes = 0.0
+        self._current: FileEncoder | None = None
+        self._done: list[WrittenFile] = []
+
+    def write(
+        self,
+        tables: list[pa.Table],
+        arranged: Arranged,
+        later_nan: frozenset[int] = frozenset(),
+        later_arrow_bytes: float | None = None,
+    ) -> None:
+        """Write rows that come after all written before; the list is emptied to free memory.
+
+        `arranged` is the order of these rows, behind each other. `later_nan` are the float columns in which rows of
+        later calls may hold NaN. `later_arrow_bytes` is the Arrow memory of those rows, expected to be encoded as well
+        as these; when None they are taken to be as large as these, row by row.
+        """
+        rows = in_one_piece(tables)
+        if not rows.num_rows:
+            return
+        part = _Part(
+            rows, arranged, SizeProfile(rows, arranged.order, self._settings), nan_columns(self._settings, rows)
+        )
+        self._rows_done += rows.num_rows
+        later_rows = self._target.rows - self._rows_done
+        times = later_rows / rows.num_rows if later_arrow_bytes is None else later_arrow_bytes / max(1, rows.nbytes)
+        start = 0
+        for end in self._ends(part, part.sizes.before(rows.num_rows) * times):
+            self._append(part, start, end, frozenset())
+            self._finish()
+            start = end
+        self._append(part, start, rows.num_rows, later_nan)
+
+    def close(self) -> list[WrittenFile]:
+        """All files."""
+        self._finish()
+        return self._done
+
+    def remove(self) -> None:
+        """Delete what was written, best effort."""
+        if self._current is not None:
+            self._current.discard()
+        remove_files(self._settings.storage, self._done)
+
+    def _count(self, left_bytes: float) -> int:
+        """How many files these bytes become: rows in order often need fewer bytes than planning knows of, and no file
+        may be small for that."""
+        target, limit = self._settings.target_file_size_bytes, self._settings.small_file_limit_bytes
+        files = merged_files(int(left_bytes), target, limit)
+        if self._target.outputs is None:
+            return files
+        return max(1, min(files, self._target.outputs - len(self._done)))
+
+    def _share(self, left_bytes: float) -> tuple[int, float]:
+        """How many files are made of what is not in a finished file, the open one with it, and their bytes; that one is
+        finished first if it has its share, and what follows is no small file."""
+        files = self._count(self._open_bytes + left_bytes)
+        share = (self._open_bytes + left_bytes) / files
+        enough = least_output_bytes(self._settings.small_file_limit_bytes)
+        if files > 1 and self._open_bytes >= (1 - CUT_SLACK) * share and left_bytes >= enough:
+            self._finish()
+            files = self._count(left_bytes)
+            share = left_bytes / files
+        return files, share
+
+    def _ends(self, part: _Part, later_bytes: float) -> Iterator[int]:
+        """Where files end within a part."""
+        rows = part.rows.num_rows
+        files, share = self._share(part.sizes.before(rows) + later_bytes)
+        self._file_rows = math.ceil(self._target.rows / (len(self._done) + files))
+        begun, end = self._open_bytes, 0
+        for number in range(1, files):
+            wanted_bytes = number * share - begun
+            if wanted_bytes <= 0:
+                continue
+            wanted = part.sizes.place(wanted_bytes)
+            slack = (wanted - part.sizes.place(wanted_bytes - CUT_SLACK * share)) or 1
+            end = max(end + 1, part.arranged.cut(wanted, slack))
+            if end >= rows or rows - wanted <= slack:
+                return
+            yield end
+
+    def _append(self, part: _Part, start: int, end: int, later_nan: frozenset[int]) -> None:
+        limits, rows = self._settings.parquet, end - start
+        size_bytes = part.sizes.before(end) - part.sizes.before(start)
+        self._open_bytes += size_bytes
+        groups = max(math.ceil(size_bytes / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
+        step = math.ceil(rows / max(1, groups))
+        for group in part.groups(start, end, step):
+            if self._current is None:
+                nan = part.nan_between(start, end, step, self._settings) | later_nan
+                encoding = Encoding(dictionary_columns(self._settings, group), nan)
+                self._current = FileEncoder(
+                    self._settings, self._names, self._target.partition, encoding, self._file_rows
+                )
+            self._current.append(group)
+
+    def _finish(self) -> None:
+        if self._current is None:
+            return
+        self._current.sort_order_id = self._target.sort_order_id
+        file = self._current.finish()
+        self._current = None
+        self._open_bytes = 0.0
+        self._done.append(replace(file, sequence_number=self._target.sequence_number))
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Rows in hand, and the columns in which they hold NaN."""
+
+    rows: pa.Table
+    arranged: Arranged
+    sizes: SizeProfile
+    nan: frozenset[int]
+
+    def groups(self, start: int, end: int, step: int) -> Iterator[pa.Table]:
+        """Ordered rows, so many at a time."""
+        for first in range(start, end, step):
+            yield self.rows.take(self.arranged.order[first : min(end, first + step)])
+
+    def nan_between(self, start: int, end: int, step: int, settings: WriteSettings) -> frozenset[int]:
+        """Columns in which some of these rows hold NaN."""
+        if not self.nan:
+            return self.nan
+        return frozenset().union(*(nan_columns(settings, group) for group in self.groups(start, end, step)))
+
+
+def in_one_piece(tables: list[pa.Table]) -> pa.Table:
+    """The rows of all tables with each column in one array, the list emptied: one column exists twice at a time."""
+    schema = tables[0].schema
+    columns = [[chunk for table in tables for chunk in table.column(i).chunks] for i in range(len(schema))]
+    tables.clear()
+    arrays = []
+    for number, field in enumerate(schema):
+        arrays.append(whole(pa.chunked_array(columns[number], field.type)))
+        columns[number] = []
+        pa.default_memory_pool().release_unused()
+    return pa.Table.from_arrays(arrays, schema=schema)

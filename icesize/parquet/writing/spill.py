@@ -1,0 +1,121 @@
+"""Rows that wait on local disk until the rest of their partition is there."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+import pyarrow as pa
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.storage import FOLDERS, local_folder
+from icesize.planning.files import PartitionKey
+
+PIECE_BYTES = 8 * 2**20
+"""Arrow memory of the rows that are read back at once."""
+
+
+@dataclass(slots=True)
+class Held:
+    """The rows of one partition that wait: how many, their Arrow bytes, and field ids of columns that hold NaN."""
+
+    rows: int = 0
+    arrow_bytes: int = 0
+    nan: frozenset[int] = frozenset()
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Spill:
+    """Keeps rows in a temporary file, and gives them back one partition at a time.
+
+    The file is made when it is first needed, in one of the folders of `SPARK_LOCAL_DIRS`, else where Python puts
+    temporary files. It has no name (or loses it when it is closed, where a system has no files without a name), so
+    that nothing stays when the process is killed. It holds record batches as Arrow IPC messages, uncompressed; where
+    each begins is only known here. Its space is free again when nothing waits. All methods raise `RewriteFailed` when
+    the disk fails or is full.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file: IO[bytes] | None = None
+        self._folder = ""
+        self._end = 0
+        self._held: dict[PartitionKey, Held] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        """Partitions with rows that wait, in order of their first ones."""
+        return iter(list(self._held))
+
+    def held(self, partition: PartitionKey) -> Held:
+        """What waits of a partition."""
+        return self._held.get(partition, Held())
+
+    def put(self, partition: PartitionKey, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
+        """Keep rows; `nan` are field ids of the float columns in which they hold NaN."""
+        for table in tables:
+            step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
+            for start in range(0, table.num_rows, step):
+                self._put(partition, table.slice(start, step), nan)
+
+    def _put(self, partition: PartitionKey, rows: pa.Table, nan: frozenset[int]) -> None:
+        (batch,) = rows.combine_chunks().to_batches()
+        message = batch.serialize()
+        with self._disk():
+            file = self._open()
+            file.seek(self._end)
+            file.write(message)
+        held = self._held.setdefault(partition, Held())
+        held.rows += rows.num_rows
+        held.arrow_bytes += rows.nbytes
+        held.nan |= nan
+        held.pieces.append((self._end, message.size))
+        self._end += message.size
+
+    def read(self, partition: PartitionKey) -> Iterator[pa.Table]:
+        """The rows of a partition in their order, which keep waiting."""
+        return self._read(self.held(partition))
+
+    def take(self, partition: PartitionKey) -> Iterator[pa.Table]:
+        """The rows of a partition in their order; they wait no longer."""
+        held = self._held.pop(partition, Held())
+        yield from self._read(held)
+        if not self._held:
+            self._end = 0
+
+    def _read(self, held: Held) -> Iterator[pa.Table]:
+        for start, size in held.pieces:
+            with self._disk():
+                file = self._open()
+                file.seek(start)
+                message = file.read(size)
+            yield pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(message), self._schema)])
+
+    def close(self) -> None:
+        """Remove the file; nothing waits any more."""
+        self._held, self._end = {}, 0
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what could not be written is not wanted any more
+                file.close()
+
+    def _open(self) -> IO[bytes]:
+        if self._file is None:
+            self._folder = local_folder()
+            self._file = tempfile.TemporaryFile(prefix="icesize-", dir=self._folder)  # noqa: SIM115  (see `close`)
+        return self._file
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RewriteFailed(
+                f"Cannot keep rows in '{self._folder}': {error}, make room there or name another folder in {FOLDERS}",
+                path=None,
+            ) from error

@@ -1,0 +1,255 @@
+"""Layout + files with bounds + ClusterBy -> Plan: which files are clustered now, and why the others are not.
+
+Planning knows nothing but the files: their names tell what was clustered together, their bounds tell what is in order
+without that. A partition is due when the bytes in no set, with those of all open sets but the largest, have
+`new_share` of the largest open set, so bytes are written 1 + 1 / `new_share` times at most, on average over a set,
+until it is full.
+After a plan without a budget each partition has one open set at most and what is not due, so a second plan is empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from icesize.planning.cluster_by import SORT, ClusterBy, ClusterFile
+from icesize.planning.clustering.depth import by_column, files_scanned
+from icesize.planning.clustering.sets import (
+    IN_ORDER,
+    Sets,
+    depth,
+    floor_depth,
+    full_parts,
+    is_due,
+    is_sorted,
+    leading_column,
+    outputs_of,
+    placed,
+    sets_of,
+    why_not,
+)
+from icesize.planning.files import Layout, PartitionKey, SkipReason
+from icesize.planning.plan import NOTHING, Clustering, MergeGroup, Plan, Skipped
+from icesize.policy import SizePolicy
+from icesize.units import format_bytes, format_count
+
+__all__ = ["Clustering", "plan_clusters"]
+
+_PLAIN = frozenset({SkipReason.CLUSTERED, SkipReason.TOO_FEW})
+"""Reasons for which files stay that could be moved."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """One partition while it is planned: `kept` files stay for the reason given, `due` parts may be written; `why` says
+    which partition it is when none is due."""
+
+    key: PartitionKey
+    why: str | None = None
+    kept: list[tuple[ClusterFile, SkipReason]] = field(default_factory=list)
+    due: list[Sets] = field(default_factory=list)
+    taken: list[_Group] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files that become one set of `outputs` files."""
+
+    files: tuple[ClusterFile, ...]
+    outputs: int
+    full: bool
+
+
+def plan_clusters(
+    layout: Layout,
+    files: Mapping[PartitionKey, Sequence[ClusterFile]],
+    by: ClusterBy,
+    policy: SizePolicy,
+    *,
+    budget_bytes: int | None = None,
+    contested: Collection[PartitionKey] = (),
+    leave_small: Collection[PartitionKey] = (),
+) -> Plan:
+    """Decides which of `files`, all live data files of some partitions, are clustered now, whatever their order.
+
+    Every file is an input file of one group or in one `Skipped`; the groups come in the order in which they are worth
+    their bytes. Partitions in `contested` are left to the writers that keep rewriting them; in those of
+    `leave_small` files below the small file limit are left to merging. `budget_bytes` (None: no bound) is never
+    exceeded: what does not fit is clustered without the largest sets, then the new files alone or some of them.
+    """
+    # partition values may be None or of mixed types, which do not compare
+    files = {key: files[key] for key in sorted(files, key=lambda key: (key.spec_id, repr(key.values)))}
+    works = [_work(key, owned, layout, by, policy, contested, leave_small) for key, owned in files.items()]
+    chosen = _within_budget(works, by, policy, budget_bytes)
+    groups = tuple(_merge_group(work.key, group, layout) for work, group in chosen)
+    return Plan(
+        snapshot_id=layout.snapshot_id,
+        sequence_number=layout.sequence_number,
+        spec_id=layout.spec_id,
+        groups=groups,
+        skipped=tuple(skip for work in works for skip in _skipped(work)),
+        outcomes=(),
+        max_small_files=policy.max_small_files,
+        files_before=layout.files,
+        notes=tuple(_notes(works, budget_bytes)),
+        clustering=Clustering(
+            by=by,
+            full=tuple(group.full for _, group in chosen),
+            before=by_column(files, by.columns),
+            expected_point_files=_expected(works, files, by),
+            new_bytes=sum(f.fact.size_bytes for _, group in chosen for f in group.files if f.set_id is None),
+            bytes_to_write=sum(group.size_bytes for group in groups),
+        ),
+    )
+
+
+def _work(
+    key: PartitionKey,
+    files: Sequence[ClusterFile],
+    layout: Layout,
+    by: ClusterBy,
+    policy: SizePolicy,
+    contested: Collection[PartitionKey],
+    leave_small: Collection[PartitionKey],
+) -> _Work:
+    """Sorts the files of a partition into those that stay and those that are due."""
+    work = _Work(key)
+    blocked = SkipReason.OLD_SPEC if key.spec_id != layout.spec_id else None
+    if blocked is None and key in contested:
+        blocked = SkipReason.CONTESTED
+    small_bytes = layout.small_file_limit_bytes if key in leave_small else 0
+    free = []
+    for file in files:
+        reason = file.fact.obstacle or blocked or _left_alone(file, small_bytes)
+        if reason is None:
+            free.append(file)
+        else:
+            work.kept.append((file, reason))
+    sets, full = sets_of(free, by, policy)
+    work.kept += [(file, SkipReason.CLUSTERED) for file in full]
+    work.why = why_not(sets, by, policy) if free else IN_ORDER
+    if work.why is None:
+        work.due = list(full_parts(sets, by, policy))
+    else:
+        waiting = SkipReason.CLUSTERED if is_sorted(sets, by, policy) else SkipReason.TOO_FEW
+        work.kept += [(file, waiting) for file in sets.new]
+        work.kept += [(file, SkipReason.CLUSTERED) for members in sets.open_sets for file in members]
+    return work
+
+
+def _left_alone(file: ClusterFile, small_bytes: int) -> SkipReason | None:
+    if file.full:
+        return SkipReason.CLUSTERED
+    return SkipReason.TOO_FEW if file.fact.size_bytes < small_bytes else None
+
+
+def _within_budget(
+    works: Sequence[_Work], by: ClusterBy, policy: SizePolicy, budget_bytes: int | None
+) -> list[tuple[_Work, _Group]]:
+    """Takes what the budget pays for: what lowers the files of a point query most per byte first."""
+    left_bytes = math.inf if budget_bytes is None else budget_bytes
+    ranked = sorted(
+        (
+            (_worth(sets, by, policy), repr(work.key), n, work, sets)
+            for work in works
+            for n, sets in enumerate(work.due)
+        ),
+        key=lambda entry: (-entry[0], *entry[1:3]),
+    )
+    chosen = []
+    for *_, work, sets in ranked:
+        affordable = sets if sets.size_bytes <= left_bytes else _cheaper(sets, by, policy, left_bytes)
+        if affordable is not None:
+            group = _group(affordable, by, policy)
+            left_bytes -= affordable.size_bytes
+            work.taken.append(group)
+            chosen.append((work, group))
+    return chosen
+
+
+def _worth(sets: Sets, by: ClusterBy, policy: SizePolicy) -> float:
+    """Files fewer that a point query opens, per byte to write."""
+    files = sets.files
+    return (depth(files, by) - floor_depth(outputs_of(sets.size_bytes, policy), by)) / sets.size_bytes
+
+
+def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -> Sets | None:
+    """The most of `sets` that fits and is due by itself: without its largest sets, or else some of the new files."""
+    fitting, fitting_bytes = [], 0
+    for file in placed(sets.new):
+        if fitting_bytes + file.fact.size_bytes <= left_bytes:
+            fitting.append(file)
+            fitting_bytes += file.fact.size_bytes
+    less = [Sets(sets.new, sets.open_sets[:n]) for n in reversed(range(len(sets.open_sets)))]
+    less.append(Sets(tuple(fitting), ()))
+    return next((some for some in less if some.size_bytes <= left_bytes and is_due(some, by, policy)), None)
+
+
+def _group(sets: Sets, by: ClusterBy, policy: SizePolicy) -> _Group:
+    size_bytes = sets.size_bytes
+    return _Group(tuple(placed(sets.files)), outputs_of(size_bytes, policy), size_bytes >= by.sealed_set_bytes)
+
+
+def _merge_group(key: PartitionKey, group: _Group, layout: Layout) -> MergeGroup:
+    facts = layout.partitions.get(key)
+    label = facts.label if facts else "/".join(map(str, key.values))
+    return MergeGroup(key, label, tuple(file.fact for file in group.files), group.outputs)
+
+
+def _skipped(work: _Work) -> Iterator[Skipped]:
+    """Every file of the partition that is no input file, with its reason, by path."""
+    inputs = _paths(work.taken)
+    waiting = [file for sets in work.due for file in sets.files if file.fact.path not in inputs]
+    stay = [*work.kept, *((file, SkipReason.OVER_BUDGET) for file in waiting)]
+    for file, reason in sorted(stay, key=lambda pair: pair[0].fact.path):
+        yield Skipped(file.fact, work.key, reason, 1, file.fact.size_bytes)
+
+
+def _paths(groups: Iterable[_Group]) -> set[str]:
+    return {file.fact.path for group in groups for file in group.files}
+
+
+def _expected(
+    works: Sequence[_Work], files: Mapping[PartitionKey, Sequence[ClusterFile]], by: ClusterBy
+) -> dict[str, float]:
+    """Files that a point query on each column is expected to open after the plan: those that stay and of each new set
+    its floor. A sort orders one column; of the others all files of a set are counted.
+    """
+    expected = dict.fromkeys(by.columns, NOTHING.point_files)
+    for work in works:
+        inputs = _paths(work.taken)
+        stay = [file for file in files[work.key] if file.fact.path not in inputs]
+        for n, column in enumerate(by.columns):
+            expected[column] += files_scanned([(file.bounds[n], file.fact.size_bytes) for file in stay]).point_files
+            expected[column] += sum(_files_scanned_by(group, n, by) for group in work.taken)
+    return expected
+
+
+def _files_scanned_by(group: _Group, column: int, by: ClusterBy) -> float:
+    if by.strategy == SORT and column != leading_column(group.files):
+        return group.outputs
+    return floor_depth(group.outputs, by)
+
+
+def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:
+    if not any(work.due for work in works):
+        yield from _why_nothing(works)
+    waiting = [work for work in works if work.due and not work.taken]
+    if waiting and budget_bytes is not None:
+        least = min(sets.size_bytes for work in waiting for sets in work.due)
+        yield (
+            f"{format_count(len(waiting), 'partition')} to be clustered did not fit into the budget of "
+            f"{format_bytes(budget_bytes)}: the smallest has {format_bytes(least)}"
+        )
+
+
+def _why_nothing(works: Sequence[_Work]) -> Iterator[str]:
+    """Why nothing is due, in one sentence; none where all is in order."""
+    partitions = Counter(work.why for work in works if work.why is not None and work.why != IN_ORDER)
+    held = Counter(reason.value for work in works for _, reason in work.kept if reason not in _PLAIN)
+    told = [f"{format_count(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
+    told += [f"{format_count(count, 'file')} {reason}" for reason, count in sorted(held.items())]
+    if told:
+        yield f"nothing moves: {', '.join(told)}"

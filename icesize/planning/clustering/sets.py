@@ -1,0 +1,281 @@
+"""The files of one partition as sets: what is in order already, what is new, and whether it is worth to join them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icesize.planning.cluster_by import SORT, Bounds, ClusterBy, ClusterFile
+from icesize.planning.clustering.depth import files_scanned
+from icesize.planning.sizing import merged_files
+from icesize.policy import SizePolicy
+
+LEAST_GAIN = 1.25
+"""Files that a point query opens now per file after: below it a rewrite is not worth its bytes."""
+
+FLOOR_SLACK = 1.5
+"""Files on a curve are in order while a point query opens at most so many times the floor: curves of few files and
+skewed values come out that far above it."""
+
+CUT_CHARACTERS = 16
+"""Iceberg's default metrics mode is truncate(16): text bounds of more characters are cut, upper ones then raised."""
+
+CUT_BYTES = range(14, CUT_CHARACTERS + 1)
+"""Lengths of binary upper bounds that may have been cut and raised; bytes that overflow are dropped."""
+
+
+IN_ORDER = "in order"
+"""Why files stay that nothing would be gained by moving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Files of one partition that may be rewritten: `new` ones, and those of each open set, the smallest set first.
+
+    Files that nobody clustered but that are in order as they are may be such a set.
+    """
+
+    new: tuple[ClusterFile, ...]
+    open_sets: tuple[tuple[ClusterFile, ...], ...]
+
+    @property
+    def files(self) -> list[ClusterFile]:
+        """All of them."""
+        return [*self.new, *(file for members in self.open_sets for file in members)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them."""
+        return total_bytes(self.files)
+
+    def among(self, files: Collection[ClusterFile]) -> Sets:
+        """Only those that are among `files`."""
+        paths = {file.fact.path for file in files}
+        parts = (tuple(file for file in part if file.fact.path in paths) for part in (self.new, *self.open_sets))
+        new, *members = parts
+        return Sets(new, _smallest_first(members))
+
+
+def total_bytes(files: Collection[ClusterFile]) -> int:
+    """Bytes of `files`."""
+    return sum(file.fact.size_bytes for file in files)
+
+
+def sets_of(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> tuple[Sets, list[ClusterFile]]:
+    """The sets among `files` of one partition, none of them in a full set, and files in order as they are that have
+    the bytes of a full set: these stay as they are for ever.
+
+    Other files in order are a set if it is the largest one. Beside a larger set they are new to that, and one file
+    among others is not an order.
+    """
+    members: dict[str, list[ClusterFile]] = {}
+    for file in files:
+        if file.set_id is not None:
+            members.setdefault(file.set_id, []).append(file)
+    open_sets = list(members.values())
+    untagged = [file for file in files if file.set_id is None]
+    calm = in_order(untagged, by, policy)
+    full: list[ClusterFile] = []
+    if total_bytes(calm) >= by.sealed_set_bytes:
+        full = calm
+    elif len(calm) < min(2, len(untagged)) or total_bytes(calm) < max(map(total_bytes, open_sets), default=0):
+        calm = []
+    else:
+        open_sets.append(calm)
+    settled = {file.fact.path for file in calm}
+    new = tuple(file for file in untagged if file.fact.path not in settled)
+    return Sets(new, _smallest_first(open_sets)), full
+
+
+def _smallest_first(sets: Collection[Sequence[ClusterFile]]) -> tuple[tuple[ClusterFile, ...], ...]:
+    ordered = (tuple(sorted(files, key=lambda file: file.fact.path)) for files in sets if files)
+    return tuple(sorted(ordered, key=lambda files: (total_bytes(files), files[0].fact.path)))
+
+
+def in_order(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> list[ClusterFile]:
+    """Those of `files` of one partition that a run of ours would not improve.
+
+    For a sort these are the files with most bytes together of which no two overlap, so one late file does not undo
+    the order of a partition. For curves, where no file alone is out of order, these are all files or else the well
+    sized ones, if a point query opens no more of them than `FLOOR_SLACK` times the floor.
+    """
+    if by.strategy == SORT:
+        return _ordered(files, leading_column(files))
+    well_sized = [file for file in files if file.fact.size_bytes >= policy.small_file_limit_bytes]
+    for some in (files, well_sized):
+        if some and depth(some, by) <= FLOOR_SLACK * floor_depth(len(some), by):
+            return list(some)
+    return []
+
+
+def _ordered(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
+    """The chain by this column, in which files of one and the same value are a chain by the next column, too."""
+    chain = _chain(files, column)
+    alike: dict[tuple[Any, Any], list[ClusterFile]] = {}
+    for file in chain:
+        bounds = file.bounds[column]
+        span = _span(bounds) if bounds else None
+        if span is not None and span[0] == span[1]:
+            alike.setdefault(span, []).append(file)
+    kept = {file.fact.path for file in chain}
+    for members in alike.values():
+        if len(members) > 1 and column + 1 < len(files[0].bounds):
+            kept -= {file.fact.path for file in members}
+            kept |= {file.fact.path for file in _ordered(members, column + 1)}
+    return [file for file in chain if file.fact.path in kept]
+
+
+def _chain(files: Sequence[ClusterFile], column: int) -> list[ClusterFile]:
+    """Weighted interval scheduling: intervals may touch; `best[n]` are the most bytes among the first n by their ends.
+
+    A file without values fits everywhere, and so does one with unknown bounds: in a sorted table that is the last
+    one, which has the NaN.
+    """
+    chosen = [file for file in files if file.bounds[column] == ()]
+    unknown = [file for file in files if file.bounds[column] is None]
+    if unknown:
+        chosen.append(max(unknown, key=lambda file: (file.fact.size_bytes, file.fact.path)))
+    spans = [(*_span(bounds), file) for file in files if (bounds := file.bounds[column])]
+    spans.sort(key=lambda span: (span[1], span[0], span[2].fact.path))
+    ends = [end for _, end, _ in spans]
+    best, fits = [0], []
+    for number, (start, _, file) in enumerate(spans):
+        # a file of one value ends where it starts, and must not follow itself
+        fits.append(min(number, bisect_right(ends, start)))
+        best.append(max(best[number], best[fits[number]] + file.fact.size_bytes))
+    number = len(spans)
+    while number:
+        file = spans[number - 1][2]
+        if best[number] == best[fits[number - 1]] + file.fact.size_bytes:
+            chosen.append(file)
+            number = fits[number - 1]
+        else:
+            number -= 1
+    return chosen
+
+
+def _span(bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Bounds whose upper one, where it was raised after it was cut, is taken back: neighbours then only touch."""
+    low, high = bounds
+    if isinstance(high, str) and len(high) >= CUT_CHARACTERS and high[-1] != "\0":
+        code = ord(high[-1]) - 1
+        # Iceberg jumps over the surrogates, which no text has
+        high = high[:-1] + chr(0xD7FF if code == 0xDFFF else code)
+    elif isinstance(high, bytes) and len(high) in CUT_BYTES and any(high):
+        high = (int.from_bytes(high, "big") - 1).to_bytes(len(high), "big")
+    return low, max(low, high)
+
+
+def leading_column(files: Sequence[ClusterFile]) -> int:
+    """Which column a sort of `files` is seen by: the first that is not one and the same value in all of them.
+
+    Where a partition holds one tenant, a sort by tenant and time is one by time.
+    """
+    return next(iter(telling_columns(files)), 0)
+
+
+def telling_columns(files: Sequence[ClusterFile]) -> list[int]:
+    """The columns that files can be told apart by: not one and the same value in all of them, and not nulls alone."""
+    telling = []
+    for column in range(len(files[0].bounds) if files else 0):
+        first = files[0].bounds[column]
+        alike = first is not None and (not first or first[0] == first[1])
+        if not alike or any(file.bounds[column] != first for file in files):
+            telling.append(column)
+    return telling
+
+
+def placed(files: Sequence[ClusterFile]) -> list[ClusterFile]:
+    """In order of the leading column's lower bound, nulls first, unknown bounds last."""
+    column = leading_column(files)
+
+    def place(file: ClusterFile) -> tuple[Any, ...]:
+        bounds: Bounds = file.bounds[column]
+        if bounds is None:
+            return (2, file.fact.path)
+        return (1, *bounds, file.fact.path) if bounds else (0, file.fact.path)
+
+    return sorted(files, key=place)
+
+
+def depth(files: Sequence[ClusterFile], by: ClusterBy) -> float:
+    """Files that a point query opens, on a sort's leading column, or on average over the columns of a curve."""
+    columns = [leading_column(files)] if by.strategy == SORT else telling_columns(files) or [0]
+    return sum(files_scanned([(f.bounds[n], f.fact.size_bytes) for f in files]).point_files for n in columns) / len(
+        columns
+    )
+
+
+def floor_depth(files: int, by: ClusterBy) -> float:
+    """Files of a fresh set that a point query opens: one of a sort's, files ** ((d - 1) / d) of a curve in d columns.
+
+    A curve cuts the space of its columns into boxes, about files ** (1 / d) of them along each column.
+    """
+    if by.strategy == SORT:
+        return 1.0
+    dimensions = len(by.columns)
+    return float(max(1, files) ** ((dimensions - 1) / dimensions))
+
+
+def outputs_of(size_bytes: int, policy: SizePolicy) -> int:
+    """How many files `size_bytes` become; shared with merging, so that neither undoes the other's sizes."""
+    return merged_files(size_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
+
+
+def is_due(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
+    """Whether to join all of `sets` now: they become several files, what joins the largest set has `new_share` of its
+    bytes, and point queries gain by it.
+    """
+    return why_not(sets, by, policy) is None
+
+
+def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
+    """Which partition it is whose files stay as they are, for people (`IN_ORDER`: well enough); None: join them now."""
+    files = sets.files
+    outputs = outputs_of(total_bytes(files), policy)
+    largest = total_bytes(sets.open_sets[-1]) if sets.open_sets else 0
+    joining_bytes = total_bytes(files) - largest
+    if len(files) < 2:
+        return "of one file"
+    if not joining_bytes:
+        return IN_ORDER
+    if outputs < 2:
+        return "with too few bytes for two files, left to merging"
+    if joining_bytes < by.new_share * largest:
+        return f"whose new files have less than {by.new_share:.0%} of the bytes that they are to join"
+    # files of few values overlap where they touch, and no sort changes that
+    if is_sorted(sets, by, policy) or depth(files, by) < LEAST_GAIN * floor_depth(outputs, by):
+        return IN_ORDER
+    return None
+
+
+def is_sorted(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
+    """Whether the sets and the new files are one order together, as where rows come sorted by time."""
+    files = sets.files
+    return by.strategy == SORT and len(in_order(files, by, policy)) == len(files)
+
+
+def full_parts(sets: Sets, by: ClusterBy, policy: SizePolicy) -> Iterator[Sets]:
+    """Cuts what is more than a full set into about equal parts by lower bound, each of them a full set.
+
+    What is less stays whole. No part is left below a full set: two open ones would be joined by the next plan.
+    """
+    whole = sets.size_bytes
+    parts = whole // by.sealed_set_bytes
+    taken_bytes, part_bytes, part = 0, 0, []
+    cuts = 0
+    for file in placed(sets.files):
+        part.append(file)
+        part_bytes += file.fact.size_bytes
+        cumulated = taken_bytes + part_bytes
+        is_share = cumulated * parts >= whole * (cuts + 1)
+        if is_share and all(_is_full(size, by, policy) for size in (part_bytes, whole - cumulated)):
+            yield sets.among(part)
+            taken_bytes, part_bytes, part, cuts = cumulated, 0, [], cuts + 1
+    yield sets.among(part)
+
+
+def _is_full(size_bytes: int, by: ClusterBy, policy: SizePolicy) -> bool:
+    return size_bytes >= by.sealed_set_bytes and outputs_of(size_bytes, policy) >= 2

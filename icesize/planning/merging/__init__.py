@@ -1,0 +1,13 @@
+"""Which small files are merged, and when: pure.
+
+- `after_write`: new rows inside the small files of their partition: what is merged when new files may be merged at
+  once
+- `contention`: where merging waits because other writers change rows of the same partitions
+- `groups`: small files of a partition -> merge groups, and which groups a budget pays for
+- `planner`: layout + SizePolicy -> Plan: which small files are merged now, and why the others are not
+- `schedule`: which small files of one partition to merge now, so that few remain and little is rewritten over time
+"""
+
+from icesize.planning.merging.schedule import choose_prefix
+
+__all__ = ["choose_prefix"]

@@ -1,0 +1,143 @@
+"""New rows inside the small files of their partition: what is merged when new files may be merged at once.
+
+The planner is that of `merging`, on the layout that the batch leaves behind: its new files compete with the older ones
+for the k small files that may remain, so k = 1 is possible. Partitions in which deletes are pending, or that other
+writers keep rewriting, are appended to: their new files stay as they are until the next merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.planner import plan_merges
+from icesize.planning.plan import MergeGroup, Plan
+from icesize.policy import SizePolicy
+
+
+def plan_absorbing(
+    layout: Layout,
+    policy: SizePolicy,
+    new: Sequence[FileFact],
+    *,
+    budget_bytes: int | None = None,
+    contested: Collection[PartitionKey] = (),
+) -> Plan:
+    """Decides which small files are merged once the `new` files of a batch are among those of `layout`.
+
+    Each partition with new files is brought down to `max_small_files`, well-sized new files are left alone, and
+    cold partitions are finished as `plan_merges` does; `budget_bytes` bounds it in the same way. New files may be
+    expected ones: only their sizes, paths and partitions are looked at.
+    """
+    limit = layout.small_file_limit_bytes
+    appended = {file.partition for file in new if not _absorbs(layout, file.partition, contested)}
+    incoming = dict.fromkeys((file.partition for file in new), 0)
+    for file in new:
+        incoming[file.partition] += file.partition in appended and file.size_bytes < limit
+    wider = with_files(layout, (file for file in new if file.partition not in appended))
+    return plan_merges(wider, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+
+
+def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
+    """The layout once these files, of whatever size, are in the table too; its snapshot stays the planning base."""
+    partitions = dict(layout.partitions)
+    for file in new:
+        key = file.partition
+        facts = partitions.get(key) or PartitionFacts(key, "/".join(map(str, key.values)), 0, 0, 0)
+        is_small = file.size_bytes < layout.small_file_limit_bytes
+        partitions[key] = replace(
+            facts,
+            files=facts.files + 1,
+            size_bytes=facts.size_bytes + file.size_bytes,
+            rows=facts.rows + file.rows,
+            small=(*facts.small, file) if is_small else facts.small,
+            commits_since_append=0,
+        )
+    return replace(layout, partitions=partitions)
+
+
+def divided(
+    groups: Iterable[MergeGroup], new: Iterable[FileFact]
+) -> tuple[list[MergeGroup], dict[PartitionKey, tuple[FileFact, ...]]]:
+    """The groups of older files only, and of the others the older files by partition: new rows take those along."""
+    paths = {file.path for file in new}
+    apart: list[MergeGroup] = []
+    along: dict[PartitionKey, tuple[FileFact, ...]] = {}
+    for group in groups:
+        older = tuple(file for file in group.inputs if file.path not in paths)
+        if len(older) == len(group.inputs):
+            apart.append(group)
+        elif older:
+            along[group.partition] = (*along.get(group.partition, ()), *older)
+    return apart, along
+
+
+def _absorbs(layout: Layout, key: PartitionKey, contested: Collection[PartitionKey]) -> bool:
+    facts = layout.partitions.get(key)
+    deletes = facts is not None and any(file.obstacle is SkipReason.HAS_DELETES for file in facts.small)
+    return key not in contested and not deletes
+
+
+def complete_plan(
+    first: Plan,
+    layout: Layout,
+    policy: SizePolicy,
+    incoming: Mapping[PartitionKey, int],
+    *,
+    budget_bytes: int | None = None,
+    contested: Collection[PartitionKey] = (),
+) -> Plan:
+    """The `first` plan, whose merges have begun, and what is due besides now that the small files of the batch
+    (`incoming`) are known.
+
+    Groups of `first` come first and as they were, but for those of partitions that got no rows after all: a batch makes
+    no new versions of these. Where a partition with groups got more files than were expected, what is left of its older
+    files is planned again, beside what its groups make. What `first` spends of the budget is spent. Every file of the
+    layout is in the plan once, as `Plan` promises.
+    """
+    groups = tuple(group for group in first.groups if group.cold or group.partition in incoming)
+    begun: dict[PartitionKey, list[MergeGroup]] = {}
+    for group in groups:
+        begun.setdefault(group.partition, []).append(group)
+    settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}
+    rest = {key: facts for key, facts in layout.partitions.items() if key not in settled}
+    small = {key: files for key, files in incoming.items() if key not in settled}
+    for key in begun.keys() - settled:
+        rest[key] = _without(layout.partitions[key], begun[key])
+        small[key] += sum(
+            group.outputs for group in begun[key] if group.output_size_bytes < policy.small_file_limit_bytes
+        )
+    second = plan_merges(
+        replace(layout, partitions=rest),
+        policy,
+        incoming=small,
+        budget_bytes=None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write),
+        contested=contested,
+    )
+    kept = tuple(
+        replace(outcome, small_files=outcome.small_files - fewer)
+        for outcome in first.outcomes
+        if outcome.partition in settled
+        for fewer in [first.incoming.get(outcome.partition, 0) - incoming.get(outcome.partition, 0)]
+    )
+    return replace(
+        first,
+        groups=(*groups, *second.groups),
+        skipped=(*(skip for skip in first.skipped if skip.partition in settled), *second.skipped),
+        outcomes=(*kept, *second.outcomes),
+        incoming=dict(incoming),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+def _without(facts: PartitionFacts, groups: list[MergeGroup]) -> PartitionFacts:
+    """The partition without the files that are being merged."""
+    inputs = {file.path for group in groups for file in group.inputs}
+    left = tuple(file for file in facts.small if file.path not in inputs)
+    return replace(
+        facts,
+        files=facts.files - len(inputs),
+        size_bytes=facts.size_bytes - sum(group.size_bytes for group in groups),
+        small=left,
+    )

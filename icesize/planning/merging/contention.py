@@ -1,0 +1,103 @@
+"""Where merging waits because other writers change rows of the same partitions.
+
+A merge that lands while somebody's DELETE, UPDATE or MERGE runs takes the files away that the statement is about to
+change, and the statement fails after all its work. Nothing in the table tells of that, only of those that landed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from icesize.planning.files import PartitionKey
+
+QUIET_MS = 10 * 60_000
+"""Milliseconds without a change by others after which a partition is merged again: jobs that change rows all the time
+come every few seconds or minutes, those that come once an hour leave time enough."""
+
+COOLDOWN_MS = 20 * 60_000
+"""Milliseconds after which a partition that is never quiet is merged once all the same, so that its small files do not
+grow without end: of the statements of a job that runs one each minute that costs one in twenty at most."""
+
+
+SIGHT_MS = COOLDOWN_MS + QUIET_MS
+"""Milliseconds after which a change makes no difference any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit, by its time, and the partitions whose files it changed."""
+
+    timestamp_ms: int
+    partitions: frozenset[PartitionKey]
+
+
+def contended(concurrent_writers: Iterable[Change], now_ms: int) -> dict[PartitionKey, int]:
+    """Partitions that others changed within `QUIET_MS`, each with the time since when it has not been quiet.
+
+    Times far from `now_ms` on either side are not recent: clocks differ, and some jump.
+    """
+    times: dict[PartitionKey, list[int]] = defaultdict(list)
+    for change in concurrent_writers:
+        for key in change.partitions:
+            times[key].append(change.timestamp_ms)
+    began = {key: _began(known_ms, now_ms) for key, known_ms in times.items()}
+    return {key: time_ms for key, time_ms in began.items() if time_ms is not None}
+
+
+def _began(known_ms: list[int], now_ms: int) -> int | None:
+    """The first of the changes that follow each other within `QUIET_MS` up to now, None when it is quiet."""
+    recent = [time_ms for time_ms in known_ms if abs(now_ms - time_ms) < QUIET_MS]
+    if not recent:
+        return None
+    began = min(recent)
+    for time_ms in sorted((t for t in known_ms if t < began), reverse=True):
+        if began - time_ms >= QUIET_MS:
+            break
+        began = time_ms
+    return began
+
+
+def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -> dict[PartitionKey, int]:
+    """From when on each restless partition is left alone: a merge of ours (`merges`) begins that time anew."""
+    waiting = dict(since)
+    for merge in merges:
+        for key in merge.partitions & waiting.keys():
+            waiting[key] = max(waiting[key], merge.timestamp_ms)
+    return waiting
+
+
+def contested(waiting: Mapping[PartitionKey, int], now_ms: int) -> frozenset[PartitionKey]:
+    """Of the partitions that are left alone, those whose time is not up."""
+    return frozenset(key for key, since_ms in waiting.items() if abs(now_ms - since_ms) < COOLDOWN_MS)
+
+
+MAX_PAUSE_BATCHES = 32
+"""Batches between two tries at a partition that others rewrite all the time."""
+
+
+class BackOff:
+    """Counts batches; pure state, no clock."""
+
+    def __init__(self) -> None:
+        self._batch = 0
+        self._strikes: dict[PartitionKey, int] = {}
+        self._until: dict[PartitionKey, int] = {}
+
+    def next_batch(self) -> frozenset[PartitionKey]:
+        """Begin a batch; returns the partitions that it must not merge."""
+        self._batch += 1
+        return frozenset(key for key, until in self._until.items() if until >= self._batch)
+
+    def lost(self, partitions: Iterable[PartitionKey]) -> None:
+        """Merges in these partitions lost to another writer."""
+        for key in set(partitions):
+            strikes = self._strikes[key] = self._strikes.get(key, 0) + 1
+            self._until[key] = self._batch + min(2 ** (strikes - 1), MAX_PAUSE_BATCHES)
+
+    def landed(self, partitions: Iterable[PartitionKey]) -> None:
+        """Merges in these partitions were committed."""
+        for key in set(partitions):
+            self._strikes.pop(key, None)
+            self._until.pop(key, None)

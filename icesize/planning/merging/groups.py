@@ -1,0 +1,160 @@
+"""Small files of a partition -> merge groups, and which groups a budget pays for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from icesize.planning.files import FileFact, PartitionFacts, SkipReason
+from icesize.planning.plan import MergeGroup
+from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files
+from icesize.policy import SizePolicy
+
+OUTPUTS_PER_GROUP = 4
+"""Larger merges are cut into groups of about so many files, which run in parallel and fail alone."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One partition while it is planned.
+
+    `mergeable` files are sorted, smallest first; the first `prefix` of them are to be merged. `slots` is the number
+    of mergeable files that may remain, None where they go down to the fewest.
+    """
+
+    facts: PartitionFacts
+    mergeable: list[FileFact] = field(default_factory=list)
+    held_back: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
+    slots: int | None = None
+    prefix: int = 0
+    cold: bool = False
+    due: list[MergeGroup] = field(default_factory=list)
+    taken: list[MergeGroup] = field(default_factory=list)
+
+    @property
+    def excess(self) -> int:
+        """Mergeable files above the slots, or above one where they go down to the fewest."""
+        return max(0, len(self.mergeable) - max(1, self.slots or 0))
+
+    def small_files_after(self, small_file_limit_bytes: int) -> int:
+        """Mergeable small files once the taken groups are merged."""
+        left = len(self.mergeable) - sum(len(group.inputs) for group in self.taken)
+        return left + sum(g.outputs for g in self.taken if g.output_size_bytes < small_file_limit_bytes)
+
+
+def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
+    """Most outputs that a group should have: 4, fewer under a budget that does not pay for so many."""
+    if budget_bytes is None:
+        return OUTPUTS_PER_GROUP
+    affordable = int(budget_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
+    return max(1, min(OUTPUTS_PER_GROUP, affordable))
+
+
+def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_outputs: int) -> list[MergeGroup]:
+    """Merges `files` into as few files as `merged_files` says, in groups of neighbours in time."""
+    if len(files) < 2:
+        return []
+    total_bytes = sum(file.size_bytes for file in files)
+    outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
+    in_time = sorted(files, key=lambda file: (file.sequence_number, file.path))
+    return [
+        MergeGroup(work.facts.key, work.facts.label, tuple(inputs), count, work.cold)
+        for inputs, count in _cut(in_time, total_bytes, outputs, policy, most_outputs)
+    ]
+
+
+def _cut(
+    files: Sequence[FileFact], total_bytes: int, outputs: int, policy: SizePolicy, most_outputs: int
+) -> list[tuple[Sequence[FileFact], int]]:
+    """Cuts `files` into runs of about `most_outputs` outputs each; together they have exactly `outputs`.
+
+    A cut is made only where the run and the rest both divide into files that are surely not small again and not above
+    the target by more than 10%. Each output is then larger than any input file, so a run has more input files than
+    outputs. Where sizes are too coarse for that the run grows.
+    """
+    part = total_bytes / outputs
+    least = least_output_bytes(policy.small_file_limit_bytes)
+    most = max(ROUND_DOWN_RATIO * policy.target_file_size_bytes, part)
+
+    def divides(size_bytes: int, count: int) -> bool:
+        return count * least <= size_bytes <= count * most
+
+    runs: list[tuple[Sequence[FileFact], int]] = []
+    start = size_bytes = 0
+    for end, file in enumerate(files, 1):
+        if outputs <= most_outputs:
+            break
+        size_bytes += file.size_bytes
+        # a run that lacks 5% of its last part is full: the next file would rather overshoot
+        count = int(size_bytes / part + 0.05)
+        if (
+            most_outputs <= count < outputs
+            and divides(size_bytes, count)
+            and divides(total_bytes - size_bytes, outputs - count)
+        ):
+            runs.append((files[start:end], count))
+            total_bytes, outputs = total_bytes - size_bytes, outputs - count
+            start, size_bytes = end, 0
+    runs.append((files[start:], outputs))
+    return runs
+
+
+def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeGroup, ...]:
+    """Takes the due groups that the budget pays for, and returns them in the order in which they are worth it.
+
+    Hot partitions come first, among them those that hold more than their slots, then what removes most files per
+    byte. Two rules keep odd sizes from starving. One group that exceeds the whole budget is taken on top of it, from
+    the partition that is furthest above its slots: two files that together exceed the budget could never be merged
+    else. A hot partition of which no group was taken gets the cheapest merge that reaches its slots or, if that does
+    not fit either, the largest that fits; this pays only with what is left, because cheap merges paid first leave
+    ever less for the due ones, which are what keeps later merges cheap.
+    """
+    purse = _Purse(budget_bytes)
+    hot = [work for work in works if work.slots is not None]
+    purse.take_due(hot)
+    for work in sorted(hot, key=lambda work: -work.excess):
+        if not work.taken:
+            purse.take_cheaper(work, policy)
+    purse.take_due([work for work in works if work.slots is None])
+    return tuple(purse.groups)
+
+
+class _Purse:
+    """What is left of the budget while groups are taken."""
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        self.groups: list[MergeGroup] = []
+        self._budget_bytes = self._left_bytes = float("inf") if budget_bytes is None else budget_bytes
+        self._extra = self._budget_bytes > 0
+
+    def take_due(self, works: Sequence[Work]) -> None:
+        ranked = sorted(((work, group) for work in works for group in work.due), key=_rank)
+        odd = [pair for pair in ranked if pair[1].size_bytes > self._budget_bytes] if self._extra else []
+        extra = max(odd, key=lambda pair: pair[0].excess)[1] if odd else None
+        for work, group in ranked:
+            size_bytes = group.size_bytes
+            if group is extra:
+                self._extra = False
+                self._take(work, group)
+            elif size_bytes <= self._left_bytes:
+                self._left_bytes -= size_bytes
+                self._take(work, group)
+
+    def take_cheaper(self, work: Work, policy: SizePolicy) -> None:
+        sums = accumulate(file.size_bytes for file in work.mergeable[: work.excess + 1])
+        fitting = sum(size_bytes <= self._left_bytes for size_bytes in sums)
+        for group in groups_of(work, work.mergeable[:fitting], policy, OUTPUTS_PER_GROUP):
+            self._left_bytes -= group.size_bytes
+            self._take(work, group)
+
+    def _take(self, work: Work, group: MergeGroup) -> None:
+        work.taken.append(group)
+        self.groups.append(group)
+
+
+def _rank(pair: tuple[Work, MergeGroup]) -> tuple[bool, float, str, str]:
+    work, group = pair
+    in_slots = work.slots is not None and not work.excess
+    removed = len(group.inputs) - group.outputs
+    return in_slots, -removed / max(1, group.size_bytes), repr(group.partition.values), group.inputs[0].path

@@ -1,0 +1,93 @@
+"""Snapshots and refs of a table as plain values, and the part of its history that `main` went through.
+
+A snapshot that a version tag holds has lost its descendants to an earlier expiry, so its parents no longer say that it
+was on `main`. The tag does: only snapshots of `main` ever get one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from icesize.planning.files import PartitionKey
+
+MAIN = "main"
+VERSION_TAG = "icesize-version-"
+"""Prefix of our own tags, followed by the id of the snapshot that they hold for the sake of versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFact:
+    """One snapshot of the table.
+
+    `operation` is Iceberg's ("append", "replace", "overwrite", "delete", "" when unknown), `run_id` what snapshots of
+    one icesize commit share. `touched` are the partitions whose files it added or removed; only `keep_versions` needs
+    it, and only on `main_history`. Where its parent has expired, they are all partitions whose files differ from the
+    snapshot before it in `main_history`: what happened between the two counts as its doing. `sequence_number` orders
+    what parents no longer connect; 0, as in format v1, leaves that to `timestamp_ms`.
+    """
+
+    snapshot_id: int
+    parent_id: int | None
+    timestamp_ms: int
+    operation: str
+    run_id: str | None = None
+    touched: frozenset[PartitionKey] = frozenset()
+    sequence_number: int = 0
+
+    @property
+    def age_key(self) -> tuple[int, int, int]:
+        """Sorts snapshots from the oldest to the newest."""
+        return self.sequence_number, self.timestamp_ms, self.snapshot_id
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was in the table before it, for certain: in format v1 that is not to be told."""
+        # PyIceberg drops the id of a parent that expires, so that having none means little
+        return self.parent_id is None and self.sequence_number == 1
+
+
+@dataclass(frozen=True, slots=True)
+class RefFact:
+    """One branch or tag, with its own retention where it has some (milliseconds; None: the table's)."""
+
+    name: str
+    is_branch: bool
+    snapshot_id: int
+    max_ref_age_ms: int | None = None
+    max_snapshot_age_ms: int | None = None
+    min_snapshots_to_keep: int | None = None
+
+    @property
+    def holds_version(self) -> bool:
+        """Whether it is a version tag; a branch of such a name is not ours."""
+        return not self.is_branch and self.name.startswith(VERSION_TAG)
+
+
+def ancestors(table: Mapping[int, SnapshotFact], snapshot_id: int | None) -> Iterator[SnapshotFact]:
+    """The snapshot and its ancestors, newest first, up to the first that is not in `table`."""
+    while snapshot_id is not None and snapshot_id in table:
+        snapshot = table[snapshot_id]
+        yield snapshot
+        snapshot_id = snapshot.parent_id
+
+
+def main_history(snapshots: Collection[SnapshotFact], refs: Collection[RefFact]) -> tuple[SnapshotFact, ...]:
+    """What is known of the history of `main`, oldest first: its ancestors, and before them what version tags hold.
+
+    Where one's parent is not the one before it, snapshots between the two have expired. A version tag on a snapshot
+    that `main` has left (rolled back, replaced) is no part of it.
+    """
+    table = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
+    history = list(ancestors(table, next((ref.snapshot_id for ref in refs if ref.name == MAIN), None)))
+    known = {snapshot.snapshot_id for snapshot in history}
+    held = {ref.snapshot_id for ref in refs if ref.holds_version and ref.snapshot_id in table} - known
+    for newest in sorted((table[snapshot_id] for snapshot_id in held), key=lambda s: s.age_key, reverse=True):
+        if newest.snapshot_id in known or not history or newest.age_key > history[-1].age_key:
+            continue
+        piece = list(ancestors(table, newest.snapshot_id))
+        # a piece that ends in the history left it there
+        if piece[-1].snapshot_id not in known:
+            history += piece
+            known.update(snapshot.snapshot_id for snapshot in piece)
+    return tuple(reversed(history))

@@ -1,0 +1,139 @@
+"""The fewest snapshots in which every version of a partition that is due can be read.
+
+A version is readable in every commit from the one that made it to the one before the next that touched its partition:
+an interval of the history. Choosing the fewest commits that hit all intervals is interval stabbing; to go through them
+by their last commit, and take that one where nothing chosen hits, is optimal: the intervals that made it choose have no
+commit in common, so each needs its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from icesize.planning.files import PartitionKey
+from icesize.planning.retention.ancestry import SnapshotFact
+
+
+class Version(NamedTuple):
+    """A version of a partition: readable in the commits `first` .. `last` of the history, both included."""
+
+    partition: PartitionKey
+    first: int
+    last: int
+
+
+class Commit(NamedTuple):
+    """One commit as its readers see it: its last snapshot and all partitions that it touched."""
+
+    snapshot_id: int
+    timestamp_ms: int
+    touched: frozenset[PartitionKey]
+
+
+@dataclass(frozen=True)
+class Cover:
+    """How versions that the newest run does not have are kept readable.
+
+    `held`: position of a commit outside of that run -> versions that it is needed for; some are kept by other rules
+    anyway. `lost` are the versions given up for want of room, and `missing` the number of commits that they would take.
+    """
+
+    held: Mapping[int, tuple[Version, ...]]
+    lost: tuple[Version, ...]
+    missing: int
+
+
+def is_pair(append: SnapshotFact, replace: SnapshotFact) -> bool:
+    """Whether the two are one commit of icesize: rows appended, then files merged."""
+    return (
+        append.operation == "append"
+        and replace.operation == "replace"
+        and replace.parent_id == append.snapshot_id
+        and append.run_id is not None
+        and append.run_id == replace.run_id
+    )
+
+
+def commits_of(history: Sequence[SnapshotFact]) -> list[Commit]:
+    """The commits of a history, oldest first; an APPEND that its REPLACE follows is no commit of its own."""
+    commits: list[Commit] = []
+    for position, snapshot in enumerate(history):
+        touched = snapshot.touched
+        if position and is_pair(history[position - 1], snapshot):
+            touched |= commits.pop().touched
+        commits.append(Commit(snapshot.snapshot_id, snapshot.timestamp_ms, touched))
+    return commits
+
+
+def due_versions(commits: Sequence[Commit], from_first: bool, keep_versions: int, since_ms: int) -> list[Version]:
+    """The newest `keep_versions` versions of every partition that a commit at or after `since_ms` touched.
+
+    `from_first` says that the history begins with the table's first snapshot. Otherwise the oldest state known counts
+    as one version of each partition that was not touched by it.
+    """
+    wanted: set[PartitionKey] = set()
+    wanted.update(*(commit.touched for commit in commits if commit.timestamp_ms >= since_ms))
+    # of each partition: the last commit of its next older version, and how many are still to be found
+    open_ended = {partition: [len(commits) - 1, keep_versions] for partition in wanted}
+    versions: list[Version] = []
+    for position in range(len(commits) - 1, -1, -1):
+        # an intersection of sets hashes nothing again
+        for partition in commits[position].touched & wanted:
+            state = open_ended[partition]
+            versions.append(Version(partition, position, state[0]))
+            state[0] = position - 1
+            state[1] -= 1
+            if not state[1]:
+                wanted.remove(partition)
+    if not from_first:
+        versions += [Version(partition, 0, last) for partition in wanted if (last := open_ended[partition][0]) >= 0]
+    return versions
+
+
+def cover(versions: Collection[Version], run: Collection[int], others: Collection[int], room: int) -> Cover:
+    """The fewest commits to add to those kept anyway so that every version is readable, the newest `room` of them.
+
+    `run` and `others` are the positions of commits that other rules keep, in the newest run and outside of it.
+    """
+    needed = unreadable(versions, {*run, *others})
+    fewest = _fewest(needed, range(max((version.last for version in needed), default=-1) + 1))
+    added = fewest[max(0, len(fewest) - room) :]
+    outside = unreadable(versions, run)
+    holding = sorted({*added, *_fewest(unreadable(outside, added), sorted(others))})
+    held: dict[int, list[Version]] = {place: [] for place in holding}
+    for version in outside:
+        place = _newest_in(version, holding)
+        if place is not None:
+            held[place].append(version)
+    return Cover(
+        held={place: tuple(readable) for place, readable in held.items()},
+        lost=tuple(unreadable(needed, added)),
+        missing=len(fewest) - len(added),
+    )
+
+
+def unreadable(versions: Iterable[Version], kept: Collection[int]) -> list[Version]:
+    """Versions of which none of the commits is kept."""
+    ordered = sorted(kept)
+    return [version for version in versions if _newest_in(version, ordered) is None]
+
+
+def _fewest(versions: Collection[Version], candidates: Sequence[int]) -> list[int]:
+    """The fewest of `candidates` (ascending) in which every version is readable that is readable in any of them."""
+    chosen: list[int] = []
+    for version in sorted(versions, key=lambda version: version.last):
+        if chosen and chosen[-1] >= version.first:
+            continue
+        point = _newest_in(version, candidates)
+        if point is not None:
+            chosen.append(point)
+    return chosen
+
+
+def _newest_in(version: Version, ordered: Sequence[int]) -> int | None:
+    """The last of ascending positions in which the version is readable."""
+    after = bisect_right(ordered, version.last)
+    return ordered[after - 1] if after and ordered[after - 1] >= version.first else None

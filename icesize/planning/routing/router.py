@@ -1,0 +1,264 @@
+"""Which tasks write which partitions of a batch, and how much of each.
+
+Few files and equal loads pull in opposite directions: a partition on one task is one file, spread over all tasks it is
+as many files as there are tasks. The rule: a partition is split for its size, and for balance only where a task would
+otherwise carry too much. What is split for balance has unequal shares, which level the loads at no further file.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, takewhile
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from icesize.planning.routing.bin_packing import MANY, Part, Rules, pack, share_files
+from icesize.planning.sizing import expected_files
+from icesize.policy import CLOSE_FILE_COST_BYTES
+
+Key = TypeVar("Key", bound=Hashable)
+
+_LEAST_PART = 0.01
+"""A file below this part of a task's fair load is never cut: it may exceed a tolerance below 1% by as much."""
+
+
+@dataclass(frozen=True)
+class Routing(Generic[Key]):
+    """Tasks 0 .. `tasks` - 1, who writes what, and the files each partition is expected to get.
+
+    `assignment` gives each partition its tasks, in ascending order, each with the share of the partition's rows that it
+    writes: a fraction above 0; the shares of a partition add up to 1.
+    """
+
+    tasks: int
+    assignment: Mapping[Key, tuple[tuple[int, float], ...]]
+    files: Mapping[Key, int]
+
+    @property
+    def total_files(self) -> int:
+        """Files of all partitions."""
+        return sum(self.files.values())
+
+    def loads(
+        self,
+        weights_bytes: Mapping[Key, float],
+        target_file_size_bytes: int,
+        close_file_cost_bytes: float = CLOSE_FILE_COST_BYTES,
+    ) -> list[float]:
+        """Bytes that each task carries, every file counting `close_file_cost_bytes` more; 0 for plain bytes.
+
+        `weights_bytes` may be others than those that were routed: what a prediction comes to with the real batch.
+        Raises KeyError for a partition without a weight.
+        """
+        carried: list[list[float]] = [[] for _ in range(self.tasks)]
+        for key, shares in self.assignment.items():
+            for task, share in shares:
+                files = share_files(weights_bytes[key], share, target_file_size_bytes)
+                carried[task].append(weights_bytes[key] * share + files * close_file_cost_bytes)
+        return [math.fsum(loads) for loads in carried]
+
+
+def route(
+    weights_bytes: Mapping[Key, float],
+    tasks: int,
+    target_file_size_bytes: int,
+    close_file_cost_bytes: float = CLOSE_FILE_COST_BYTES,
+    tolerance: float = 0.1,
+    *,
+    most_files: int | None = None,
+) -> Routing[Key]:
+    """Gives each partition its tasks and shares, so that files are few and tasks are about equally loaded.
+
+    `weights_bytes` are the expected bytes of each partition. A task's load is the bytes of its shares and
+    `close_file_cost_bytes` for each of its files; the bound is the mean load times (1 + `tolerance`), or the largest
+    file where that may not be split further. A partition gets `expected_files` files of equal size, several of them on
+    one task where that suits; it gets more, each on its own task, only where a task would exceed the bound, and then at
+    most max(expected files, `most_files`), and none planned lighter than closing it costs or than a byte. `most_files`
+    None: as many as balance needs. Where closing files is a large part of the mean load, the bound may be missed.
+    There are at most `file_floor` + `tasks` - 1 files in all.
+
+    The largest files are placed first, each on the least loaded task (Graham 1969). A bound that this exceeds is tried
+    by best fit (MULTIFIT: Coffman, Garey and Johnson 1978), then by cutting off what is too much (each cut ends one
+    task, so there are fewer cuts than tasks). The same weights give the same routing, whatever the order of the
+    mapping: `repr` decides between partitions of equal weight.
+
+    Raises ValueError when a weight is negative or not finite, the loads add up to more than a float holds, `tasks` or
+    the target is below 1, the close-file cost or the tolerance is negative or not finite, or `most_files` negative.
+    """
+    _check(weights_bytes, tasks, target_file_size_bytes, tolerance)
+    _check_options(close_file_cost_bytes, most_files)
+    ordered = _heaviest_first(weights_bytes)
+    weights = [weight for _, weight in ordered]
+    expected = _expected(weights, target_file_size_bytes)
+    parts, rules = _split(
+        weights, expected, tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files
+    )
+    packing = pack(parts, rules)
+    split = {part.rank: shares for part, shares in zip(parts, packing.shares, strict=True)}
+    owners = packing.add_small(weights, expected, split)
+    packing.level()
+    return _routing(ordered, tasks, target_file_size_bytes, split, owners)
+
+
+def skew(loads_bytes: Sequence[float]) -> float:
+    """The most that one writer has over the mean of all; 1.0 where there is nothing to write."""
+    mean = sum(loads_bytes) / len(loads_bytes)
+    return max(loads_bytes) / mean if mean else 1.0
+
+
+def file_floor(
+    weights_bytes: Mapping[Key, float], tasks: int, target_file_size_bytes: int, tolerance: float = 0.1
+) -> int:
+    """The fewest files that any routing needs: for their size, or so that no task carries more than it should.
+
+    The sum over the partitions of max(expected files, weight / ((1 + `tolerance`) x mean bytes of a task), rounded up),
+    one at least. Raises ValueError like `route`.
+    """
+    _check(weights_bytes, tasks, target_file_size_bytes, tolerance)
+    total = math.fsum(weights_bytes.values())
+    # a part of the total, as the mean of very small weights is 0; rounding must not add a file
+    most = (1 - 1e-12) * tasks / (1 + tolerance)
+    return sum(
+        max(1, expected_files(weight, target_file_size_bytes), math.ceil(weight / total * most)) if weight else 1
+        for weight in weights_bytes.values()
+    )
+
+
+def _split(
+    weights: Sequence[float],
+    expected: Sequence[int],
+    tasks: int,
+    target: int,
+    cost: float,
+    tolerance: float,
+    most_files: int | None,
+) -> tuple[list[Part], Rules]:
+    """Divide what no task can carry whole into equal files, the largest first; returns all that need care in placing.
+
+    `weights` descend. Each further file raises the mean load, and with it the bound.
+    """
+
+    def limit(rank: int) -> int:
+        return max(expected[rank], expected[rank] + tasks if most_files is None else most_files)
+
+    def size(rank: int) -> float:
+        return weights[rank] / pieces[rank] + cost
+
+    pieces, total = list(expected), math.fsum(weights)
+    files = sum(pieces)
+    fair = _mean(total, files, cost, tasks)
+    bound = fair * (1 + tolerance)
+    largest = [(-size(n), n) for n in takewhile(lambda n: weights[n] + cost > bound, range(len(weights)))]
+    heapq.heapify(largest)
+    while largest and -largest[0][0] > bound:
+        rank = largest[0][1]
+        further = _mean(total, files + 1, cost, tasks)
+        if pieces[rank] >= min(limit(rank), tasks, weights[rank] // max(1.0, cost)) or further >= -largest[0][0]:
+            bound = -largest[0][0]
+            files -= _join(weights, pieces, expected, [n for _, n in largest], bound - cost)
+            fair = _mean(total, files, cost, tasks)
+            break
+        pieces[rank] += 1
+        files += 1
+        fair, bound = further, further * (1 + tolerance)
+        heapq.heapreplace(largest, (-size(rank), rank))
+    # a file that is lighter than the gap always fits on the least loaded task
+    gap = max(bound - fair, _LEAST_PART * fair)
+    careful = (
+        n
+        for n, weight in enumerate(weights)
+        if weight + cost > gap and (size(n) > gap or pieces[n] > min(MANY * tasks, expected[n]))
+    )
+    parts = [Part(n, weights[n], expected[n], limit(n), pieces[n]) for n in careful]
+    parts.sort(key=lambda part: -part.weight / part.pieces)
+    return parts, Rules(tasks, target, cost, bound)
+
+
+def _join(
+    weights: Sequence[float], pieces: list[int], expected: Sequence[int], ranks: Iterable[int], most: float
+) -> int:
+    """Take back what was divided in vain, as no task can stay below `most` bytes; returns how many files that saves."""
+    saved = 0
+    for rank in ranks:
+        while pieces[rank] > expected[rank] and weights[rank] / (pieces[rank] - 1) <= most:
+            pieces[rank] -= 1
+            saved += 1
+    return saved
+
+
+def _mean(total: float, files: int, cost: float, tasks: int) -> float:
+    try:
+        mean = (total + cost * files) / tasks
+    except OverflowError:
+        mean = math.inf
+    if mean == math.inf:
+        raise ValueError(f"Cannot route: {total} bytes in {files} files are more than a float holds with their cost")
+    return mean
+
+
+def _expected(weights: Sequence[float], target: int) -> list[int]:
+    """Files of each partition for its size, one at least; `weights` descend, so that most need no arithmetic."""
+    several = list(takewhile(lambda files: files > 1, (expected_files(weight, target) for weight in weights)))
+    return several + [1] * (len(weights) - len(several))
+
+
+def _heaviest_first(weights_bytes: Mapping[Key, float]) -> list[tuple[Key, float]]:
+    """By weight, then by `repr`, which is asked for only where weights are equal: it costs more than all the rest."""
+    ordered = sorted(weights_bytes.items(), key=itemgetter(1), reverse=True)
+    if len(set(weights_bytes.values())) == len(ordered):
+        return ordered
+    unique: list[tuple[Key, float]] = []
+    for _, group in groupby(ordered, key=itemgetter(1)):
+        tied = list(group)
+        unique += tied if len(tied) == 1 else sorted(tied, key=lambda item: repr(item[0]))
+    return unique
+
+
+def _routing(
+    ordered: Sequence[tuple[Key, float]],
+    tasks: int,
+    target: int,
+    split: Mapping[int, Mapping[int, float]],
+    owners: Sequence[int],
+) -> Routing[Key]:
+    """The result: partitions of one small file each, and those with `split` bytes on their tasks."""
+    alone = [((task, 1.0),) for task in range(tasks)]
+    assignment: dict[Key, tuple[tuple[int, float], ...]] = {
+        key: alone[owner] for (key, _), owner in zip(ordered, owners, strict=True)
+    }
+    files = dict.fromkeys(assignment, 1)
+    for index, amounts in split.items():
+        key, weight = ordered[index]
+        total = math.fsum(amounts.values())
+        assignment[key] = tuple((task, amounts[task] / total if total else 1.0) for task in sorted(amounts))
+        files[key] = sum(share_files(weight, share, target) for _, share in assignment[key])
+    return Routing(tasks, assignment, files)
+
+
+def _check(weights_bytes: Mapping[Key, float], tasks: int, target: int, tolerance: float) -> None:
+    if tasks < 1:
+        raise ValueError(f"'tasks' ({tasks}) must be >= 1: no task would write the rows")
+    if target < 1:
+        raise ValueError(f"'target_file_size_bytes' ({target}) must be >= 1: no file could be of that size")
+    if not 0 <= tolerance < math.inf:
+        raise ValueError(f"'tolerance' ({tolerance}) must be >= 0 and finite: some task carries at least the mean")
+    if not all(0 <= weight < math.inf for weight in weights_bytes.values()):
+        key, weight = next((key, weight) for key, weight in weights_bytes.items() if not 0 <= weight < math.inf)
+        raise ValueError(f"'weights_bytes[{key!r}]' ({weight}) must be >= 0 and finite: it is a number of bytes")
+    try:
+        math.fsum(weights_bytes.values())
+    except OverflowError:
+        key = max(weights_bytes, key=weights_bytes.__getitem__)
+        raise ValueError(
+            f"Cannot route: the weights add up to more than a float holds; {key!r} alone weighs {weights_bytes[key]}"
+        ) from None
+
+
+def _check_options(cost: float, most_files: int | None) -> None:
+    if not 0 <= cost < math.inf:
+        raise ValueError(f"'close_file_cost_bytes' ({cost}) must be >= 0 and finite: a file more never saves work")
+    if most_files is not None and most_files < 0:
+        raise ValueError(f"'most_files' ({most_files}) must be >= 0: leave it out for as many as balance needs")

@@ -1,0 +1,86 @@
+"""One pass of clustering beside the batches of a stream, in the thread of a batch or in the background.
+
+It never holds a batch up for longer than one commit: rows are moved while batches go on, and what they have appended
+meanwhile does not touch the files that were moved. Small files of partitions that still get rows are left to merges,
+which would take them away.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from icesize.clock import Environment
+from icesize.errors import ClusteringOff
+from icesize.maintenance.clustering import ClusterLook, ClusterPass, wanted_by
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.threads import Result
+from icesize.planning.files import PartitionKey
+from icesize.policy import SizePolicy
+from icesize.report import Report
+from icesize.spark.clustering.run import run_clusters
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.state.handle import Current, TableHandle
+
+LEAST_FILES = 4
+"""Files of the target size that one pass after a batch may write at least: what is due has two or more of them, more
+than the merges of a small batch may rewrite."""
+
+
+def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
+    """Bytes that clustering may write after a batch: as much as its merges, and enough for something to be due unless
+    the table's own `merge-budget-bytes` says otherwise."""
+    budget = policy.budget_for(batch_bytes)
+    return budget if policy.merge_budget_bytes is not None else max(budget, LEAST_FILES * policy.target_file_size_bytes)
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """One look at the table: plan, write, commit. `turn` is entered for the commit and may raise instead.
+
+    `budget_bytes` bounds what is written, up to `most_bytes` where that pays for no set that is due.
+    `on_commit` hears what became visible. With `half_the_cores` batches find free ones at any time.
+    """
+
+    spark: SparkSession
+    handle: TableHandle
+    environment: Environment
+    turn: AbstractContextManager[object]
+    budget_bytes: int
+    most_bytes: int
+    contested: Collection[PartitionKey] = ()
+    cancelled: threading.Event | None = None
+    half_the_cores: bool = False
+    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
+
+    def run(self, current: Current) -> Report | None:
+        """What was done; None when nothing is due, a report without snapshots when it is too large. Raises whatever
+        kept it from being done.
+        """
+        metadata, io, policy = current.table.metadata, current.table.io, current.policy
+        by = wanted_by(current)
+        if by is None:
+            why = "the table's property 'icesize.cluster.by' does not say by which columns; call cluster(by=[...]) once"
+            raise ClusteringOff(f"Cannot cluster '{current.name}': {why}", table=current.name, why=why)
+        layout = self.handle.reader(policy).read(metadata, io)
+        look = ClusterLook.at(self.handle, current, layout, by)
+        recent = layout.recent(policy.cold_after_commits)
+        contested = {*self.contested, *self.handle.contested(current, self.environment)}
+        plan = look.round(self.budget_bytes, self.most_bytes, contested, recent)
+        if not plan.is_due:
+            return None
+        return ClusterPass(
+            self.handle, look, plan, self._move, self.environment, turn=self.turn, on_commit=self.on_commit
+        ).run()
+
+    def _move(
+        self, tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
+    ) -> list[Result]:
+        cancelled = self.cancelled or threading.Event()
+        return run_clusters(self.spark, tasks, prefixes, order, settings, cancelled, half_the_cores=self.half_the_cores)

@@ -1,0 +1,203 @@
+"""Tasks that write files of a clustering: those of whole groups, and those of rows that `scatter` sends."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import local_folder
+from icesize.parquet.files.tasks import MergeOutcome, MergeTask
+from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
+from icesize.parquet.rewriting.cluster import MAX_SORTED_BYTES, MAX_SORTED_ROWS, TooLarge, cluster
+from icesize.parquet.writing.sorted_files import SortedFiles, Target
+from icesize.planning.files import PartitionKey
+from icesize.spark.clustering.scatter import Head, rows_of
+from icesize.spark.engine.worker import answer_bins, as_answer, names_of_task, prepare
+
+WAITING_BYTES = 64 * 2**20
+"""Blobs of a task that wait in memory; when there are more, all of them go to its local disk."""
+
+LARGEST_PART = 2
+"""A part is sorted at once up to so many times `MAX_SORTED_BYTES` and `MAX_SORTED_ROWS`; cuts are made from samples."""
+
+Made = list[WrittenFile] | RewriteFailed
+"""The files of a place, or why there are none."""
+
+
+class NeedsMany(RewriteFailed):
+    """One task cannot sort all rows of the group; nothing was left."""
+
+
+@dataclass(frozen=True)
+class ClusterGroups:
+    """Clusters whole groups, each under names with its own prefix; answers as `MergeGroups` of
+    `spark/engine/worker.py`."""
+
+    bins: tuple[tuple[tuple[int, MergeTask], ...], ...]
+    settings: WriteSettings
+    prefixes: tuple[str, ...]
+    order: RowOrder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return answer_bins(self.bins, batches, self._cluster)
+
+    def _cluster(self, position: int, task: MergeTask) -> object:
+        return cluster_alone(task, self.order, self.settings, names_of_task(self.prefixes[position]))
+
+
+def cluster_alone(task: MergeTask, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeOutcome:
+    """`cluster`, which raises `NeedsMany` where rows are too many for it, and `RewriteFailed`."""
+    try:
+        return cluster(task, order, settings, names)
+    except TooLarge as error:
+        raise NeedsMany(f"Cannot cluster {len(task.inputs)} files in one task: {error}", path=None) from error
+
+
+@dataclass(frozen=True)
+class Place:
+    """Consecutive parts of a group, which become at most `outputs` files."""
+
+    group: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Destination:
+    """How the files of a group are written."""
+
+    ranking: Ranking
+    prefix: str
+    partition: PartitionKey
+    sequence_number: int
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Sorts and writes the rows of each place of a task; answers with (place, its files or why there are none).
+
+    Holds one part in memory, its rows a second time while they are put together, and `WAITING_BYTES`. A part that is
+    much larger than planned, because many rows have equal keys, is sorted piece by piece: its files may overlap, and do
+    not claim to be in the table's order.
+    """
+
+    places: tuple[Place, ...]
+    groups: Mapping[int, Destination]
+    order: RowOrder
+    settings: WriteSettings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prepare()
+        with _Waiting() as waiting:
+            failed: dict[int, RewriteFailed] = {}
+            for batch in batches:
+                for place, head, blob in _blobs_of(batch):
+                    if head.failure is not None:
+                        failed[place] = head.failure
+                    else:
+                        waiting.put(place, head, blob)
+            for place in sorted(waiting.places | set(failed)):
+                yield as_answer((place, failed[place] if place in failed else self._write(place, waiting)))
+
+    def _write(self, number: int, waiting: _Waiting) -> Made:
+        place = self.places[number]
+        group = self.groups[place.group]
+        pieces = waiting.pieces(number)
+        rows = sum(piece.rows for piece in pieces)
+        in_order = len({piece.part for piece in pieces}) == len(pieces)
+        sort_order_id = self.order.sort_order_id if in_order else None
+        target = Target(group.partition, rows, place.outputs, sort_order_id, group.sequence_number)
+        files = SortedFiles(target, self.settings, names_of_task(group.prefix))
+        try:
+            for i, piece in enumerate(pieces):
+                tables = waiting.read(piece)
+                keys = pa.concat_tables([self.order.keys(table) for table in tables])
+                later_nan = frozenset[int]().union(*(later.nan for later in pieces[i + 1 :]))
+                later_bytes = sum(later.arrow_bytes for later in pieces[i + 1 :])
+                files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
+            return files.close()
+        except (RewriteFailed, pa.ArrowException, OSError) as error:
+            files.remove()
+            if isinstance(error, RewriteFailed):
+                return error
+            return RewriteFailed(f"Cannot cluster: {error}, what was written is removed", path=None)
+        except BaseException:
+            files.remove()
+            raise
+
+
+def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Head, pa.Buffer]]:
+    heads = (pickle.loads(head) for head in batch.column("head").to_pylist())  # noqa: S301 - made by our own workers
+    blobs = (value.as_buffer() for value in batch.column("rows"))
+    return zip(batch.column("place").to_pylist(), heads, blobs, strict=True)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Rows of a part that are sorted together, and where their blobs are."""
+
+    part: int
+    rows: int = 0
+    arrow_bytes: int = 0
+    nan: frozenset[int] = frozenset()
+    blobs: list[tuple[int, int]] = field(default_factory=list)
+
+    def with_blob(self, head: Head, blob: tuple[int, int]) -> None:
+        self.rows += head.rows
+        self.arrow_bytes += head.arrow_bytes
+        self.nan |= head.nan
+        self.blobs.append(blob)
+
+    @property
+    def is_full(self) -> bool:
+        return self.arrow_bytes >= LARGEST_PART * MAX_SORTED_BYTES or self.rows >= LARGEST_PART * MAX_SORTED_ROWS
+
+
+class _Waiting:
+    """Blobs until all of them are there: in memory while they are few, then in a temporary file without a name."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(WAITING_BYTES, prefix="icesize-", dir=local_folder())  # noqa: SIM115
+        self._end = 0
+        self._pieces: dict[int, dict[int, list[_Piece]]] = {}
+
+    def __enter__(self) -> _Waiting:
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        self._file.close()
+
+    @property
+    def places(self) -> set[int]:
+        """Those that rows wait for."""
+        return set(self._pieces)
+
+    def put(self, place: int, head: Head, blob: pa.Buffer) -> None:
+        """Keep rows."""
+        self._file.seek(self._end)
+        self._file.write(blob)
+        pieces = self._pieces.setdefault(place, defaultdict(list))[head.part]
+        if not pieces or pieces[-1].is_full:
+            pieces.append(_Piece(head.part))
+        pieces[-1].with_blob(head, (self._end, blob.size))
+        self._end += blob.size
+
+    def pieces(self, place: int) -> list[_Piece]:
+        """The rows of a place, part by part."""
+        return [piece for _, pieces in sorted(self._pieces[place].items()) for piece in pieces]
+
+    def read(self, piece: _Piece) -> list[pa.Table]:
+        """The rows of a piece."""
+        tables = []
+        for start, size in piece.blobs:
+            self._file.seek(start)
+            tables.append(rows_of(self._file.read(size)))
+        return tables

@@ -1,0 +1,156 @@
+"""Spark jobs: write routed rows, measure some, run merge groups. They move bytes and decide nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeOutcome, MergeTask
+from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
+from icesize.parquet.rewriting.forecast import work_bytes
+from icesize.planning.routing.row_sizes import RowSize
+from icesize.redaction import scrub
+from icesize.spark.engine import session
+from icesize.spark.engine.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, read_answer
+
+T = TypeVar("T")
+
+SAMPLE_ROWS = 10_000
+"""Rows encoded to learn how large a row is when the table has none yet."""
+
+_BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
+"""The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
+
+_MISSING = re.compile(
+    r"No module named '(icesize|pyarrow|pyiceberg|datasketches)[^']*'|(PyArrow) >= [\d.]+ must be installed"
+)
+
+
+def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING) -> Written:
+    """Write the rows of each Spark task, and what that task takes along; tells of the attempts that won.
+
+    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; files known by then are
+    removed.
+    """
+    answers = run_job(df, WriteRows(settings, prefix, absorption), "write the batch")
+    parts: list[Written] = []
+    failed: IcesizeError | None = None
+    for answer in answers:
+        try:
+            parts.append(read_answer(answer))
+        except IcesizeError as error:
+            failed = error
+    written = Written.together(parts)
+    settings.storage.note(file.path for file in written.files)
+    if failed is not None:
+        for file in written.files:
+            settings.storage.delete(file.path)
+        raise failed
+    return written
+
+
+def fetch(df: DataFrame) -> pa.Table:
+    """The rows in this process; Spark before 4.0 has no public way to get them as Arrow."""
+    try:
+        if hasattr(df, "toArrow"):
+            return df.toArrow()
+        return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
+    except PySparkException as error:
+        raise _translated(error, "fetch rows", df.sparkSession) from scrub(error)
+
+
+def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
+    """How large the rows of a sample of the batch are when encoded; None when it is empty."""
+    answers = [read_answer(a) for a in run_job(df.limit(SAMPLE_ROWS), MeasureRows(settings), "encode a sample")]
+    return max(answers, key=lambda sample: sample[1])[0] if answers else None
+
+
+@dataclass(frozen=True)
+class SparkMerges:
+    """Runs merge groups as one Spark job, the largest first onto the least loaded task."""
+
+    spark: SparkSession
+    tasks: int
+
+    def run(
+        self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str
+    ) -> list[MergeOutcome | RewriteFailed]:
+        """One outcome per group, in their order; a group whose input is damaged is its error."""
+        bins = balanced(groups, [work_bytes(group.inputs, settings) for group in groups], self.tasks)
+        outcomes = run_bins(self.spark, len(bins), MergeGroups(bins, settings, prefix), "merge files")
+        settings.storage.note(f.path for made in outcomes if isinstance(made, MergeOutcome) for f in made.files)
+        return outcomes
+
+
+def run_bins(spark: SparkSession, bins: int, function: Any, what: str) -> list[Any]:
+    """What `function` answers of the items of all bins (`worker.answer_bins`), in the order of their positions.
+
+    Raises as `run_job` does.
+    """
+    results: dict[int, Any] = {}
+    for answer in run_job(bin_numbers(spark, bins), function, what):
+        results.update(read_answer(answer))
+    return [results[i] for i in sorted(results)]
+
+
+def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
+    """The numbers of so many bins, each in a task of its own."""
+    return spark.range(0, bins, 1, bins)
+
+
+def balanced(items: Sequence[T], load: Sequence[int], tasks: int) -> tuple[tuple[tuple[int, T], ...], ...]:
+    """The items with their positions in at most `tasks` bins, the largest first into the least loaded one."""
+    count = max(1, min(tasks, len(items)))
+    bins: list[list[tuple[int, T]]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for i in sorted(range(len(items)), key=lambda i: -load[i]):
+        least = loads.index(min(loads))
+        bins[least].append((i, items[i]))
+        loads[least] += load[i]
+    return tuple(tuple(b) for b in bins)
+
+
+def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
+    """What `function` answers in each task; `what` says in errors what failed, as in "Cannot <what>: ...".
+
+    Raises SchemaMismatch for a value that cannot be computed, EngineUnavailable when workers lack a module,
+    RewriteFailed else.
+    """
+    spark = df.sparkSession
+    session.use_this_python(spark)
+    try:
+        return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
+    except PySparkException as error:
+        raise _translated(error, what, spark) from scrub(error)
+    except Exception as error:
+        if type(error).__name__ == "Py4JJavaError":
+            raise _translated(error, what, spark) from scrub(error)
+        raise
+
+
+def _translated(error: Exception, what: str, spark: SparkSession) -> IcesizeError:
+    text = str(error)
+    if missing := _MISSING.search(text):
+        module, workers = missing[1] or missing[2].lower(), session.python_of_workers(spark)
+        return EngineUnavailable(
+            f"Cannot {what}: Spark's workers have no module '{module}'; they run {workers}, and this driver is "
+            f"'{sys.executable}'. Set PYSPARK_PYTHON (spark.pyspark.python) to a Python that has icesize where they "
+            "run, or ship an environment with --archives (spark.archives) or icesize with --py-files "
+            "(spark.submit.pyFiles)",
+            module=module,
+            workers=workers,
+            driver=sys.executable,
+        )
+    kind = SchemaMismatch if _BAD_VALUE.search(text) else RewriteFailed
+    lines = [line for line in text.splitlines() if line.strip()]
+    cause = next((x.strip() for x in reversed(lines) if re.match(r"\s*[\w.]+(Error|Exception|Mismatch)\b", x)), None)
+    return kind(f"Cannot {what}: {cause or (lines[0] if lines else type(error).__name__)}")

@@ -1,0 +1,140 @@
+"""An older version of a partition as a Spark DataFrame, read by our own projection: Iceberg's runtime is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyarrow import types
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from icesize.errors import RewriteFailed, TableError, UnsupportedTable
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.projection import Projection
+from icesize.parquet.reading.reader import read_file
+from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.spark.engine import session
+from icesize.spark.engine.columns import spark_type
+from icesize.spark.engine.worker import prepare
+from icesize.table.state.handle import Current
+from icesize.table.state.layout_reader import Labels
+from icesize.table.state.naming import files_at, known_snapshot
+
+TASK_BYTES = 128 * 2**20
+"""Bytes of files that one task reads at most, where there are more than the session has slots for: what Spark puts
+into one partition of files (`spark.sql.files.maxPartitionBytes`)."""
+
+_BATCH_ROWS = 10_000
+"""Rows handed to the JVM at a time: Spark's own `spark.sql.execution.arrow.maxRecordsPerBatch`."""
+
+_WHY = {
+    SkipReason.HAS_DELETES: "have deletes pending",
+    SkipReason.NOT_PARQUET: "are not Parquet",
+    SkipReason.ENCRYPTED: "are encrypted",
+}
+
+
+def read_version(spark: SparkSession, current: Current, partition: PartitionKey, snapshot_id: int) -> DataFrame:
+    """The rows of a partition at a snapshot, with the columns that the table has now; nothing is read yet.
+
+    Columns are found by field id, so that renamed ones keep their values and added ones are NULL. Types are those that
+    Iceberg's own Spark integration gives the table, every column nullable. An action fails with a TableError inside of
+    Spark's exception when a file is gone, as after the snapshot has expired meanwhile.
+
+    Raises TableError for an unknown snapshot, UnsupportedTable for files that cannot be read plainly.
+    """
+    metadata = current.table.metadata
+    snapshot = known_snapshot(metadata, snapshot_id)
+    files = files_at(current.table.io, snapshot, partition)
+    _check(files, current, Labels(metadata).of(partition), snapshot_id)
+    spec_json = metadata.specs()[partition.spec_id].model_dump_json()
+    settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
+    schema = StructType([StructField(f.name, spark_type(f.field_type)) for f in metadata.schema().fields])
+    shares = _shares(files, session.parallelism(spark))
+    numbers = spark.range(0, len(shares), 1, max(1, len(shares)))
+    return numbers.mapInArrow(ReadFiles(shares, settings, partition, to_arrow_schema(schema)), schema)
+
+
+def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int) -> None:
+    bad = [f for f in files if f.obstacle is not None]
+    if bad:
+        where = f"partition {label}" if label else "the table"
+        why = " or ".join(sorted({_WHY[f.obstacle] for f in bad if f.obstacle}))
+        query = f"SELECT ... FROM {current.name} VERSION AS OF {snapshot_id}"  # noqa: S608 - for people to run
+        raise UnsupportedTable(
+            f"Cannot read {where} at snapshot {snapshot_id}: {len(bad)} of its {len(files)} files {why}; "
+            f"Spark with Iceberg's runtime can: {query}",
+            snapshot_id=snapshot_id,
+        )
+
+
+def _shares(files: list[FileFact], slots: int) -> tuple[tuple[FileFact, ...], ...]:
+    """What each task reads: files dealt out from the largest on, so that shares are of about equal size."""
+    count = min(len(files), max(slots, -(-sum(f.size_bytes for f in files) // TASK_BYTES)))
+    ordered = sorted(files, key=lambda f: (-f.size_bytes, f.path))
+    return tuple(tuple(ordered[i::count]) for i in range(count))
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """Reads files in a worker; its input is the number of a share, it yields rows of the Arrow schema `target`."""
+
+    shares: tuple[tuple[FileFact, ...], ...]
+    settings: WriteSettings
+    partition: PartitionKey
+    target: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prepare()
+        projection = Projection(self.settings, self.partition)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for file in self.shares[number]:
+                    yield from self._read(file, projection)
+
+    def _read(self, file: FileFact, projection: Projection) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
+            for table in read_file(self.settings, file.path, file.size_bytes, projection):
+                rows += table.num_rows
+                yield from for_spark(table, self.target).to_batches(max_chunksize=_BATCH_ROWS)
+        except RewriteFailed as error:
+            raise TableError(f"{error}; when its snapshot has expired, read another version", path=file.path) from None
+        if rows != file.rows:
+            raise TableError(
+                f"Cannot read {file.path}: it has {rows} rows, its manifest says {file.rows}, "
+                "check the table's metadata",
+                path=file.path,
+            )
+
+
+def for_spark(table: pa.Table, target: pa.Schema) -> pa.Table:
+    """The same rows in Spark's Arrow types: everything nullable, 32-bit offsets, UUIDs as text."""
+    columns = []
+    for column, field in zip(table.columns, target, strict=True):
+        if _has_uuid(column.type):
+            column = pa.chunked_array([pa.array(_printed(chunk.to_pylist()), field.type) for chunk in column.chunks])
+        columns.append(column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=target)
+
+
+def _has_uuid(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.UuidType):
+        return True
+    return types.is_nested(kind) and any(_has_uuid(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _printed(value: Any) -> Any:
+    """UUIDs as text at any depth; pyarrow has no cast for them."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _printed(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_printed(each) for each in value)
+    return value

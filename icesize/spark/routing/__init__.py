@@ -1,0 +1,17 @@
+"""Which task each row of a batch goes to.
+
+- `counting`: rows per partition of a batch, counted by Spark: one pass over the source columns of the partition
+  values only
+- `driver_batch`: small batches are written where the driver is: fetched once, counted in memory, without a shuffle or
+  a Python worker
+- `learning`: what the batches of a stream so far say of the next one
+- `partition_keys`: which partition a row belongs to, as one number: computed by Spark for rows, and here for known
+  partitions
+- `repartition`: by what rows of one partition are divided, and exact placement of rows in tasks
+- `sketches`: what a batch holds, by sketches: bounded memory in every process, one pass, no shuffle
+- `statistics`: what a batch holds, before it is written: rows per partition, counted or expected from the batches
+  before
+- `task_column`: which task each row goes to: a table of routing keys, as an expression that Spark computes
+- `write_plan`: how a batch will be written: over how many tasks, which rows by which of them, and what that is
+  expected to give
+"""

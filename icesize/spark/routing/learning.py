@@ -1,0 +1,150 @@
+"""What the batches of a stream so far say of the next one. Losing it costs balance until it is learned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import writer_of
+from icesize.parquet.rewriting.absorb import Written
+from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.routing.expected_rows import Prediction, Seen, Traffic
+from icesize.planning.routing.router import skew
+from icesize.planning.routing.row_sizes import DEFAULT_OVERHEAD_BYTES, RowSize, RowSizes
+from icesize.planning.sizing import learn_bytes_per_row
+from icesize.policy import SizePolicy
+from icesize.report import Report
+from icesize.spark.routing.write_plan import WritePlan
+from icesize.table.state.recent_batches import recent_appends
+
+RELIABLE_SKEW = 1.1
+"""Writer skew up to which a prediction is as good as a count: what routing by a count allows itself."""
+
+WORTH_A_NOTE_RATIO = 2.0
+"""Times its expected size from which on a batch is worth a note."""
+
+
+class Learned:
+    """Rows per partition and sizes of rows, from what was written; how good the last prediction would have been."""
+
+    def __init__(self) -> None:
+        self._traffic: Traffic[PartitionKey] = Traffic()
+        self._sizes: RowSizes[PartitionKey] | None = None
+        self._skew: float | None = None
+        self._table: UUID | None = None
+        self._is_seeded = False
+
+    def seed(self, metadata: TableMetadata, io: FileIO) -> None:
+        """Before the first batch of this process: take the table's newest commits for earlier batches of the stream.
+
+        What was learned of another table that had this name is forgotten.
+        """
+        if self._table not in (None, metadata.table_uuid):
+            self._traffic, self._sizes, self._skew, self._is_seeded = Traffic(), None, None, False
+        self._table = metadata.table_uuid
+        if self._is_seeded:
+            return
+        self._is_seeded = True
+        if self._traffic.predict() is None:
+            for batch in recent_appends(metadata, io):
+                self._observe(batch)
+
+    def predict(self) -> Prediction[PartitionKey] | None:
+        """Rows that the next batch is expected to have; None when nothing was ever written."""
+        return self._traffic.predict()
+
+    def sizes(self, policy: SizePolicy, layout: Layout) -> RowSizes[PartitionKey] | None:
+        """Sizes of rows: pinned by the policy, learned from batches, or from the table's files; None for neither."""
+        if policy.bytes_per_row is not None:
+            return RowSizes(RowSize(0.0, policy.bytes_per_row))
+        if self._sizes is None and (bytes_per_row := _of_files(layout)) is not None:
+            self.expect(RowSize(DEFAULT_OVERHEAD_BYTES, bytes_per_row))
+        return self._sizes
+
+    def expect(self, prior: RowSize) -> RowSizes[PartitionKey]:
+        """Sizes of rows that begin with `prior`, where nothing was learned yet."""
+        if self._sizes is None:
+            self._sizes = RowSizes(prior)
+        return self._sizes
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether the last batch was balanced by prediction alone, or would have been; one that was not has the next
+        counted."""
+        return self._skew is not None and self._skew <= RELIABLE_SKEW
+
+    def judge(self, skew: float) -> None:
+        """The writer skew that the prediction for a batch led to, or would have led to."""
+        self._skew = skew
+
+    def observe(self, files: Iterable[WrittenFile]) -> None:
+        """Learn from the files of new rows that a batch wrote."""
+        self._is_seeded = True
+        self._observe(seen_in(files))
+
+    def compare(self, report: Report, shape: WritePlan, written: Written) -> Report:
+        """Learn from a batch that was committed; the report with how it came out against what was expected."""
+        actual = _writer_skew(written.files, shape.tasks)
+        # one writer is always balanced, which says nothing of what two would be
+        if shape.expected is not None and shape.tasks > 1:
+            own = actual if shape.is_predicted else None
+            self.judge(shape.expected.skew_of(written.files, shape.tasks) if own is None else own)
+        if not written.absorbed:
+            self.observe(written.files)
+        predicted, notes = shape.size_bytes, report.notes
+        if predicted is not None and shape.is_predicted and report.bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
+            times = report.bytes_ingested / max(1.0, predicted)
+            notes = (
+                *notes,
+                f"the batch is {times:.1f} x as large as the last ones let expect: files end at the target",
+            )
+        return replace(
+            report,
+            bytes_predicted=None if predicted is None else round(predicted),
+            writer_skew=None if actual is None else round(actual, 3),
+            notes=notes,
+        )
+
+    def _observe(self, batch: Mapping[PartitionKey, Seen]) -> None:
+        self._traffic.observe(batch)
+        if self._sizes is None:
+            self._sizes = RowSizes()
+        self._sizes.observe(batch)
+
+
+def _writer_skew(files: Iterable[WrittenFile], tasks: int) -> float | None:
+    """Most bytes of a writer over their mean; None where names of files do not tell their writers."""
+    loads = [0.0] * tasks
+    for file in files:
+        writer = writer_of(file.path)
+        if writer is None or writer >= tasks:
+            return None
+        loads[writer] += file.size_bytes
+    return skew(loads)
+
+
+def seen_in(files: Iterable[WrittenFile]) -> dict[PartitionKey, Seen]:
+    """Rows, bytes and number of the files of each partition."""
+    seen: dict[PartitionKey, Seen] = {}
+    for file in files:
+        so_far = seen.get(file.partition, Seen(0, 0, 0))
+        seen[file.partition] = Seen(so_far.rows + file.rows, so_far.size_bytes + file.size_bytes, so_far.files + 1)
+    return seen
+
+
+def _of_files(layout: Layout) -> float | None:
+    """Bytes per row of this table's files, recent partitions first; None when it has none."""
+    partitions = [p for p in layout.partitions.values() if p.rows and p.key.spec_id == layout.spec_id]
+    if not partitions:
+        return None
+    samples = [
+        (p.size_bytes // p.files, max(1, p.rows // p.files), p.files / (1.0 + p.commits_since_append))
+        for p in partitions
+    ]
+    mean = sum(p.size_bytes for p in partitions) / sum(p.rows for p in partitions)
+    return learn_bytes_per_row(samples, mean)

@@ -1,0 +1,233 @@
+"""Which partition a row belongs to, as one number: computed by Spark for rows, and here for known partitions.
+
+The key of a row is a function of its partition's values. Which partition a row belongs to is decided once, where it is
+written (`parquet/files/partitioning.py`); so a key that two partitions share, or a partition with two keys, costs
+balance or one more file, never a row in the wrong place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Any, cast
+
+import xxhash
+from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+)
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from icesize.planning.files import PartitionKey
+
+_DAY_US = 86_400_000_000
+_HOUR_US = 3_600_000_000
+_SEED = 42
+"""Of Spark's `xxhash64`, and its value for nulls alone."""
+
+_UNFIT = (ArithmeticError, ValueError, TypeError, AttributeError, IndexError, struct.error)
+"""What values raise that are not of the spec's types: those of a table that had this name before."""
+
+Encode = Callable[[Any], "tuple[bytes, ...]"]
+"""A partition value as the bytes that Spark hashes for its rows; several where rows of one value differ in them, none
+for a null, which Spark passes over."""
+
+
+def partition_key(spec: PartitionSpec, schema: Schema) -> Column:
+    """A long that is equal for rows of one partition; a constant for an unpartitioned table."""
+    parts = [_part(field, schema) for field in spec.fields if not isinstance(field.transform, VoidTransform)]
+    return F.xxhash64(*parts) if parts else F.lit(0).cast("long")
+
+
+def source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
+    """Top-level columns that partition values are computed from."""
+    sources = {field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)}
+    names = [cast("str", schema.find_column_name(source)).split(".")[0] for source in sources]
+    return [f.name for f in schema.fields if f.name in names]
+
+
+def column(name: str) -> Column:
+    """A column of the table by its full name, also inside structs."""
+    return F.col(".".join(f"`{part}`" for part in name.split(".")))
+
+
+def _part(field: PartitionField, schema: Schema) -> Column:
+    source = column(cast("str", schema.find_column_name(field.source_id)))
+    kind = schema.find_type(field.source_id)
+    transform = field.transform
+    if isinstance(transform, IdentityTransform):
+        return source
+    if isinstance(transform, BucketTransform):
+        return _bucket(source, kind, transform.num_buckets)
+    if isinstance(transform, TruncateTransform):
+        return _truncate(source, kind, transform.width)
+    return _calendar(source, kind, type(transform))
+
+
+def _bucket(column: Column, kind: iceberg.IcebergType, buckets: int) -> Column:
+    if isinstance(kind, iceberg.DateType):
+        column, kind = F.unix_date(column), iceberg.IntegerType()
+    elif isinstance(kind, iceberg.TimestamptzType):
+        column, kind = F.unix_micros(column), iceberg.LongType()
+    elif isinstance(kind, iceberg.TimestampType):
+        column, kind = _local_micros(column), iceberg.LongType()
+    return F.udf(_bucket_of(kind, buckets), "int", useArrow=True)(column)
+
+
+def _bucket_of(kind: iceberg.IcebergType, buckets: int) -> Callable[[Any], int | None]:
+    of_value = BucketTransform(buckets).transform(kind)
+    is_uuid = isinstance(kind, iceberg.UUIDType)
+    return lambda value: of_value(uuid.UUID(str(value)) if is_uuid and value else value)
+
+
+def _local_micros(column: Column) -> Column:
+    """Microseconds since 1970 of a timestamp without zone; a cast would go through the session's zone, in which hours
+    are missing or twice."""
+    micros = (F.date_part(F.lit("SECOND"), column) * F.lit(1_000_000)).cast("long")
+    minutes = (F.unix_date(column.cast("date")).cast("long") * 24 + F.hour(column)) * 60 + F.minute(column)
+    return minutes * F.lit(60_000_000) + micros
+
+
+def _truncate(column: Column, kind: iceberg.IcebergType, width: int) -> Column:
+    if isinstance(kind, (iceberg.StringType, iceberg.BinaryType)):
+        return F.substring(column, 1, width)
+    step = F.lit(Decimal(width).scaleb(-kind.scale)) if isinstance(kind, iceberg.DecimalType) else F.lit(width)
+    towards_zero = column - column % step
+    if isinstance(kind, iceberg.DecimalType):
+        towards_zero = towards_zero.cast(f"decimal({kind.precision},{kind.scale})")
+    # and on which side of zero: towards minus infinity would overflow near the smallest value
+    return F.xxhash64(towards_zero, column % step < F.lit(0))
+
+
+def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Column:
+    if isinstance(kind, iceberg.TimestamptzType):
+        micros = F.unix_micros(column)
+        if transform is HourTransform:
+            return micros - F.pmod(micros, F.lit(_HOUR_US))
+        days = ((micros - F.pmod(micros, F.lit(_DAY_US))) / F.lit(_DAY_US)).cast("int")
+        column = F.date_add(F.lit(date(1970, 1, 1)), days)
+    elif isinstance(kind, iceberg.TimestampType):
+        if transform is HourTransform:
+            return F.unix_date(column.cast("date")) * 24 + F.hour(column)
+        column = column.cast("date")
+    if transform is DayTransform:
+        return column
+    return F.trunc(column, "MM" if transform is MonthTransform else "YYYY")
+
+
+def keys_of(spec: PartitionSpec, schema: Schema) -> Callable[[PartitionKey], tuple[int, ...]]:
+    """From a partition to the keys that `partition_key` gives its rows; `()` for values Spark has no rows of.
+
+    More than one where rows of one partition differ in their keys: numbers below zero that are truncated.
+    """
+    fields = [
+        (at, _encoder(field, schema)) for at, field in enumerate(spec.fields)
+        if not isinstance(field.transform, VoidTransform)
+    ]  # fmt: skip
+
+    def keys(partition: PartitionKey) -> tuple[int, ...]:
+        try:
+            parts = [part for at, encode in fields if (part := encode(partition.values[at]))]
+        except _UNFIT:
+            return ()
+        return tuple(_hashed(chosen) for chosen in itertools.product(*parts)) if fields else (0,)
+
+    return keys
+
+
+def _hashed(parts: tuple[bytes, ...]) -> int:
+    """Spark's `xxhash64` of several values, each the seed of the next; nulls are passed over."""
+    seed = _SEED
+    for data in parts:
+        seed = xxhash.xxh64_intdigest(data, seed)
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def _encoder(field: PartitionField, schema: Schema) -> Encode:
+    kind, transform = schema.find_type(field.source_id), field.transform
+    if isinstance(transform, IdentityTransform):
+        return _one(_identity(kind))
+    if isinstance(transform, BucketTransform):
+        return _one(_int)
+    if isinstance(transform, TruncateTransform):
+        return _one(_identity(kind)) if _has_bytes(kind) else _truncated(kind, transform.width)
+    if isinstance(transform, HourTransform):
+        zoned = isinstance(kind, iceberg.TimestamptzType)
+        return _one((lambda hours: _long(hours * _HOUR_US)) if zoned else _int)
+    if isinstance(transform, DayTransform):
+        return _one(_int)
+    months = 1 if isinstance(transform, MonthTransform) else 12
+    return _one(lambda value: _int(_first_day(value * months)))
+
+
+def _one(encode: Callable[[Any], bytes]) -> Encode:
+    return lambda value: () if value is None else (encode(value),)
+
+
+def _has_bytes(kind: iceberg.IcebergType) -> bool:
+    return isinstance(kind, (iceberg.StringType, iceberg.BinaryType))
+
+
+def _identity(kind: iceberg.IcebergType) -> Callable[[Any], bytes]:
+    if isinstance(kind, (iceberg.StringType, iceberg.UUIDType)):
+        return lambda value: str(value).encode()
+    if isinstance(kind, (iceberg.BinaryType, iceberg.FixedType)):
+        return bytes
+    if isinstance(kind, (iceberg.BooleanType, iceberg.IntegerType, iceberg.DateType)):
+        return _int
+    if isinstance(kind, iceberg.FloatType):
+        return lambda value: struct.pack("<f", value + 0.0)
+    if isinstance(kind, iceberg.DoubleType):
+        return lambda value: struct.pack("<d", value + 0.0)
+    if isinstance(kind, iceberg.DecimalType):
+        return _decimal(kind)
+    return _long
+
+
+def _decimal(kind: iceberg.DecimalType) -> Callable[[Any], bytes]:
+    def encode(value: Any) -> bytes:
+        digits = value.as_tuple()
+        number = int("".join(map(str, digits.digits))) * 10 ** (kind.scale + digits.exponent)
+        number = -number if digits.sign else number
+        if kind.precision <= 18:
+            return _long(number)
+        return int(number).to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+    return encode
+
+
+def _truncated(kind: iceberg.IcebergType, width: int) -> Encode:
+    step = Decimal(width).scaleb(-kind.scale) if isinstance(kind, iceberg.DecimalType) else width
+    encode = _identity(kind)
+
+    def both_sides(value: Any) -> Iterator[bytes]:
+        yield _long(_SEED if value is None else _hashed((encode(value), _int(0))))
+        if value is not None and value < 0:
+            yield _long(_hashed((encode(value + step), _int(1))))
+
+    return lambda value: tuple(both_sides(value))
+
+
+def _int(value: Any) -> bytes:
+    return struct.pack("<i", int(value))
+
+
+def _long(value: Any) -> bytes:
+    return struct.pack("<q", int(value))
+
+
+def _first_day(months: int) -> int:
+    return date(1970 + months // 12, 1 + months % 12, 1).toordinal() - date(1970, 1, 1).toordinal()

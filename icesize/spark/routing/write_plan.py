@@ -1,0 +1,256 @@
+"""How a batch will be written: over how many tasks, which rows by which of them, and what that is expected to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.files import PartitionKey
+from icesize.planning.routing.parallelism import side_by_side
+from icesize.planning.routing.range_bounds import range_bounds
+from icesize.planning.routing.router import Routing, route, skew
+from icesize.planning.routing.row_sizes import RowSizes
+from icesize.planning.sizing import merged_files
+from icesize.policy import SizePolicy
+from icesize.spark.routing import partition_keys as keys
+from icesize.spark.routing import repartition, sketches, task_column
+from icesize.spark.routing.task_column import Choices as Shares
+from icesize.spark.routing.task_column import Placing, Ranges
+
+UNKNOWN = PartitionKey(-1, ())
+"""Stands for a partition that nobody has seen yet; spec ids are never negative."""
+
+CLOSING_SHARE = 1 / 12
+"""Of the bytes of a batch that closing its files may count as: with more, writers of many small files would get so
+much less to write that bytes are not balanced (1.1 is promised), for milliseconds."""
+
+
+@dataclass(frozen=True)
+class PartitionRows:
+    """Rows of each partition of a batch, counted or expected.
+
+    `keys` are the routing keys of partitions, also of known ones that rather have no rows and are not among `rows`;
+    `in_all` counts all. `unknown_rows` are expected of the heaviest partition that has none of these keys.
+    `is_complete`: every partition is named.
+    """
+
+    rows: Mapping[PartitionKey, float]
+    keys: Mapping[int, PartitionKey]
+    in_all: float
+    unknown_rows: float = 0.0
+    is_counted: bool = True
+    is_complete: bool = False
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """How a batch will be written.
+
+    `incoming` are the small files each partition is expected to get, None when nothing is known of the batch;
+    `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
+    unknown too. `rows` is None unless they were counted. `place` gives the DataFrame whose tasks write what they find.
+    `parts` are the rows themselves, one table for each thread, when the batch is in this process already; a thread
+    counts as a task. `merge_tasks` may merge beside the write job, None: as many as there are cores. `routed` can be
+    divided anew, `expected` is what would have been done without counting. `is_complete`: the batch has rows in the
+    partitions of `incoming`, and in no other.
+    """
+
+    tasks: int
+    place: Callable[[DataFrame], DataFrame]
+    incoming: Mapping[PartitionKey, int] | None = None
+    rows: int | None = None
+    size_bytes: float | None = None
+    bytes_per_row: float | None = None
+    parts: tuple[pa.Table, ...] | None = None
+    weights: Mapping[PartitionKey, float] = field(default_factory=dict)
+    owners: Mapping[PartitionKey, int] = field(default_factory=dict)
+    merge_tasks: int | None = None
+    routed: RoutedBatch | None = None
+    expected: RoutedBatch | None = None
+    is_complete: bool = False
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether what is known of the batch is what earlier ones were like."""
+        return self.rows is None and self.incoming is not None
+
+    def beside(self, merges_bytes: list[int], cores: int) -> WritePlan:
+        """The same batch where merge groups of these sizes run as Spark tasks at the same time."""
+        if self.routed is None or not merges_bytes:
+            return self
+        divided = side_by_side(self.routed.work_bytes, merges_bytes, self.tasks, cores)
+        shape = self if divided.tasks == self.tasks else self.routed.over(divided.tasks)
+        return replace(shape, merge_tasks=divided.merge_tasks, expected=self.expected)
+
+
+@dataclass(frozen=True)
+class RoutedBatch:
+    """A batch whose partitions have weights, to be divided over any number of tasks.
+
+    `taken_along` are bytes of older files that the writers of a partition's rows rewrite too; with it (`whole`) a
+    partition is not split over tasks where the parts would be small files. Only ratios of `sizes` mean something unless
+    `sizes_are_known`. `is_cheap`: making the rows is no work that needs tasks of its own.
+    """
+
+    partition_rows: PartitionRows
+    sizes: RowSizes[PartitionKey]
+    settings: WriteSettings
+    policy: SizePolicy
+    taken_along: Mapping[PartitionKey, int] | None = None
+    sizes_are_known: bool = True
+    is_cheap: bool = False
+
+    def over(self, tasks: int) -> WritePlan:
+        """Divide the batch over tasks by weight."""
+        weights, routed = self.weights, self._route(tasks)
+        placed = self._placed(routed)
+        return WritePlan(
+            tasks=tasks,
+            place=lambda df: self._place(df, tasks, placed, routed.assignment.get(UNKNOWN)),
+            incoming={p: small_files(weights[p], routed.files[p], self.policy) for p in weights},
+            rows=int(self.partition_rows.in_all) if self.partition_rows.is_counted else None,
+            size_bytes=self._size_bytes(routed) if self.sizes_are_known else None,
+            bytes_per_row=self.sizes.bytes_per_row,
+            weights=weights,
+            owners=self._owners(task_column.first_tasks(placed)),
+            routed=self,
+            is_complete=self.partition_rows.is_complete,
+        )
+
+    @cached_property
+    def weights(self) -> Mapping[PartitionKey, float]:
+        """Expected bytes of each partition's new rows."""
+        return {p: self.sizes.size_of(p, rows) or 0.0 for p, rows in self.partition_rows.rows.items()}
+
+    @property
+    def work_bytes(self) -> float:
+        """Bytes to write, unnamed partitions too, and the cost of closing files."""
+        named = sum(self.partition_rows.rows.values())
+        unnamed = max(0.0, self.partition_rows.in_all - named)
+        closing = len(self.partition_rows.rows) * self.policy.close_file_cost_bytes
+        older = sum((self.taken_along or {}).values())
+        return sum(self.weights.values()) + unnamed * (self.sizes.bytes_per_row or 0.0) + closing + older
+
+    def skew_of(self, files: Iterable[WrittenFile], tasks: int) -> float:
+        """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
+        routed, keys_of = self._route(tasks), keys.keys_of(self.settings.spec, self.settings.schema)
+        loads = [0.0] * tasks
+        for file in files:
+            shares = routed.assignment.get(file.partition)
+            if shares is None:
+                key = next(iter(keys_of(file.partition)), 0)
+                unknown = None if key in self.partition_rows.keys else routed.assignment.get(UNKNOWN)
+                shares = unknown or ((key % tasks, 1.0),)
+            for task, share in shares:
+                loads[task] += share * file.size_bytes
+        return skew(loads)
+
+    def _route(self, tasks: int) -> Routing[PartitionKey]:
+        load = dict(self.weights)
+        for partition, size_bytes in (self.taken_along or {}).items():
+            load[partition] = load.get(partition, 0.0) + size_bytes
+        if self.partition_rows.unknown_rows:
+            load[UNKNOWN] = self.sizes.size_of(UNKNOWN, self.partition_rows.unknown_rows) or 0.0
+        policy = self.policy
+        closing = min(policy.close_file_cost_bytes, CLOSING_SHARE * sum(load.values()) / max(1, len(load)))
+        routed = route(load, tasks, policy.target_file_size_bytes, closing, most_files=policy.max_small_files // 2)
+        return routed if self.taken_along is None else _whole(routed, self.weights, policy)
+
+    def _size_bytes(self, routed: Routing[PartitionKey]) -> float:
+        sizes, named = self.sizes, self.partition_rows.rows
+        new = self.partition_rows.unknown_rows
+        rest = max(0.0, self.partition_rows.in_all - sum(named.values()) - new)
+        return (
+            sum(sizes.size_of(p, rows, routed.files[p]) or 0.0 for p, rows in named.items())
+            + (sizes.size_of(UNKNOWN, new, routed.files[UNKNOWN]) or 0.0 if new else 0.0)
+            + rest * (sizes.bytes_per_row or 0.0)
+        )
+
+    def _placed(self, routed: Routing[PartitionKey]) -> dict[int, Shares]:
+        """Shares by routing key, the heaviest keys first; a partition whose rows cannot be spread is not split."""
+        weights = self.weights
+        by_weight = sorted(self.partition_rows.keys.items(), key=lambda item: (-weights.get(item[1], 0.0), item[0]))
+        placed = {key: routed.assignment.get(partition) or ((key % routed.tasks, 1.0),) for key, partition in by_weight}
+        if self._spread() is None:
+            return {key: ((max(shares, key=lambda pair: pair[1])[0], 1.0),) for key, shares in placed.items()}
+        return placed
+
+    def _place(self, df: DataFrame, tasks: int, placed: Mapping[int, Shares], unknown: Shares | None) -> DataFrame:
+        if tasks == 1:
+            return repartition.gather(df, self.is_cheap)
+        key = keys.partition_key(self.settings.spec, self.settings.schema)
+        ranges = self._ranges(df, key, placed) if self.partition_rows.is_counted else None
+        table = Placing(tasks, placed, self._spread(), unknown, ranges)
+        return repartition.place(task_column.with_task(df, repartition.TASK, key, table), tasks)
+
+    def _ranges(self, df: DataFrame, key: Column, placed: Mapping[int, Shares]) -> Ranges | None:
+        """For a table with a sort order, the ranges of split partitions: their files then do not overlap."""
+        split = {of: shares for of, shares in placed.items() if len(shares) > 1}
+        sort = repartition.sort_column(self.settings)
+        if sort is None or not split:
+            return None
+        column, nulls_first = sort
+        rows = sum(self.partition_rows.rows[self.partition_rows.keys[of]] for of in split)
+        quantiles = sketches.quantiles(df, key, column, split, int(rows))
+        bounds = {of: range_bounds([share for _, share in split[of]], values) for of, values in quantiles.items()}
+        return Ranges(column, bounds, nulls_first)
+
+    def _spread(self) -> Column | None:
+        return repartition.spread(self.settings.spec, self.settings.schema)
+
+    def _owners(self, first: Mapping[int, int]) -> dict[PartitionKey, int]:
+        """The task of each partition: where its first key goes first."""
+        owners: dict[PartitionKey, int] = {}
+        for key, partition in self.partition_rows.keys.items():
+            owners.setdefault(partition, first[key])
+        return owners
+
+
+def nothing_to_write() -> WritePlan:
+    """An empty batch."""
+    return WritePlan(1, lambda df: df, {}, 0)
+
+
+def unseen(
+    settings: WriteSettings, policy: SizePolicy, cores: int, write_tasks: int | None, bytes_per_row: float | None
+) -> WritePlan:
+    """A batch of which nothing is known: one task per partition by its hash; rows of an unpartitioned table spread
+    over as many tasks as P1 allows, or over `write_tasks`."""
+    spec, schema = settings.spec, settings.schema
+    key: Column | None = keys.partition_key(spec, schema)
+    tasks = write_tasks or cores
+    if not keys.source_columns(spec, schema):
+        key = repartition.spread(spec, schema)
+        tasks = 1 if key is None else write_tasks or max(1, min(cores, policy.max_small_files // 2))
+
+    def place(df: DataFrame) -> DataFrame:
+        if key is None or tasks == 1:
+            return repartition.gather(df, cheap=False)
+        return repartition.place(task_column.with_task(df, repartition.TASK, key, Placing(tasks)), tasks)
+
+    return WritePlan(tasks, place, bytes_per_row=bytes_per_row)
+
+
+def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:
+    """How many of `files` equal files of one partition will be small: all of them or none."""
+    return files if weight_bytes / files < policy.small_file_limit_bytes else 0
+
+
+def _whole(
+    routed: Routing[PartitionKey], weights: Mapping[PartitionKey, float], policy: SizePolicy
+) -> Routing[PartitionKey]:
+    """The same tasks, fewer for partitions whose parts would be small files."""
+    limits = policy.target_file_size_bytes, policy.small_file_limit_bytes
+    assignment, files = dict(routed.assignment), dict(routed.files)
+    for partition, weight in weights.items():
+        most = merged_files(int(weight), *limits)
+        kept = assignment[partition][:most]
+        assignment[partition] = tuple((task, 1 / len(kept)) for task, _ in kept)
+        files[partition] = min(files[partition], most)
+    return Routing(routed.tasks, assignment, files)

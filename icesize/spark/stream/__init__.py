@@ -1,0 +1,13 @@
+"""The function for `foreachBatch`, and what goes on beside the batches.
+
+- `background`: merges and clustering of one stream beside its batches: `merge="async"`, `cluster="async"`
+- `background_pass`: what is done beside the batches of a stream: merges and clustering, committed in a moment when no
+  batch does
+- `batch`: one micro-batch, from a DataFrame to a commit: plan, then run, then make visible
+- `merge_decision`: what a batch merges, and when that is decided: before its rows are written, or once its files are
+  known
+- `process_state`: what a process remembers between batches: catalogs, manifests read, back-off, the last report
+- `schema_evolution`: adds columns that a batch brings and the table lacks
+- `sink`: the function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it
+- `stopping`: tells a query that was stopped from one that failed
+"""

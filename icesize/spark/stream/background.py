@@ -1,0 +1,288 @@
+"""Merges and clustering of one stream beside its batches: `merge="async"`, `cluster="async"`.
+
+Each committed batch *kicks* them. A thread lives while there is something to look at: it loads the newest state with a
+handle of its own, plans, merges and commits one REPLACE, then looks whether it was kicked meanwhile, however often.
+Partitions that lately got rows are kept at k small files, those gone cold are finished. Nothing here fails a batch:
+what went wrong is told in the report of the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+from weakref import WeakSet
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from icesize.clock import Environment
+from icesize.maintenance.cluster_settings import off_because
+from icesize.planning.files import PartitionKey
+from icesize.planning.merging.contention import BackOff
+from icesize.report import Report
+from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS
+from icesize.spark.stream.background_pass import Job, Run, Trigger
+from icesize.table.catalog.access_errors import brief
+from icesize.table.cleanup.expiry import expire_by_own_rules
+from icesize.table.state.handle import Current, TableHandle
+
+LOG = logging.getLogger("icesize")
+
+EXIT_SECONDS = 60.0
+"""Longest wait for a run when the interpreter ends: as long as a call to a catalog that does not answer takes."""
+
+_MERGES, _CLUSTERING = PartitionKey(-1), PartitionKey(-2)
+"""Stand for the table as a whole where partitions back off: no partition spec has these numbers. Clustering that fails,
+as where the table does not say by what, must not hold merges back."""
+
+
+class Background:
+    """The merges of one stream in this process: at most one run at a time. Safe to call from any thread but its own."""
+
+    def __init__(self, commit_lock: threading.Lock) -> None:
+        self._commit_lock = commit_lock
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._cancelled = threading.Event()
+        self._newest: Trigger | None = None
+        self._pending = self._forced = self._expiry_due = False
+        # the last pass of clustering has committed: there may be more to do
+        self._again = False
+        # batches committed; those that the newest run has before it; those that a finished run has looked at
+        self._committed = self._seen = self._looked_at = 0
+        self._bytes = 0
+        self._notes: list[str] = []
+        self._report: Report | None = None
+        self._backoff = BackOff()
+        self._handles: tuple[TableHandle, TableHandle] | None = None
+        self._tag = f"icesize-background-{id(self):x}"
+        _all.add(self)
+
+    def trigger(self, trigger: Trigger, batch: Report, expire: bool = False) -> int:
+        """Look at the table, now or when the run in flight has ended; `expire`: and expire snapshots after that.
+
+        Returns how many batches committed here, this one included, no finished run has looked at.
+        """
+        with self._changed:
+            self._newest = trigger
+            self._committed += bool(batch.snapshot_ids)
+            self._bytes += batch.bytes_ingested
+            self._expiry_due = self._expiry_due or expire
+            self._pending = True
+            lag = self._committed - self._looked_at
+            self._start()
+            return lag
+
+    @property
+    def lag(self) -> int:
+        """Batches committed here that no finished run has looked at."""
+        with self._changed:
+            return self._committed - self._looked_at
+
+    def take_notes(self) -> tuple[str, ...]:
+        """What runs that ended since the last call had to say, each sentence once."""
+        with self._changed:
+            notes = tuple(dict.fromkeys(self._notes))
+            self._notes.clear()
+            return notes
+
+    def drain(self, timeout_seconds: float | None = None) -> Report | None:
+        """Wait until a run has looked at everything committed before this call; returns the last run's report.
+
+        None when there was no run. Raises TimeoutError; the run then goes on.
+        """
+        with self._changed:
+            if self._newest is not None and self._committed > self._seen:
+                self._pending = self._forced = True
+                self._start()
+            if not self._changed.wait_for(lambda: self._thread is None, timeout_seconds):
+                raise TimeoutError(f"Cannot drain: merges in the background have not ended after {timeout_seconds} s")
+            return self._report
+
+    def stop(self, timeout_seconds: float = float("inf")) -> bool:
+        """Stop what runs, remove its files, forget what it was kicked for; whether it has ended in time.
+
+        A commit under way is finished. The next kick starts anew.
+        """
+        waited = 0.0
+        while waited < timeout_seconds:
+            with self._changed:
+                thread, trigger = self._thread, self._newest
+                self._pending = self._forced = self._expiry_due = self._again = False
+                self._cancelled.set()
+            if thread is None or trigger is None:
+                return True
+            _cancel_jobs(trigger.spark, self._tag)
+            thread.join(CANCEL_AGAIN_SECONDS)
+            waited += CANCEL_AGAIN_SECONDS
+        return False
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._work, name="icesize-background", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is ending
+            self._notes.append(f"background merge failed: {brief(error)}")
+        else:
+            # it waits for the lock that is held here
+            self._thread = thread
+
+    def _work(self) -> None:
+        try:
+            while (job := self._next()) is not None:
+                merged = not job.merge or self._merge(job)
+                if job.cluster and merged and not job.stopped():
+                    self._cluster(job)
+                if job.expire and not job.stopped():
+                    self._expire(job)
+        finally:
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+                    self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        """What to do now; None, and the thread is nobody's any more, when there is nothing."""
+        with self._changed:
+            if (self._pending or self._again) and self._newest is not None:
+                contested, trigger, expire = self._backoff.next_batch(), self._newest, self._expiry_due
+                paused = frozenset[PartitionKey]() if self._forced else contested
+                merge = self._pending and trigger.merge and _MERGES not in paused
+                cluster = trigger.cluster and _CLUSTERING not in paused
+                self._pending = self._forced = self._expiry_due = self._again = False
+                if merge or (cluster and not trigger.merge):
+                    self._seen = self._committed
+                if merge or cluster or expire:
+                    self._cancelled = threading.Event()
+                    return Job(
+                        trigger, self._tag, self._seen, self._bytes, contested, merge, cluster, expire, self._cancelled
+                    )
+            self._thread = None
+            self._changed.notify_all()
+            return None
+
+    def _merge(self, job: Job) -> bool:
+        try:
+            current, report = self._run(job).run()
+        except Exception as error:
+            self._failed(job, "merge", _MERGES, error)
+            return False
+        self._looked(job)
+        self._done(job, "merge", _MERGES, current, report)
+        return True
+
+    def _cluster(self, job: Job) -> None:
+        try:
+            current, report = self._run(job).cluster()
+        except Exception as error:
+            self._failed(job, "clustering", _CLUSTERING, error)
+            return
+        if not job.trigger.merge:
+            self._looked(job)
+        self._done(job, "clustering", _CLUSTERING, current, report)
+        with self._changed:
+            # what one pass could not pay for is due in the next
+            self._again = report is not None and bool(report.snapshot_ids) and not job.cancelled.is_set()
+
+    def _run(self, job: Job) -> Run:
+        return Run(job, self._own_handle(job.trigger), self._backoff, self._commit_lock)
+
+    def _looked(self, job: Job) -> None:
+        with self._changed:
+            if self._looked_at != job.batches:
+                self._looked_at = job.batches
+                self._bytes -= job.size_bytes
+
+    def _done(self, job: Job, what: str, work: PartitionKey, current: Current, report: Report | None) -> None:
+        self._backoff.landed([work])
+        if report is None:
+            return
+        with self._changed:
+            self._report = report
+            said = (*report.conflicts, *(n for n in report.notes if n not in current.warnings))
+            self._notes += [f"background {what}: {sentence}" for sentence in said]
+        if report.snapshot_ids:
+            job.trigger.refresh()
+        if report.snapshot_ids or said:
+            LOG.info("%s: in the background: %s", report.table, report)
+            job.trigger.tell(report)
+
+    def _expire(self, job: Job) -> None:
+        trigger = job.trigger
+        note = expiry_note(
+            trigger.handle.name, lambda: self._own_handle(trigger), trigger.environment, self._commit_lock
+        )
+        with self._changed:
+            self._notes.append(note)
+
+    def _failed(self, job: Job, what: str, work: PartitionKey, error: Exception) -> None:
+        name = job.trigger.handle.name
+        with self._changed:
+            self._seen = self._looked_at
+        if job.stopped():
+            LOG.info("%s: %s in the background was stopped", name, what)
+            return
+        self._backoff.lost([work])
+        why = off_because(error) if work == _CLUSTERING else None
+        if why is not None:
+            LOG.warning("%s: clustering is off: %s", name, why)
+        else:
+            LOG.warning("%s: %s in the background failed, the batches are committed", name, what, exc_info=error)
+        note = f"clustering is off: {why}" if why else f"background {what} failed: {brief(error)}"
+        report = Report(table=name, notes=(note,))
+        with self._changed:
+            self._report = report
+            self._notes += report.notes
+        job.trigger.tell(report)
+
+    def _own_handle(self, trigger: Trigger) -> TableHandle:
+        """A handle for this thread alone: what it remembers of manifests is not shared."""
+        if self._handles is None or self._handles[0] is not trigger.handle:
+            theirs = trigger.handle
+            own = TableHandle(_for_another_thread(theirs.catalog), theirs.identifier, theirs.policy, theirs.spark_conf)
+            self._handles = (theirs, own)
+        return self._handles[1]
+
+
+_all: WeakSet[Background] = WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A run does not outlive the interpreter half done: stopped here, its files are still removed."""
+    for background in list(_all):
+        if not background.stop(EXIT_SECONDS):
+            LOG.warning("merges in the background did not end in time; orphan cleanup will find their files")
+
+
+def expiry_note(
+    table: str, handle: Callable[[], TableHandle], environment: Environment, commit_lock: threading.Lock
+) -> str:
+    """Expire snapshots by the table's own rules; what came of it in one line. The batch before it stays committed."""
+    try:
+        return str(expire_by_own_rules(handle(), environment, commit_lock))
+    except Exception as error:
+        LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
+        return f"expiring snapshots failed: {brief(error)}"
+
+
+def _cancel_jobs(spark: SparkSession, tag: str) -> None:
+    try:
+        spark.sparkContext.cancelJobsWithTag(tag)
+    except Exception as error:  # Spark is gone, and its jobs with it
+        LOG.debug("jobs were not cancelled: %s", type(error).__name__)
+
+
+def _for_another_thread(catalog: Catalog) -> Catalog:
+    """A catalog that this thread may use while another uses the one given.
+
+    SQLAlchemy's engine, boto3's clients and the connections of an HTTP session serve several threads. A Hive catalog
+    has one Thrift connection, which each call opens and closes.
+    """
+    if any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__):
+        return type(catalog)(catalog.name, **catalog.properties)
+    return catalog

@@ -1,0 +1,207 @@
+"""What is done beside the batches of a stream: merges and clustering, committed in a moment when no batch does."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from pyspark.sql import SparkSession
+
+from icesize import failpoints
+from icesize.clock import Environment
+from icesize.errors import TableError
+from icesize.maintenance.compaction import ROUND_BYTES, Maintenance
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.rewriting.threads import Result
+from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.merging.contention import BackOff
+from icesize.planning.merging.planner import Plan, plan_merges
+from icesize.report import Report
+from icesize.spark.clustering.beside_stream import ClusterRun
+from icesize.spark.engine.merge_job import discard, run_merges
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.state.handle import Current, TableHandle
+
+
+class Stopped(Exception):
+    """The run was stopped, or Spark was: it ends without a commit and without its files."""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """What a batch hands over: whose cores and table, how files are named, who wants to know, and what is to be done.
+
+    `handle` is the batch's: only names and settings are taken from it. `refresh` makes Spark see a commit, `tell` hears
+    the report of each run that did something; both are called in the thread of the merges.
+    """
+
+    spark: SparkSession
+    handle: TableHandle
+    table_uuid: str | None
+    prefix: str
+    environment: Environment
+    refresh: Callable[[], object]
+    tell: Callable[[Report], object]
+    pool: str | None = None
+    merge: bool = True
+    cluster: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One turn of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
+
+    `tag` is that of its Spark jobs; `merge`, `cluster` and `expire` say what is to be done.
+    """
+
+    trigger: Trigger
+    tag: str
+    batches: int
+    size_bytes: int
+    contested: frozenset[PartitionKey]
+    merge: bool
+    cluster: bool
+    expire: bool
+    cancelled: threading.Event
+
+    def stopped(self) -> bool:
+        """Whether nothing that this turn makes may become visible any more."""
+        return self.cancelled.is_set() or is_gone(self.trigger.spark)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One look at the table: plan, merge, commit."""
+
+    job: Job
+    handle: TableHandle
+    backoff: BackOff
+    commit_lock: threading.Lock
+
+    def run(self) -> tuple[Current, Report]:
+        """The state looked at, and what was done. Raises Stopped, or whatever kept it from being done."""
+        trigger = self.job.trigger
+        current = self._begin("merges", "merge in")
+        layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
+        if self.job.stopped():
+            raise Stopped
+        turn, environment = self._turn()
+        report = Maintenance(
+            self.handle, current, layout, self._plan(current, layout), self._run_merges, environment,
+            prefix=trigger.prefix, turn=turn, on_commit=self._remember,
+        ).run()  # fmt: skip
+        return current, report
+
+    def cluster(self) -> tuple[Current, Report | None]:
+        """The same for clustering; no report when nothing was due."""
+        current = self._begin("clustering", "cluster")
+        turn, environment = self._turn()
+        run = ClusterRun(
+            self.job.trigger.spark, self.handle, environment, turn, ROUND_BYTES, sys.maxsize, self.job.contested,
+            self.job.cancelled, half_the_cores=True, on_commit=self._remember,
+        )  # fmt: skip
+        return current, run.run(current)
+
+    def _begin(self, what: str, verb: str) -> Current:
+        failpoints.reach("background")
+        trigger = self.job.trigger
+        self._take_cores(what)
+        current = self.handle.load(replace(trigger.environment, sleep=self._wait))
+        if trigger.table_uuid not in (None, current.uuid):
+            raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
+        return current
+
+    def _wait(self, seconds: float) -> None:
+        """For a catalog that does not answer; raises Stopped where somebody waits for this to end."""
+        if not self.job.stopped():
+            self.job.trigger.environment.sleep(seconds)
+        if self.job.stopped():
+            raise Stopped
+
+    def _turn(self) -> tuple[_Turn, Environment]:
+        trigger = self.job.trigger
+        turn = _Turn(self.commit_lock, self.job.stopped, trigger.environment.sleep)
+        # between two attempts a batch may commit
+        return turn, replace(trigger.environment, sleep=turn.pause)
+
+    def _plan(self, current: Current, layout: Layout) -> Plan:
+        policy = current.policy
+        return plan_merges(
+            layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
+            budget_bytes=policy.budget_for(self.job.size_bytes),
+            contested=self.job.contested | self.handle.contested(current, self.job.trigger.environment),
+        )  # fmt: skip
+
+    def _take_cores(self, what: str) -> None:
+        """Jobs of this thread get a tag and a description of their own and, where there are pools, that of the query.
+
+        They are not in the query's job group: a query that ends does not take them along.
+        """
+        trigger = self.job.trigger
+        context = trigger.spark.sparkContext
+        context.addJobTag(self.job.tag)
+        context.setJobDescription(f"icesize: {what} of {trigger.handle.name} in the background")
+        if trigger.pool is not None:
+            context.setLocalProperty("spark.scheduler.pool", trigger.pool)
+
+    def _run_merges(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
+        results: list[Result] = [None] * len(tasks)
+        try:
+            return run_merges(
+                self.job.trigger.spark,
+                tasks,
+                settings,
+                prefix,
+                self.job.cancelled,
+                results=results,
+                half_the_cores=True,
+            )
+        except BaseException:
+            discard(results, settings)
+            raise
+
+    def _remember(self, outcome: CommitOutcome) -> None:
+        self.backoff.lost(outcome.contested)
+        self.backoff.landed(g.inputs[0].partition for g in outcome.merged)
+
+
+class _Turn:
+    """The commit of a run: not while a batch commits, and not once the run was stopped."""
+
+    def __init__(self, lock: threading.Lock, stopped: Callable[[], bool], sleep: Callable[[float], None]) -> None:
+        self._lock = lock
+        self._stopped = stopped
+        self._sleep = sleep
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._stopped():
+            self._lock.release()
+            raise Stopped
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for another attempt, batches going first; not at all when somebody waits for the run to stop."""
+        self._lock.release()
+        try:
+            if not self._stopped():
+                self._sleep(seconds)
+        finally:
+            self._lock.acquire()
+
+
+def is_gone(spark: SparkSession) -> bool:
+    """Whether the Spark application has ended."""
+    try:
+        context = spark.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())
+    except Exception:
+        return True  # nobody answers

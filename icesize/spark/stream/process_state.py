@@ -1,0 +1,169 @@
+"""What a process remembers between batches: catalogs, manifests read, back-off, the last report. Losing it costs time.
+
+A sink is a plain value that may be pickled to another process; everything live hangs here, keyed by its names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from icesize.clock import Environment
+from icesize.errors import EngineUnavailable
+from icesize.planning.merging.contention import BackOff
+from icesize.report import Report
+from icesize.spark.engine import session
+from icesize.spark.routing.learning import Learned
+from icesize.spark.stream.background import Background
+from icesize.table.catalog import loading, opening
+from icesize.table.state.handle import Current, PolicyArgument, TableHandle
+
+_lock = threading.Lock()
+_given: dict[str, Catalog] = {}
+_files_scanned: dict[tuple[object, ...], Catalog] = {}
+_states: dict[tuple[object, ...], StreamState]
+_openers: WeakValueDictionary[tuple[object, ...], SparkSession] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Names a table without holding anything live: its name, its policy argument, and which catalog it comes from.
+
+    `catalog_token` stands for a catalog object that the user passed in; None means the session's own settings. In
+    another process it is opened from `catalog_properties`. `table_uuid` is the table that was opened: one that has
+    taken its name since is another.
+    """
+
+    name: str
+    policy: PolicyArgument = None
+    catalog_token: str | None = None
+    table_uuid: str | None = None
+    catalog_properties: opening.CatalogProperties | None = None
+
+
+@dataclass
+class CountingHandle(TableHandle):
+    """A handle that knows how many snapshots the table had when it was last loaded."""
+
+    snapshots: int = 0
+
+    def load(self, cooldown: Environment | None = None) -> Current:
+        """The table now, as TableHandle loads it."""
+        current = super().load(cooldown)
+        self.snapshots = len(current.table.metadata.snapshots)
+        return current
+
+
+@dataclass
+class StreamState:
+    """One stream into one table, as this process knows it.
+
+    `lock` lets one batch or maintenance call in at a time, `commit_lock` one commit: merges in the background write
+    their files beside a batch, but do not race it for the table's head. `last_batch_id` is the newest that came, rows
+    or none; `told_of_snapshots`, whether the log has the warning about too many of them.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    commit_lock: threading.Lock = field(default_factory=threading.Lock)
+    backoff: BackOff = field(default_factory=BackOff)
+    learned: Learned = field(default_factory=Learned)
+    background: Background = field(init=False)
+    handle: CountingHandle | None = None
+    last_report: Report | None = None
+    last_batch_id: int | None = None
+    told_of_snapshots: bool = False
+
+    def __post_init__(self) -> None:
+        self.background = Background(self.commit_lock)
+
+
+_states = {}
+
+
+def state_of(source: TableSource, stream_id: str | None) -> StreamState:
+    """The state of a stream into a table, made on first use."""
+    with _lock:
+        return _states.setdefault((source.name, source.catalog_token, stream_id), StreamState())
+
+
+def remember_catalog(catalog: Catalog) -> str:
+    """Keep a catalog object that cannot be pickled; returns the token that a sink carries instead."""
+    token = f"{catalog.name}-{id(catalog):x}"
+    with _lock:
+        _given[token] = opening.with_timeout(catalog)
+    return token
+
+
+def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
+    """The source as a sink of this session takes it along: on Spark Connect batches are handled by the server.
+
+    Raises EngineUnavailable for a catalog object that holds credentials.
+    """
+    if source.catalog_token is None or not session.is_connect(spark):
+        return source
+    return replace(source, catalog_properties=opening.CatalogProperties.of(_given[source.catalog_token]))
+
+
+def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> tuple[TableHandle, Mapping[str, str]]:
+    """The table's handle, and the settings of the session it is opened under.
+
+    Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown catalog.
+    """
+    settings = session.settings_of(spark)
+    _opener(spark, source)
+    handle = state.handle
+    if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
+        catalog, identifier = _open(source, settings)
+        handle = state.handle = CountingHandle(catalog, identifier, source.policy, settings)
+    return handle, settings
+
+
+def refresh(spark: SparkSession, source: TableSource, name: str, settings: Mapping[str, str]) -> None:
+    """Make this session see the commit, and the one that opened the table.
+
+    A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its own.
+    """
+    for each in {id(s): s for s in (spark, _opener(spark, source))}.values():
+        session.refresh(each, name, settings)
+
+
+def _opener(spark: SparkSession, source: TableSource) -> SparkSession:
+    """The session of this Spark application that the table was first worked on with."""
+    key = (source.name, source.catalog_token)
+    with _lock:
+        known = _openers.get(key)
+        if known is None or not session.same_application(known, spark):
+            known = _openers[key] = spark
+        return known
+
+
+def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:
+    """Whether two policy arguments mean the same, whatever the table's properties say."""
+    return one == other and getattr(one, "given", None) == getattr(other, "given", None)
+
+
+def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tuple[str, ...]]:
+    if source.catalog_token is not None:
+        catalog = _given.get(source.catalog_token)
+        if catalog is None and source.catalog_properties is not None:
+            with _lock:
+                catalog = _given.setdefault(source.catalog_token, source.catalog_properties.open())
+        if catalog is None:
+            raise EngineUnavailable(
+                f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "
+                "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
+            )
+        return catalog, loading.namespace_and_table(catalog, source.name)
+    name, identifier = loading.split_name(source.name)
+    configured = f"spark.sql.catalog.{name}" in settings
+    properties = opening.pyiceberg_properties(name, settings) if configured else None
+    key = (name, *sorted((properties or {}).items()))
+    with _lock:
+        if key not in _files_scanned:
+            _files_scanned[key] = opening.open_catalog(name, properties)
+        return _files_scanned[key], identifier

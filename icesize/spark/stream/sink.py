@@ -1,0 +1,272 @@
+"""The function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from icesize.clock import Environment
+from icesize.errors import BatchError, EngineUnavailable, TableError
+from icesize.maintenance.cluster_settings import off_because
+from icesize.report import Report
+from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
+from icesize.spark.engine import session
+from icesize.spark.stream import process_state
+from icesize.spark.stream.background import expiry_note
+from icesize.spark.stream.background_pass import Trigger
+from icesize.spark.stream.batch import BatchOptions, run_batch
+from icesize.spark.stream.stopping import interruptions_told, was_interrupted
+from icesize.table.catalog.access_errors import brief
+from icesize.table.commit.ledger import LedgerEntry, stream_hash
+from icesize.table.state.handle import TableHandle
+
+LOG = logging.getLogger("icesize")
+
+MANY_SNAPSHOTS = 2_000
+"""Snapshots from which on a sink that expires none warns: each commit rewrites the metadata of all of them."""
+
+_CHOICES = {
+    "placement": ("append", "absorb"),
+    "stream_safe": (True, False),
+    "merge": ("inline", "async", "off"),
+    "cluster": ("off", "inline", "async"),
+    "statistics": ("auto", "recent", "exact"),
+    "schema_evolution": ("refuse", "add"),
+}
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Takes micro-batches of one stream into one table, each exactly once: `sink(df, batch_id)`.
+
+    It holds names and options only. What makes it fast (manifests read, catalog sessions) stays in the process that
+    runs it; on Spark Connect that is the server's, so `last_report` is None on the client there.
+
+    placement         "append": new rows become few files, older small ones are merged; "absorb": new rows end up in the
+                      partition's small file
+    stream_safe       False, with "absorb" only: rows are written once, in `overwrite` snapshots that end stream readers
+    merge             "inline": in the commit of the batch; "async": beside the batches, with commits of its own, also
+                      heard by the listener (`batch_id` None, from another thread); "off"
+    cluster           lay rows out by the table's `icesize.cluster.by`, with commits of their own: "inline": after the
+                      batch, as much as its merges may rewrite; "async": beside the batches; "off"
+    statistics        how rows per partition are known before they are written: "exact": counted, by one more pass over
+                      the columns of the partition values; "recent": expected from the last batches, those of the table
+                      at first; "auto": counted only where reading again is cheap, and only until expecting is as good
+    write_tasks       Spark tasks that write a batch; None: by its bytes and the cores
+    schema_evolution  columns that the table lacks: "refuse" the batch, or "add" them
+    expire_every      batch ids after which snapshots are expired by the table's own rules; None: never. Ids are
+                      counted, not calls, so that a query that is started anew for each batch expires too
+    """
+
+    source: process_state.TableSource
+    stream_id: str
+    placement: str = "append"
+    stream_safe: bool = True
+    merge: str = "inline"
+    statistics: str = "auto"
+    write_tasks: int | None = None
+    schema_evolution: str = "refuse"
+    accept_new_checkpoint: bool = False
+    expire_every: int | None = None
+    query_id: str | None = None
+    listener: Callable[[Report], object] | None = None
+    cluster: str = "off"
+    environment: Environment = field(default_factory=Environment, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.stream_id:
+            raise ValueError("Cannot make a sink: 'stream_id' is empty, and it is what makes replayed batches known")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"'{name}' ({getattr(self, name)!r}) must be one of {', '.join(map(repr, allowed))}")
+        if not self.stream_safe and self.placement != "absorb":
+            raise ValueError(
+                f"'stream_safe' (False) needs placement='absorb': with {self.placement!r} every snapshot is safe for "
+                "stream readers, and there is nothing to gain from giving that up"
+            )
+        if not self.stream_safe and self.statistics == "recent":
+            raise ValueError(
+                "'statistics' ('recent') needs stream_safe=True: rows that are written together with older ones have "
+                "to be counted, so that their writers know which"
+            )
+        if self.placement == "absorb" and self.merge != "inline":
+            raise ValueError(
+                f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "
+                "there are no merges to make later or to leave out"
+            )
+        if not _is_a_count(self.write_tasks):
+            raise ValueError(
+                f"'write_tasks' ({self.write_tasks!r}) must be a number of tasks >= 1, or None: then it follows from "
+                "the bytes of each batch and the cores"
+            )
+        if not _is_a_count(self.expire_every):
+            raise ValueError(
+                f"'expire_every' ({self.expire_every!r}) must be a number of batches >= 1, or None: then snapshots "
+                "expire only where somebody asks for it"
+            )
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Commit the batch, or find that it is committed. Raises what the README lists; then nothing is visible."""
+        self.run(df, batch_id)
+
+    def run(self, df: DataFrame, batch_id: int) -> Report:
+        """The same, returning the report."""
+        if not isinstance(batch_id, int) or batch_id < 0:
+            raise BatchError(f"Cannot commit batch {batch_id!r}: a batch id is a number from 0 on")
+        spark, state = df.sparkSession, self._state
+        if self._in_background and session.is_connect(spark):
+            raise EngineUnavailable(
+                "Cannot merge in the background on Spark Connect: the sink runs in a process of the server that ends "
+                "with the query, so nobody could wait for merges or stop them; use 'inline' for 'merge' and 'cluster', "
+                "or 'off' and `icesize maintain`"
+            )
+        query_id = self.query_id or session.query_id_of(spark) or self.stream_id
+        options = BatchOptions(
+            self.source, self.merge, self.placement, self.stream_safe, self.schema_evolution,
+            self.accept_new_checkpoint, self.statistics, self.write_tasks,
+            LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
+        )  # fmt: skip
+        with state.lock, interruptions_told(self.stream_id, batch_id):
+            report = self._follow_up(run_batch(df, options, state), batch_id, spark, state)
+            state.last_report = report
+        LOG.info("%s: %s", report.table, report)
+        self._tell(report)
+        return report
+
+    def drain(self, timeout_seconds: float | None = None) -> Report | None:
+        """Wait until merges in the background have looked at every batch committed so far.
+
+        Returns the report of the last run in this process; None when there was none. Raises TimeoutError; the run then
+        goes on.
+        """
+        return self._state.background.drain(timeout_seconds)
+
+    def stop(self) -> None:
+        """Stop merges in the background and wait for that; files they have not committed are removed.
+
+        The next batch starts them again. A query that ends leaves them running, and the end of the interpreter or of
+        Spark stops them like this.
+        """
+        self._state.background.stop()
+
+    @property
+    def last_report(self) -> Report | None:
+        """What the newest batch in this process came to; None before the first."""
+        return self._state.last_report
+
+    @property
+    def _state(self) -> process_state.StreamState:
+        return process_state.state_of(self.source, self.stream_id)
+
+    def _follow_up(
+        self, report: Report, batch_id: int, spark: SparkSession, state: process_state.StreamState
+    ) -> Report:
+        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry."""
+        handle = state.handle
+        if handle is None:
+            return report
+        notes = list(self._many_snapshots(handle.snapshots + len(report.snapshot_ids), report.table, state))
+        due = self._expiry_is_due(batch_id, state)
+        clustering = None
+        if self.cluster == "inline" and report.snapshot_ids:
+            clustering, said = self._cluster(spark, handle, report, state)
+            notes += said
+        if not self._in_background:
+            if due:
+                notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
+            return replace(report, notes=(*report.notes, *notes), clustering=clustering)
+        notes += state.background.take_notes()
+        lag = state.background.lag
+        if report.snapshot_ids or report.already_committed or due:
+            lag = state.background.trigger(self._trigger(spark, handle, batch_id), report, due)
+        shown = lag if self.merge == "async" else None
+        return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
+
+    @property
+    def _in_background(self) -> bool:
+        return "async" in (self.merge, self.cluster)
+
+    def _cluster(
+        self, spark: SparkSession, handle: TableHandle, batch: Report, state: process_state.StreamState
+    ) -> tuple[dict[str, Any] | None, list[str]]:
+        """What clustering after this batch came to, and sentences for its report."""
+        try:
+            current = handle.load(self.environment)
+            if self.source.table_uuid not in (None, current.uuid):
+                raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
+            budget = inline_budget(current.policy, batch.bytes_ingested)
+            report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
+        except Exception as error:
+            if was_interrupted(error):
+                LOG.info("%s: clustering was stopped with its query, the batch is committed", handle.name)
+                return None, ["clustering was stopped with its query"]
+            why = off_because(error)
+            if why is not None:
+                LOG.warning("%s: clustering is off: %s", handle.name, why)
+                return None, [f"clustering is off: {why}"]
+            LOG.warning("%s: clustering failed, the batch is committed", handle.name, exc_info=True)
+            return None, [f"clustering failed: {brief(error)}"]
+        if report is None:
+            return None, []
+        if report.snapshot_ids:
+            process_state.refresh(spark, self.source, handle.name, handle.spark_conf)
+        # the batch has said what its own table's settings make worth knowing
+        said = replace(report, notes=tuple(note for note in report.notes if note not in current.warnings))
+        if not report.seconds.get("merge"):
+            return None, [f"clustering waits: {sentence}" for sentence in said.notes]
+        self._tell(report)
+        failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
+        return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
+
+    def _trigger(self, spark: SparkSession, handle: process_state.CountingHandle, batch_id: int) -> Trigger:
+        return Trigger(
+            spark,
+            handle,
+            self.source.table_uuid,
+            # files that a killed run leaves are told by stream and batch, as those of batches are
+            f"{stream_hash(self.stream_id)}-{batch_id}",
+            self.environment,
+            partial(process_state.refresh, spark, self.source, handle.name, handle.spark_conf),
+            self._tell,
+            spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
+            merge=self.merge == "async",
+            cluster=self.cluster == "async",
+        )
+
+    def _expiry_is_due(self, batch_id: int, state: process_state.StreamState) -> bool:
+        """Whether a multiple of `expire_every` lies between the last batch id and this one."""
+        last, state.last_batch_id = state.last_batch_id, batch_id
+        if self.expire_every is None:
+            return False
+        last = batch_id - 1 if last is None else last
+        return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
+
+    def _many_snapshots(self, snapshots: int, table: str, state: process_state.StreamState) -> Iterator[str]:
+        """The sink expires nothing unasked; it says when somebody should."""
+        if self.expire_every is None and snapshots >= MANY_SNAPSHOTS:
+            note = (
+                f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
+                f"run `icesize expire-snapshots {table}` or use sink(..., expire_every=N)"
+            )
+            if not state.told_of_snapshots:
+                state.told_of_snapshots = True
+                LOG.warning("%s: %s", table, note)
+            yield note
+
+    def _tell(self, report: Report) -> None:
+        """The batch is committed: a listener that fails must not make Spark replay it."""
+        if self.listener is not None:
+            try:
+                self.listener(report)
+            except Exception:
+                what = "merges were" if report.batch_id is None else f"batch {report.batch_id} was"
+                LOG.exception("the listener failed after %s committed", what)
+
+
+def _is_a_count(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)

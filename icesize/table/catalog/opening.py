@@ -1,0 +1,215 @@
+"""Opens the catalog that holds a table: by object, by PyIceberg's configuration, or from Spark's own settings.
+
+Spark's `spark.sql.catalog.<name>.*` and PyIceberg's properties mostly share their names; `pyiceberg_properties` maps
+the rest, so that a user configures a catalog once. Properties can hold credentials: no message here prints a value
+other than a catalog type.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.utils.config import Config
+
+from icesize.errors import EngineUnavailable, TableError, TableNotFound, UnsupportedTable
+from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
+from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.loading import _nearest
+
+LOG = logging.getLogger("icesize")
+
+HTTP_TIMEOUT_SECONDS = 60.0
+"""Seconds without an answer after which a catalog call fails; PyIceberg 0.12 sets none and would wait for ever."""
+
+_TYPES = {"rest": "rest", "hive": "hive", "glue": "glue", "jdbc": "sql"}
+_IMPLEMENTATIONS = {
+    "org.apache.iceberg.rest.RESTCatalog": "rest",
+    "org.apache.iceberg.hive.HiveCatalog": "hive",
+    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
+    "org.apache.iceberg.jdbc.JdbcCatalog": "jdbc",
+    "org.apache.iceberg.hadoop.HadoopCatalog": "hadoop",
+    "org.apache.iceberg.nessie.NessieCatalog": "nessie",
+}
+_REFUSED = {
+    "hadoop": "a path-based catalog has no atomic commit; use a REST, JDBC, Hive or Glue catalog",
+    "nessie": "use Nessie's Iceberg REST endpoint: type=rest, uri=http(s)://HOST:PORT/iceberg",
+}
+_RENAMED = {
+    "rest.access-key-id": "client.access-key-id",
+    "rest.secret-access-key": "client.secret-access-key",
+    "rest.session-token": "client.session-token",
+    "client.assume-role.arn": "client.role-arn",
+}
+_JAVA_ONLY = ("type", "catalog-impl", "io-impl", "cache-enabled", "default-namespace", "metrics-reporter-impl")
+
+
+def pyiceberg_properties(name: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """The PyIceberg properties of Spark's catalog `name`, from Spark settings (`spark.sql.catalog.<name>.*`).
+
+    Raises TableNotFound when Spark has no such catalog and UnsupportedTable for catalog types that PyIceberg lacks.
+    """
+    prefix = f"spark.sql.catalog.{name}"
+    if prefix not in conf:
+        known = sorted({k.split(".")[3] for k in conf if k.startswith("spark.sql.catalog.") and k.count(".") >= 3})
+        raise TableNotFound(
+            f"Cannot open catalog '{name}': Spark has no setting '{prefix}'" + _nearest(name, known), catalog=name
+        )
+    spark = {k.removeprefix(prefix + "."): v for k, v in conf.items() if k.startswith(prefix + ".")}
+    kind = _kind(name, spark)
+    properties = {_RENAMED.get(k, k): v for k, v in spark.items() if k not in _JAVA_ONLY and not k.startswith("cache.")}
+    properties["type"] = _TYPES[kind]
+    _auth(name, properties)
+    if kind == "jdbc":
+        _jdbc(properties)
+    if properties.pop("s3.path-style-access", "").lower() == "false":
+        properties["s3.force-virtual-addressing"] = "true"
+    return properties
+
+
+def _kind(name: str, spark: Mapping[str, str]) -> str:
+    implementation = spark.get("catalog-impl", "")
+    kind = spark.get("type") or _IMPLEMENTATIONS.get(implementation, implementation) or "hive"
+    if kind in _REFUSED:
+        raise UnsupportedTable(f"Cannot open catalog '{name}': its type is '{kind}'; {_REFUSED[kind]}", catalog=name)
+    if kind not in _TYPES:
+        raise UnsupportedTable(
+            f"Cannot open catalog '{name}': icesize does not know the type '{kind}'; pass a PyIceberg catalog object "
+            "(open(spark, name, catalog=...))",
+            catalog=name,
+        )
+    return kind
+
+
+def _auth(name: str, properties: dict[str, str]) -> None:
+    """What `rest.auth.type` chooses, in place: PyIceberg finds OAuth 2 and SigV4 by their other properties."""
+    kind = properties.pop("rest.auth.type", "oauth2").lower()
+    if kind == "sigv4":
+        properties["rest.sigv4-enabled"] = "true"
+    elif kind not in ("oauth2", "none"):
+        raise UnsupportedTable(
+            f"Cannot open catalog '{name}': 'rest.auth.type' is '{kind}'; pass a PyIceberg catalog object made with "
+            "its 'auth' property (open(spark, name, catalog=...))",
+            catalog=name,
+        )
+
+
+def _jdbc(properties: dict[str, str]) -> None:
+    """Turn a JDBC address into SQLAlchemy's, in place; both sides then share one database and catalog name."""
+    address = properties.get("uri", "").removeprefix("jdbc:")
+    user, password = properties.pop("jdbc.user", ""), properties.pop("jdbc.password", "")
+    for key in [k for k in properties if k.startswith("jdbc.")]:
+        del properties[key]
+    scheme, _, rest = address.partition(":")
+    if scheme == "sqlite":
+        path = rest.removeprefix("file:").partition("?")[0]
+        properties["uri"] = f"sqlite:///{path}"
+        return
+    driver = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}.get(scheme, scheme)
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
+    properties["uri"] = f"{driver}://{login}{rest.removeprefix('//')}"
+
+
+def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
+    """A catalog by name: from the given properties, or by PyIceberg's own configuration (file and environment).
+
+    Raises TableNotFound when neither knows the name, TableError when it cannot be opened.
+    """
+    try:
+        remember_secrets({**(Config().get_catalog_config(name) or {}), **(properties or {})})
+        catalog = load_catalog(name, **(properties or {}))
+    except Exception as error:  # of PyIceberg, its HTTP client or its database driver: they have no common base
+        if not properties and isinstance(error, ValueError):
+            raise TableNotFound(
+                f"Cannot open catalog '{name}': neither Spark's settings nor PyIceberg's configuration name it "
+                "(.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri)",
+                catalog=name,
+            ) from None
+        told = brief(error)
+        for key, value in (properties or {}).items():
+            told = told.replace(value, f"<{key}>") if key != "type" and len(value) > 3 else told
+        # not chained: the original text may hold a password
+        raise TableError(f"Cannot open catalog '{name}': {told}", catalog=name) from None
+    return with_timeout(catalog)
+
+
+@dataclass(frozen=True)
+class CatalogProperties:
+    """A catalog object as plain values, which another process opens anew; it holds no credentials."""
+
+    kind: type[Catalog]
+    name: str
+    properties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> CatalogProperties:
+        """Raises EngineUnavailable, naming them, when some of the properties are credentials."""
+        if secret := keys_with_secrets(catalog.properties):
+            raise EngineUnavailable(
+                f"Cannot send the catalog object '{catalog.name}' to another process: it holds credentials "
+                f"({', '.join(sorted(secret))}), which would be in the plan of the query; configure the catalog where "
+                f"the query runs, in Spark (spark.sql.catalog.{catalog.name}.*) or for PyIceberg, and open the table "
+                f"by name (icesize.open(spark, '{catalog.name}.NAMESPACE.TABLE'))",
+                catalog=catalog.name,
+            )
+        return cls(type(catalog), catalog.name, dict(catalog.properties))
+
+    def open(self) -> Catalog:
+        """The catalog, in this process."""
+        return with_timeout(self.kind(self.name, **self.properties))
+
+
+def guard(catalog: Catalog) -> None:
+    """Keep the catalog's credentials out of every text, and warn, once, when they travel in the clear.
+
+    That is: the catalog has some and its address is `http://` with a host that is not this machine.
+    """
+    remember_secrets(catalog.properties)
+    uri = str(catalog.properties.get("uri", ""))
+    if not uri.startswith("http://"):
+        return
+    address = urlsplit(uri)
+    sent = (key for key in catalog.properties if key.startswith(_SENT) and (is_secret(key) or key == "auth"))
+    if (address.password is None and not any(sent)) or _is_loopback(address.hostname or ""):
+        return
+    told = (catalog.name, str(address.hostname))
+    if told not in _told:
+        _told.add(told)
+        LOG.warning(
+            "catalog '%s': credentials are sent to %s by http, which anybody on the way can read; use https", *told
+        )
+
+
+_SENT = ("token", "credential", "header.", "auth")
+"""Properties that go to the catalog with each request; keys of storage do not."""
+_told: set[tuple[str, str]] = set()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def with_timeout(catalog: Catalog, seconds: float = HTTP_TIMEOUT_SECONDS) -> Catalog:
+    """The same catalog, whose HTTP calls (if it makes any) now fail after `seconds` without an answer."""
+    session = getattr(catalog, "_session", None)
+    for adapter in getattr(session, "adapters", {}).values():
+        if not hasattr(adapter, "icesize_timeout"):
+            adapter.send = _timed(adapter.send, seconds)
+            adapter.icesize_timeout = seconds
+    return catalog
+
+
+def _timed(send: Any, seconds: float) -> Any:
+    def with_default(request: Any, **options: Any) -> Any:
+        options["timeout"] = options.get("timeout") or seconds
+        return send(request, **options)
+
+    return with_default

@@ -1,0 +1,152 @@
+"""How far a Spark streaming query has read Iceberg tables, from its checkpoint folder.
+
+A query that finds the snapshot of its position expired stops for good, and rows that it had not read are lost to it.
+Spark writes `offsets/<batch>` before a batch and `commits/<batch>` after it; Iceberg's source adds
+`sources/<number>/offsets/0`, where it began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize.errors import IcesizeError, TableError
+from icesize.table.catalog.access_errors import brief
+
+NOTHING_READ = -1
+"""Iceberg's position of a query that began on an empty table: it reads from the table's oldest snapshot on."""
+_EXPECTED = "expected the checkpoint folder of a Spark streaming query, with 'offsets' and 'commits' in it"
+_NO_OFFSET = "-"
+
+
+def read_positions(path: str, properties: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The ids of snapshots that the query with this checkpoint still needs, beside all that came after them.
+
+    They are the positions after the newest batch that is committed, and after batches that were begun since and will
+    be repeated. While no batch is committed, and for sources that had nothing so far, the position where the source
+    began counts. `NOTHING_READ` among them: every snapshot is still needed. Positions stay however many files of the
+    snapshot were read, as Iceberg looks the snapshot up. Other sources (Kafka, files) have none; ids of other Iceberg
+    tables that the query reads are among them. Empty: the query has read no Iceberg table yet.
+
+    Not counted is where a query began once a batch is committed: only `Trigger.AvailableNow` asks for it again, at
+    every start, and a table could expire nothing at all under it (see `read_beginnings`).
+
+    `path` is a local path or a URI; `properties` are those of the table's FileIO (endpoints, credentials). Raises
+    TableError when the folder is missing, is not a checkpoint, or cannot be read.
+    """
+    return _read(path, properties, _Checkpoint.positions)
+
+
+def read_beginnings(path: str, properties: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The ids of snapshots where the query began: Iceberg 1.11 cannot start it again with `Trigger.AvailableNow` once
+    they are expired. Arguments and errors are those of `read_positions`.
+    """
+    return _read(path, properties, _Checkpoint.beginnings)
+
+
+def _read(path: str, properties: Mapping[str, str] | None, what: Any) -> tuple[int, ...]:
+    try:
+        io = PyArrowFileIO(dict(properties or {}))
+        scheme, authority, folder = io.parse_location(path.rstrip("/"), io.properties)
+        ids: Iterable[int] = what(_Checkpoint(io.fs_by_scheme(scheme, authority), folder))
+    except IcesizeError:
+        raise
+    except _Unreadable as error:
+        raise TableError(f"Cannot read the checkpoint {path}: {error}; {_EXPECTED}", path=path) from error
+    except Exception as error:  # of whatever the storage is reached by
+        raise TableError(f"Cannot read the checkpoint {path}: {brief(error)}; {_EXPECTED}", path=path) from error
+    return tuple(dict.fromkeys(ids))
+
+
+class _Unreadable(Exception):
+    """What is wrong with the folder or a file in it, as words."""
+
+
+@dataclass
+class _Checkpoint:
+    filesystem: FileSystem
+    folder: str
+
+    def positions(self) -> list[int]:
+        offsets, commits = self._batches("offsets"), self._batches("commits")
+        if not offsets and not self._is_new():
+            raise _Unreadable("it has no 'offsets' and no 'metadata'")
+        committed = max(set(offsets) & set(commits), default=None)
+        if committed is None:
+            return [*self.beginnings(), *self._ends(offsets)]
+        return self._ends(n for n in offsets if n >= committed)
+
+    def beginnings(self) -> list[int]:
+        sources = [info for info in self._list("sources") if info.type == FileType.Directory]
+        found = (self._beginning(info.base_name) for info in sorted(sources, key=lambda each: each.base_name))
+        return [position for position in found if position is not None]
+
+    def _is_new(self) -> bool:
+        """Whether it is of a query that was started and has had no batch: object stores keep no empty folders."""
+        return any(info.base_name == "metadata" and info.type == FileType.File for info in self._list(""))
+
+    def _batches(self, folder: str) -> list[int]:
+        """The numbers of the batches in `offsets` or `commits`; Hadoop keeps checksums of the files beside them."""
+        return sorted(int(info.base_name) for info in self._list(folder) if info.base_name.isdecimal())
+
+    def _ends(self, batches: Iterable[int]) -> list[int]:
+        found: list[int] = []
+        for batch in batches:
+            for source, offset in _offsets(self._text(f"offsets/{batch}"), f"offsets/{batch}"):
+                position = self._beginning(source) if offset == _NO_OFFSET else _position(offset, f"offsets/{batch}")
+                if position is not None:
+                    found.append(position)
+        return found
+
+    def _beginning(self, source: str) -> int | None:
+        """Where a source began, if it is one of Iceberg's and has begun."""
+        name = f"sources/{source}/offsets/0"
+        try:
+            return _position(self._text(name), name)
+        except FileNotFoundError:
+            return None
+
+    def _list(self, folder: str) -> list[FileInfo]:
+        found: list[FileInfo] = self.filesystem.get_file_info(
+            FileSelector(f"{self.folder}/{folder}".rstrip("/"), allow_not_found=True)
+        )
+        return found
+
+    def _text(self, name: str) -> str:
+        with self.filesystem.open_input_stream(f"{self.folder}/{name}") as stream:
+            text: str = stream.read().decode()
+        return text
+
+
+def _offsets(text: str, name: str) -> list[tuple[str, str]]:
+    """Source and offset per line of an offsets file: version 1 goes by the order of sources, 2 by their names."""
+    version, *lines = text.split("\n")
+    if len(lines) < 2:
+        raise _Unreadable(f"{name} is cut off: it has no offset")
+    del lines[0]  # Spark's own metadata
+    if version == "v1":
+        return [(str(number), line.strip()) for number, line in enumerate(lines)]
+    if version == "v2":
+        named = (line.partition(":") for line in lines)
+        return [(source, offset.strip()) for source, _, offset in named]
+    raise _Unreadable(f"{name} begins with {version[:20]!r} and not with 'v1' or 'v2'")
+
+
+def _position(text: str, name: str) -> int | None:
+    """The snapshot of an offset; None for an offset of another source."""
+    try:
+        offset = json.loads(text)
+    except ValueError:
+        if text.lstrip().startswith("{"):
+            raise _Unreadable(f"{name} is damaged: {text[:60]!r} is cut off or no JSON") from None
+        return None  # other sources write what they like
+    if not isinstance(offset, dict) or "snapshot_id" not in offset:
+        return None
+    if offset.get("version") != 1 or type(offset["snapshot_id"]) is not int:
+        raise _Unreadable(f"{name} has an Iceberg offset of an unknown version: {text[:60]!r}")
+    return int(offset["snapshot_id"])

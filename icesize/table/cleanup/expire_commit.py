@@ -1,0 +1,206 @@
+"""The commit of an expiry: snapshots that no rule keeps leave the table, in one compare-and-swap.
+
+What stays is decided by `planning/retention/planner.py` on the state that the commit asserts, every ref of it. No data
+file is touched here: nothing is deleted before the commit has certainly landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    RemovePartitionStatisticsUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    RemoveStatisticsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+    ValidatableTableRequirement,
+)
+
+from icesize.planning.retention.planner import Retention
+from icesize.policy import SizePolicy
+from icesize.table.catalog.access_errors import readable
+from icesize.table.cleanup.journal import JOURNAL, Journal
+from icesize.table.cleanup.lost_refs import LOST_REFS, lost_refs
+from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
+from icesize.table.cleanup.stream_readers import Reader, positions_in, stranded
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.state.partition_changes import ChangeReader
+
+FOR_EVER_MS = 2**63 - 1
+"""Age of version tags: left out, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. Our next
+expiry does, when they are not needed any more."""
+
+
+_TOO_LATE = "another expiry came first: nothing was left to do"
+
+
+class AssertNoOtherRefs(ValidatableTableRequirement):
+    """No branch or tag but these exists: one that was made meanwhile would be removed with the snapshot it stands on.
+
+    For catalogs that check requirements in this process; the REST protocol can only assert refs by name.
+    """
+
+    type: Literal["icesize-assert-no-other-refs"] = "icesize-assert-no-other-refs"
+    refs: frozenset[str]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        new = sorted((base_metadata.refs if base_metadata else {}).keys() - self.refs)
+        if new:
+            raise CommitFailedException(f"Requirement failed: ref {new[0]} was created concurrently")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an expiry does: the retention, what it leaves to be deleted, and where that is written down.
+
+    `superseded` are journals of attempts that another expiry made pointless.
+    """
+
+    retention: Retention
+    journal: Journal
+    journal_location: str | None = None
+    notes: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+
+    def changes(self, metadata: TableMetadata) -> bool:
+        """Whether there is anything to commit to a table in this state."""
+        retention = self.retention
+        return bool(retention.expired or retention.expired_refs or _tags_to_set(metadata, retention))
+
+
+@dataclass
+class Expiry:
+    """One expiry on its way through its attempts: decided anew on each state that it is tried on.
+
+    `readers` are kept what they have not read. `now_ms` is the moment that ages are counted from.
+    """
+
+    table_name: str
+    options: ExpireOptions
+    policy: SizePolicy
+    readers: Sequence[Reader]
+    now_ms: int
+    run_id: str
+    changes: ChangeReader = field(default_factory=ChangeReader)
+    _tried: dict[str, Decision] = field(default_factory=dict)
+    _seen_first: tuple[str | None] | None = None
+    _on: PyIcebergLoaded | None = None
+
+    @property
+    def advice(self) -> str:
+        """How to go on after an unknown outcome."""
+        return "No file was deleted. Run the expiry again: it sees whether the snapshots are gone, and goes on"
+
+    @property
+    def journals(self) -> tuple[str, ...]:
+        """Where the attempts wrote their journals."""
+        return tuple(self._tried)
+
+    def found(self, loaded: PyIcebergLoaded) -> Decision | None:
+        """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
+        expiry may have come first."""
+        return self._tried.get(loaded.properties.get(JOURNAL, ""))
+
+    def decide(self, loaded: PyIcebergLoaded) -> Decision:
+        """What would be done to this state; reads metadata only.
+
+        Raises TableError when it cannot be read, or when a reader's position cannot be kept (unless `force`),
+        PolicyError for senseless rules.
+        """
+        metadata, io = loaded.table.metadata, loaded.table.io
+        rules = self.options.rules(metadata.properties, self.policy, self.now_ms)
+        positions, notes = positions_in(metadata, self.readers, self.options.force)
+        with readable(self.table_name):
+            retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
+        notes += stranded(self.readers, retention.expired)
+        location = metadata.properties.get(JOURNAL)
+        self._seen_first = self._seen_first or (location,)
+        # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same
+        is_left = bool(retention.expired) or (location,) == self._seen_first
+        unfinished = Journal.read(io, location) if is_left else None
+        if unfinished and location and (lost := lost_refs(loaded.table, unfinished, location)):
+            notes.append(LOST_REFS.format(", ".join(lost)))
+            unfinished = None
+        journal = Journal.of(loaded.table, retention.expired).together_with(unfinished)
+        if unfinished and location and retention.expired:
+            # a new journal takes its place, and nobody will look for it again
+            journal = replace(journal, files=(*journal.files, location))
+        return Decision(retention, journal, location if unfinished else None, tuple(notes))
+
+    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, Decision]:
+        """Write the journal; the swap asserts the table's refs one by one."""
+        decision = self.decide(loaded)
+        metadata, io = loaded.table.metadata, loaded.table.io
+        if not decision.changes(metadata):
+            return None, self._superseded(decision, loaded)
+        self._on = loaded
+        written = []
+        if decision.retention.expired:
+            # named by the attempt: one whose answer was lost may still land, with its own journal
+            name = f"icesize-expiry-{self.run_id}-{len(self._tried)}.json"
+            location = loaded.table.location_provider().new_metadata_location(name)
+            decision.journal.write(io, location)
+            decision = self._tried[location] = replace(decision, journal_location=location)
+            written = [location]
+        staged = PyIcebergStaged(
+            requirements=(loaded.same_table, *_requirements(metadata, decision.retention), *_no_other_refs(loaded)),
+            updates=tuple(_updates(metadata, decision)),
+            written=written,
+        )
+        return staged, decision
+
+    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded) -> Decision:
+        """The decision to do nothing, and to forget the attempts if there were any: should one whose answer was lost
+        land after all, a journal that is gone means that nothing is left to delete. A state from before them, which a
+        catalog that lags shows, tells nothing."""
+        if self._on is None or not loaded.later_than(self._on):
+            return decision
+        return replace(decision, notes=(*decision.notes, _TOO_LATE), superseded=self.journals)
+
+
+def _requirements(metadata: TableMetadata, retention: Retention) -> Iterator[TableRequirement]:
+    for name, ref in metadata.refs.items():
+        yield AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)
+    for name in retention.version_tags.keys() - metadata.refs.keys():
+        yield AssertRefSnapshotId(ref=name, snapshot_id=None)
+
+
+def _tags_to_set(metadata: TableMetadata, retention: Retention) -> dict[str, int]:
+    """Version tags that are missing, or that somebody has moved."""
+    now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+    return {name: snapshot_id for name, snapshot_id in retention.version_tags.items() if now.get(name) != snapshot_id}
+
+
+def _no_other_refs(loaded: PyIcebergLoaded) -> Iterator[TableRequirement]:
+    if not isinstance(loaded.table.catalog, RestCatalog):
+        yield cast(TableRequirement, AssertNoOtherRefs(refs=frozenset(loaded.table.metadata.refs)))
+
+
+def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdate]:
+    retention = decision.retention
+    gone = set(retention.expired)
+    for name, snapshot_id in _tags_to_set(metadata, retention).items():
+        yield SetSnapshotRefUpdate(
+            ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
+            max_ref_age_ms=FOR_EVER_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+        )  # fmt: skip
+    for name in retention.expired_refs:
+        yield RemoveSnapshotRefUpdate(ref_name=name)
+    for snapshot_id in {s.snapshot_id for s in metadata.statistics} & gone:
+        yield RemoveStatisticsUpdate(snapshot_id=snapshot_id)
+    for snapshot_id in {s.snapshot_id for s in metadata.partition_statistics} & gone:
+        yield RemovePartitionStatisticsUpdate(snapshot_id=snapshot_id)
+    if decision.retention.expired and decision.journal_location is not None:
+        yield RemoveSnapshotsUpdate(snapshot_ids=list(retention.expired))
+        yield SetPropertiesUpdate(updates={JOURNAL: decision.journal_location})

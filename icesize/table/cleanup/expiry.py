@@ -1,0 +1,207 @@
+"""Expiry from beginning to end: decide, commit, delete, report."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from icesize import failpoints
+from icesize.clock import Environment, Stopwatch, rounded
+from icesize.errors import UnsupportedTable
+from icesize.report import with_text_ids
+from icesize.table.catalog.access_errors import brief, readable
+from icesize.table.cleanup.delete_expired import Deletions, ExpiredFilesDeletion, due_files
+from icesize.table.cleanup.expire_commit import Decision, Expiry
+from icesize.table.cleanup.retention_inputs import ExpireOptions
+from icesize.table.cleanup.stream_readers import Reader
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES
+from icesize.table.storage.ownership import GC_ENABLED, check_alone, owns_its_files
+from icesize.table.storage.reachable import Reachable
+from icesize.units import format_bytes, format_count
+
+LOG = logging.getLogger("icesize")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ExpiryReport:
+    """Outcome of an expiry.
+
+    `kept` counts snapshots by the rule that keeps them (one snapshot may be kept by several), `gave_up` are sentences
+    about versions that could not be kept. Files are counted by kind; in a dry run, those that would be deleted.
+    `files_outside` lie outside of the table's folders and were left alone. `files_failed` could not be deleted; the
+    next expiry tries again.
+    """
+
+    table: str = ""
+    dry_run: bool = False
+    snapshots_before: int = 0
+    snapshot_ids_expired: tuple[int, ...] = ()
+    refs_removed: tuple[str, ...] = ()
+    version_tags: tuple[str, ...] = ()
+    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    files_deleted: dict[str, int] = field(default_factory=dict)
+    bytes_deleted: int = 0
+    files_outside: int = 0
+    files_failed: int = 0
+    gave_up: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; `kept` is snapshot id -> reasons."""
+        return with_text_ids(asdict(self))
+
+    def __str__(self) -> str:
+        expired = len(self.snapshot_ids_expired)
+        files = sum(self.files_deleted.values())
+        verb = "would expire" if self.dry_run else "expired"
+        words = [
+            f"{self.table}: {verb} {expired:,} of {format_count(self.snapshots_before, 'snapshot')}",
+            f"{format_count(files, 'file')} deleted ({format_bytes(self.bytes_deleted)})",
+        ]
+        if self.files_failed:
+            words.append(f"{self.files_failed:,} could not be deleted")
+        return "  ".join((*words, *self.gave_up, *self.notes))
+
+
+def expire(
+    handle: TableHandle,
+    options: ExpireOptions,
+    environment: Environment,
+    *,
+    dry_run: bool = False,
+    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+    progress: Progress = lambda done, total: None,
+    commit_lock: threading.Lock | None = None,
+) -> ExpiryReport:
+    """Remove the snapshots that no rule keeps, then the files that only they needed.
+
+    Killed between the two, or while deleting, the next expiry goes on. `commit_lock` is held for the commit only.
+
+    Raises UnsupportedTable when `gc.enabled` is false, PolicyError for rules that make no sense, TableError when a
+    reader's position cannot be kept or another table lies in the same location, CommitConflict (nothing expired) and
+    CommitStateUnknown (perhaps expired, nothing deleted).
+    """
+    watch = Stopwatch(environment)
+    current = handle.load(environment)
+    check_may_delete(current)
+    check_alone(current.table)
+    readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
+    expiry = Expiry(current.name, options, current.policy, readers, environment.now_ms(), environment.new_id())
+    if dry_run:
+        decision = expiry.decide(PyIcebergLoaded(current.table))
+        with readable(current.name):
+            deletions = _would_delete(current, decision)
+    else:
+        failpoints.reach("expiry-decided")
+        decision = _commit(handle, current, expiry, environment, commit_lock)
+        watch.lap("commit")
+        deletion = ExpiredFilesDeletion(lambda: handle.load().table, max_concurrent_deletes, progress)
+        deletions = _delete_all(deletion, decision, expiry)
+        watch.lap("delete")
+    return _report(current, decision, deletions, watch.seconds, dry_run)
+
+
+def _commit(
+    handle: TableHandle,
+    current: Current,
+    expiry: Expiry,
+    environment: Environment,
+    commit_lock: threading.Lock | None,
+) -> Decision:
+    """The commit, under the lock of the stream's batches; between two attempts these may commit."""
+    if commit_lock is None:
+        return handle.change(current, expiry, environment)
+
+    # before the lock is taken, as it reads manifests; they are remembered
+    expiry.decide(PyIcebergLoaded(current.table))
+
+    def pause(seconds: float) -> None:
+        commit_lock.release()
+        try:
+            environment.sleep(seconds)
+        finally:
+            commit_lock.acquire()
+
+    with commit_lock:
+        return handle.change(current, expiry, replace(environment, sleep=pause))
+
+
+def _delete_all(deletion: ExpiredFilesDeletion, decision: Decision, expiry: Expiry) -> Deletions:
+    """Delete what the expiry made unreachable. It has landed: what hinders the deleting is told in the report."""
+    deletion.forget(decision.superseded)
+    if not decision.journal or decision.journal_location is None:
+        return Deletions()
+    try:
+        return deletion.run(decision.journal, decision.journal_location, expiry.journals)
+    except Exception as error:  # of whatever catalog and storage are reached by
+        LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
+        return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry goes on")
+
+
+def expire_by_own_rules(
+    handle: TableHandle, environment: Environment, commit_lock: threading.Lock | None = None
+) -> ExpiryReport:
+    """Expire what the table's properties (`history.expire.*`, `icesize.policy.*`) do not keep; raises as `expire`."""
+    return expire(handle, ExpireOptions(), environment, commit_lock=commit_lock)
+
+
+def check_may_delete(current: Current) -> None:
+    """Raises UnsupportedTable when the table says that its files are not its own to delete."""
+    if not owns_its_files(current.table.metadata):
+        raise UnsupportedTable(
+            f"Cannot delete files of '{current.name}': its property '{GC_ENABLED}' is false, which says that other "
+            "tables may need them",
+            table=current.name,
+        )
+
+
+def _would_delete(current: Current, decision: Decision) -> Deletions:
+    table, kept, stays = current.table, Reachable(), decision.retention.kept
+    statistics = {
+        "statistics": [s for s in table.metadata.statistics if s.snapshot_id in stays],
+        "partition_statistics": [s for s in table.metadata.partition_statistics if s.snapshot_id in stays],
+    }
+    kept.add_metadata(table.metadata.model_copy(update=statistics), table.metadata_location)
+    kept.add_snapshots([s for s in table.metadata.snapshots if s.snapshot_id in stays], table.io)
+    due, deletions = due_files(table, decision.journal, kept)
+    deletions.deleted = {kind: len(files) for kind, files in due.by_kind.items() if files}
+    deletions.bytes_deleted = sum(n for files in due.by_kind.values() for n in files.values())
+    return deletions
+
+
+def _report(
+    current: Current, decision: Decision, deletions: Deletions, seconds: Mapping[str, float], dry_run: bool
+) -> ExpiryReport:
+    retention = decision.retention
+    notes = [*current.warnings, *decision.notes, deletions.stopped]
+    if deletions.failed:
+        notes.append(f"could not delete {deletions.first_failure}; the next expiry tries again")
+    if deletions.outside:
+        notes.append(f"left alone outside of the table's folders: {format_count(deletions.outside, 'file')}")
+    if deletions.unaddressable:
+        files = format_count(deletions.unaddressable, "file")
+        notes.append(f"left alone: {files} by whose name (? or # in it) another file could be deleted")
+    return ExpiryReport(
+        table=current.name,
+        dry_run=dry_run,
+        snapshots_before=len(retention.kept) + len(retention.expired),
+        snapshot_ids_expired=retention.expired,
+        refs_removed=retention.expired_refs,
+        version_tags=tuple(sorted(retention.version_tags)),
+        kept={str(snapshot_id): reasons for snapshot_id, reasons in retention.kept.items()},
+        files_deleted={kind: n for kind, n in deletions.deleted.items() if n},
+        bytes_deleted=deletions.bytes_deleted,
+        files_outside=deletions.outside,
+        files_failed=len(deletions.failed),
+        gave_up=retention.gave_up,
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
+        seconds=rounded(seconds),
+    )

@@ -1,0 +1,228 @@
+"""Files in the table's location that no state of the table needs: found by listing, deleted when old enough.
+
+A file that is being written now looks the same, so age decides, and every doubt means that a file stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from icesize import failpoints
+from icesize.clock import Environment, Stopwatch
+from icesize.errors import IcesizeError, TableError, UnsupportedTable
+from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
+from icesize.table.cleanup.orphan_rules import DEFAULT_OLDER_THAN_MS, Found, check_age, find_orphans
+from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES, Swept, delete_all
+from icesize.table.storage.listing import Listed, Lister, list_files, storage_now_ms
+from icesize.table.storage.ownership import GC_ENABLED, check_metadata_files, check_spelling, owns_its_files
+from icesize.table.storage.reachable import Reachable
+from icesize.table.storage.uploads import incomplete_uploads
+from icesize.units import format_bytes, format_count
+
+__all__ = ["DEFAULT_OLDER_THAN_MS", "OrphanReport", "OrphanSearch"]
+
+DELETE_BATCH = 1_000
+"""Files deleted between two looks at the table; also what one request of an object store could take."""
+SKEW_MS = 5 * 60_000
+"""Difference of two clocks that is worth a note."""
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class OrphanReport:
+    """What a search for orphan files found and did.
+
+    `files_found` and `bytes_found` are those that are due; `passed` of them were written by icesize for batches that
+    the stream has left behind, and are due after a day whatever `older_than_ms` says. `young` files are needed by
+    nobody yet, and not due. `incomplete_uploads`: multipart uploads that nobody finished, None where the storage does
+    not tell. `examples` are up to 20 locations of files that are due.
+    """
+
+    table: str = ""
+    dry_run: bool = True
+    older_than_ms: int = DEFAULT_OLDER_THAN_MS
+    files_found: int = 0
+    bytes_found: int = 0
+    files_deleted: int = 0
+    bytes_deleted: int = 0
+    files_failed: int = 0
+    young: int = 0
+    passed: int = 0
+    incomplete_uploads: int | None = None
+    examples: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        found = f"{format_count(self.files_found, 'orphan file')} of {format_bytes(self.bytes_found)} in {self.table}"
+        done = "nothing deleted (dry run)" if self.dry_run else f"{self.files_deleted:,} deleted"
+        words = [found, done, f"{self.young:,} too young", f"{self.seconds.get('total', 0.0):.2f} s"]
+        if self.files_failed:
+            words.insert(2, f"{self.files_failed:,} failed")
+        return "  ".join((*words, *self.notes))
+
+
+@dataclass
+class OrphanSearch:
+    """One search for orphan files of a table.
+
+    `reload` gives the table as the catalog has it now, `delete` removes one file and raises when it cannot, `lister`
+    lists storage, `progress` is told the number of files tried so far.
+    """
+
+    name: str
+    reload: Callable[[], Table]
+    delete: Callable[[str], None]
+    environment: Environment = field(default_factory=Environment)
+    lister: Lister = list_files
+    max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
+    progress: Callable[[int], None] = lambda done: None
+    _reachable: Reachable = field(default_factory=Reachable)
+    _states: set[str] = field(default_factory=set)
+
+    def run(self, older_than_ms: int = DEFAULT_OLDER_THAN_MS, dry_run: bool = True) -> OrphanReport:
+        """Find orphan files and, unless `dry_run`, delete them.
+
+        The ages of files are measured by the clock of the storage (by ours in a dry run, which writes nothing). The
+        table is loaded again after the listing and before every 1,000 deletes: what it needs by then is spared.
+        Raises PolicyError for an age under a day, TableError when `gc.enabled` is false, when the location is shared
+        with another table or may be, when listing fails (nothing is deleted then), and when the table is replaced by
+        another one meanwhile.
+        """
+        check_age(older_than_ms)
+        watch = Stopwatch(self.environment)
+        table = self.reload()
+        location = self._check(table)
+        now_ms, notes = self._now_ms(table, location, dry_run)
+        self._learn(table)
+        watch.lap("read")
+        found, metadata_files = find_orphans(
+            self.lister(table.io, location), table.metadata, self._reachable, now_ms, older_than_ms
+        )
+        uploads = incomplete_uploads(table.io, location)
+        watch.lap("list")
+        self._learn(self._again(table))
+        due = tuple(file for file in found.due if file.location not in self._reachable)
+        check_metadata_files(table.io, str(table.metadata.table_uuid), metadata_files)
+        check_spelling(location, self._reachable, [file.location for file in due])
+        watch.lap("check")
+        report = OrphanReport(
+            table=self.name,
+            dry_run=dry_run,
+            older_than_ms=older_than_ms,
+            files_found=len(due),
+            bytes_found=sum(file.size_bytes for file in due),
+            young=found.young,
+            passed=found.passed,
+            incomplete_uploads=uploads,
+            examples=tuple(file.location for file in due[:EXAMPLES]),
+            notes=(*notes, *_outside(table.metadata), *_unaddressable(found)),
+        )
+        if not dry_run:
+            report = self._delete(table, due, report)
+            watch.lap("delete")
+        return replace(report, seconds=watch.seconds)
+
+    def _check(self, table: Table) -> str:
+        if not owns_its_files(table.metadata):
+            raise UnsupportedTable(
+                f"Cannot remove orphan files of '{self.name}': '{GC_ENABLED}' is false, so its files may be needed by "
+                "others",
+                table=self.name,
+            )
+        return check_folder(table.location())
+
+    def _now_ms(self, table: Table, location: str, dry_run: bool) -> tuple[int, list[str]]:
+        own_ms = self.environment.now_ms()
+        if dry_run:
+            return own_ms, []
+        now_ms = storage_now_ms(table.io, location, self.environment.new_id)
+        if abs(now_ms - own_ms) <= SKEW_MS:
+            return now_ms, []
+        ahead = "ahead of" if now_ms > own_ms else "behind"
+        return now_ms, [f"the clock of the storage is {abs(now_ms - own_ms) // 1000:,} s {ahead} ours; its time counts"]
+
+    def _learn(self, table: Table) -> None:
+        """Add what this state of the table needs; what earlier ones needed stays."""
+        if table.metadata_location in self._states:
+            return
+        try:
+            self._reachable.add_metadata(table.metadata, table.metadata_location)
+            self._reachable.add_snapshots(table.metadata.snapshots, table.io)
+        except IcesizeError:
+            raise
+        except Exception as error:  # of whatever the storage is reached by
+            raise TableError(
+                f"Cannot tell which files '{self.name}' needs: {brief(error)}; without that none can be deleted",
+                table=self.name,
+            ) from error
+        self._states.add(table.metadata_location)
+
+    def _again(self, before: Table) -> Table:
+        table = self.reload()
+        if table.metadata.table_uuid != before.metadata.table_uuid:
+            raise TableError(
+                f"Cannot go on with '{self.name}': it was dropped and created again meanwhile; start again",
+                table=self.name,
+            )
+        return table
+
+    def _delete(self, table: Table, due: tuple[Listed, ...], report: OrphanReport) -> OrphanReport:
+        sizes = {file.location: file.size_bytes for file in due}
+        gone: list[str] = []
+        spared = 0
+        total = Swept()
+
+        def delete(location: str) -> None:
+            self.delete(location)
+            gone.append(location)
+
+        waiting = iter(sizes)
+        while batch := list(islice(waiting, DELETE_BATCH)):
+            failpoints.reach("before-delete")
+            self._learn(self._again(table))
+            doomed = [each for each in batch if each not in self._reachable]
+            spared += len(batch) - len(doomed)
+            swept = delete_all(doomed, delete, self.max_concurrent_deletes, self._progress_from(total))
+            total = Swept(
+                total.deleted + swept.deleted, total.failed + swept.failed, total.first_failure or swept.first_failure
+            )
+        notes = [f"{format_count(spared, 'file')} became part of the table meanwhile"] if spared else []
+        if total.failed:
+            notes.append(f"cannot delete {format_count(total.failed, 'file')}, the first is {total.first_failure}")
+        return replace(
+            report,
+            files_deleted=total.deleted,
+            bytes_deleted=sum(sizes[each] for each in gone),
+            files_failed=total.failed,
+            notes=(*report.notes, *notes),
+        )
+
+    def _progress_from(self, total: Swept) -> Callable[[int], None]:
+        return lambda done: self.progress(total.deleted + total.failed + done)
+
+
+def _outside(metadata: TableMetadata) -> Iterator[str]:
+    for key in FOLDER_PROPERTIES:
+        place = metadata.properties.get(key)
+        if place and normalised(place) != normalised(metadata.location) and not is_inside(place, metadata.location):
+            yield f"'{key}' ({place}) lies outside of the table's location and was not searched"
+
+
+def _unaddressable(found: Found) -> Iterator[str]:
+    if found.unaddressable:
+        yield (
+            f"{format_count(found.unaddressable, 'file')} left alone: by a name with ? or # in it another file "
+            "could be deleted"
+        )

@@ -1,0 +1,138 @@
+"""From a table's metadata to what `planning/retention/planner.py` decides on: snapshots, refs, rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import zip_longest
+from typing import TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.errors import PolicyError
+from icesize.planning.files import PartitionKey
+from icesize.planning.retention.planner import Retention, RetentionRules, SnapshotFact, plan_retention
+from icesize.policy import SizePolicy
+from icesize.table.catalog.history import main_history, refs_of, summary_of
+from icesize.table.commit.request import RUN_ID
+from icesize.table.state.layout_reader import Labels
+from icesize.table.state.partition_changes import ChangeReader, States
+
+Default = TypeVar("Default", int, None)
+
+MAX_SNAPSHOT_AGE = ("history.expire.max-snapshot-age-ms", 5 * 86_400_000)
+MIN_SNAPSHOTS_TO_KEEP = ("history.expire.min-snapshots-to-keep", 1)
+MAX_REF_AGE = ("history.expire.max-ref-age-ms", None)
+"""Iceberg's table properties of expiry with Iceberg's defaults; refs live for ever by default."""
+
+
+@dataclass(frozen=True)
+class ExpireOptions:
+    """What a caller asks of an expiry; all left out means the table's own rules.
+
+    `older_than` is a point in time (naive: UTC) or an age; snapshots at or after it stay. `retain_last` counts
+    snapshots per branch. `keep_versions` counts versions of each partition. A snapshot stays when any rule keeps it,
+    and what is left out is the table's: nothing younger than its `history.expire.max-snapshot-age-ms` goes unless
+    `older_than` says so.
+    `readers` are checkpoint folders of streaming queries that read this table. `force` goes on where a reader's
+    position cannot be kept.
+    """
+
+    keep_versions: int | None = None
+    older_than: datetime | timedelta | None = None
+    retain_last: int | None = None
+    readers: tuple[str, ...] = ()
+    force: bool = False
+
+    def rules(self, properties: Mapping[str, str], policy: SizePolicy, now_ms: int) -> RetentionRules:
+        """The rules that hold now. Raises PolicyError for values that make no sense."""
+        keep_versions = self.keep_versions
+        if keep_versions is None and self.older_than is None and self.retain_last is None:
+            keep_versions = policy.keep_versions
+        own_last = _property(properties, MIN_SNAPSHOTS_TO_KEEP)
+        return RetentionRules(
+            older_than_ms=self._older_than_ms(properties, now_ms),
+            retain_last=own_last if self.retain_last is None else self.retain_last,
+            max_ref_age_ms=_property(properties, MAX_REF_AGE),
+            keep_versions=keep_versions,
+            version_max_age_ms=policy.version_max_age_ms,
+            max_snapshots=policy.max_snapshots,
+        )
+
+    def _older_than_ms(self, properties: Mapping[str, str], now_ms: int) -> int:
+        if self.older_than is None:
+            return now_ms - _property(properties, MAX_SNAPSHOT_AGE)
+        return point_in_time_ms(self.older_than, now_ms)
+
+
+def point_in_time_ms(value: datetime | timedelta, now_ms: int) -> int:
+    """Milliseconds since 1970 of a point in time or of an age before now; PolicyError when it lies in the future."""
+    if isinstance(value, timedelta):
+        point = now_ms - value // timedelta(milliseconds=1)
+    else:
+        aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        point = (aware - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+    if point > now_ms:
+        raise PolicyError(
+            f"'older-than' ({value}) must not lie in the future: everything that is written by then would go",
+            key="older-than",
+            value=value,
+        )
+    return point
+
+
+def _property(properties: Mapping[str, str], key_and_default: tuple[str, Default]) -> int | Default:
+    key, default = key_and_default
+    value = properties.get(key)
+    if value is None:
+        return default
+    if not re.fullmatch(r"\d+", value, re.ASCII):
+        raise PolicyError(f"'{key}' ({value!r}) must be a whole number >= 0", key=key, value=value)
+    return int(value)
+
+
+def retention_of(
+    metadata: TableMetadata,
+    io: FileIO,
+    rules: RetentionRules,
+    now_ms: int,
+    positions: Collection[int],
+    changes: ChangeReader,
+) -> Retention:
+    """What stays of the table's snapshots and why; reads manifests only when versions are to be kept."""
+    touched = touched_in_history(metadata, io, changes) if rules.keep_versions is not None else {}
+    snapshots = [_fact(s, touched.get(s.snapshot_id, frozenset())) for s in metadata.snapshots]
+    return plan_retention(snapshots, refs_of(metadata), rules, now_ms, positions, Labels(metadata).of)
+
+
+def touched_in_history(
+    metadata: TableMetadata, io: FileIO, changes: ChangeReader
+) -> dict[int, frozenset[PartitionKey]]:
+    """The partitions that each snapshot of main's history touched; behind a gap, those that differ from before it."""
+    touched: dict[int, frozenset[PartitionKey]] = {}
+    newest_first = main_history(metadata)
+    states = States(io, None)
+    for snapshot, older in zip_longest(newest_first, newest_first[1:]):
+        if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
+            touched[snapshot.snapshot_id] = frozenset(changes.touched(metadata, io, snapshot))
+        else:
+            now, before = states.at(snapshot), states.at(older)
+            differing = (key for key in now.keys() | before.keys() if now.get(key) != before.get(key))
+            touched[snapshot.snapshot_id] = frozenset(differing)
+    return touched
+
+
+def _fact(snapshot: Snapshot, touched: frozenset[PartitionKey]) -> SnapshotFact:
+    return SnapshotFact(
+        snapshot.snapshot_id,
+        snapshot.parent_snapshot_id,
+        snapshot.timestamp_ms,
+        snapshot.summary.operation.value if snapshot.summary else "",
+        summary_of(snapshot, RUN_ID),
+        touched,
+        snapshot.sequence_number or 0,
+    )

@@ -1,0 +1,318 @@
+"""Commits through PyIceberg: manifests and snapshots are ours, the compare-and-swap is the catalog's.
+
+PyIceberg's transactions are not used: their retry re-stages a zombie's batch on the newer head, they delete the
+manifests of a commit that landed behind a repeated request, and each access copies the whole metadata. Staged here is
+an APPEND snapshot with the new files, on top of it a REPLACE with the merged ones, and one metadata update for both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from icesize import failpoints
+from icesize.planning.files import FileFact
+from icesize.table.catalog import loading
+from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.history import known_ancestors
+from icesize.table.commit.fitting import misfit, misfit_spec
+from icesize.table.commit.request import (
+    BASE_EXPIRED,
+    BASE_ID,
+    LEDGER,
+    RUN_ID,
+    CommitRequest,
+    SwapBusy,
+    SwapLost,
+    SwapRefused,
+)
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.write import ADDED, read_changes, read_entries
+
+LOG = logging.getLogger("icesize")
+
+_RIGHTS = (
+    "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
+    "and to set its properties (in Polaris TABLE_WRITE_DATA and TABLE_WRITE_PROPERTIES), because the ledger of "
+    "committed batches is a table property; nothing is visible"
+)
+
+_MEANWHILE = ("older than last sequence number", "does not exist: [", "to unknown snapshot")
+"""How catalogs say, without calling it a conflict, that the table has changed: another branch was committed to (all
+branches share sequence numbers), or a snapshot to be expired (PyIceberg lists the others) or to be tagged is gone."""
+
+_MAY_HAVE_LANDED = (408, 409)
+"""Answers of class 4xx after which one has to look."""
+
+
+@dataclass
+class PyIcebergLoaded:
+    """One loaded state of a table, with what the commit protocol asks of it."""
+
+    table: Table
+
+    @property
+    def uuid(self) -> str:
+        return str(self.table.metadata.table_uuid)
+
+    @property
+    def same_table(self) -> AssertTableUUID:
+        """The requirement that every swap makes: the table was not dropped and created again."""
+        return AssertTableUUID(uuid=self.table.metadata.table_uuid)
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.table.name())
+
+    @property
+    def schema_id(self) -> int:
+        return self.table.metadata.current_schema_id
+
+    @property
+    def spec_id(self) -> int:
+        return self.table.metadata.default_spec_id
+
+    @property
+    def head_id(self) -> int | None:
+        head = self.table.metadata.current_snapshot()
+        return head.snapshot_id if head else None
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.table.metadata.properties
+
+    def snapshots_of(self, run_id: str) -> list[tuple[int, str]]:
+        """Snapshots that carry this run id, oldest first, with their operations."""
+        return [
+            (s.snapshot_id, s.summary.operation.value)
+            for s in self.table.metadata.snapshots
+            if s.summary is not None and s.summary.additional_properties.get(RUN_ID) == run_id
+        ]
+
+    def any_live(self, paths: Collection[str]) -> bool:
+        """Whether one of these data files is referenced by the current snapshot."""
+        wanted = set(paths)
+        return any(
+            entry.path in wanted
+            for manifest in self._manifests(ManifestContent.DATA)
+            for entry in read_entries(self.table.io, manifest, with_data=False)
+        )
+
+    def misfit(self, request: CommitRequest) -> str | None:
+        """Why the appended files could not be read in this state of the table, None when they can."""
+        metadata = self.table.metadata
+        if not request.appended:
+            return None
+        return misfit(request.schema, metadata.schema()) or misfit_spec(request.spec, metadata.specs())
+
+    def lost_inputs(self, request: CommitRequest) -> dict[str, str]:
+        """Input files that must not be replaced any more, with the reason; checked against the *planning* base.
+
+        Files that the request itself appends become visible with it: nobody can have touched them.
+        """
+        new = {f.path for f in request.appended}
+        merged = (v for g in request.merged for v in g.inputs)
+        inputs = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
+        if not inputs or self.head_id == request.base_snapshot_id:
+            return {}
+        if not self._came_from(request.base_snapshot_id):
+            return dict.fromkeys(inputs, BASE_EXPIRED)
+        gone = inputs.keys() - self._live_inputs(inputs.values())
+        lost = dict.fromkeys(gone, "another writer removed a file of it")
+        lost |= dict.fromkeys(self._listed_again(inputs, request), "another writer listed a file of it again")
+        deletes = DeleteIndex.of(
+            self.table.io, self._manifests(ManifestContent.DELETES), above=request.base_sequence_number
+        )
+        for path, file in inputs.items():
+            if path not in lost and deletes.applies(file):
+                lost[path] = "another writer deleted rows of it"
+        return lost
+
+    def _listed_again(self, inputs: Collection[str], request: CommitRequest) -> set[str]:
+        """Input files that manifests since the planning base list as new: they must not go while that listing stays."""
+        base = self.table.metadata.snapshot_by_id(request.base_snapshot_id or 0)
+        known = {m.manifest_path for m in base.manifests(self.table.io)} if base else set()
+        new = (m for m in self._manifests(ManifestContent.DATA) if m.manifest_path not in known)
+        changes = ((entry, m) for m in new for entry in read_changes(self.table.io, m))
+        added = (e for e, m in changes if e.status == ADDED and e.snapshot_id == m.added_snapshot_id)
+        return {e.path for e in added if e.path in inputs}
+
+    def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
+        """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
+        manifests = {m.manifest_path: m for m in self._manifests(ManifestContent.DATA)}
+        live: set[str] = set()
+        missing: set[str] = set()
+        for input_file in inputs:
+            (live if input_file.manifest_path in manifests else missing).add(input_file.path)
+        if missing:
+            known = {v.manifest_path for v in inputs}
+            for path, manifest in manifests.items():
+                if path not in known:
+                    entries = read_entries(self.table.io, manifest, with_data=False)
+                    live |= {e.path for e in entries if e.path in missing}
+        return live
+
+    def later_than(self, before: PyIcebergLoaded) -> bool:
+        """Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell.
+
+        Of changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
+        """
+        new, old = self._counters(), before._counters()
+        if self.head_id != before.head_id and (new[0] != old[0] or not new[0]):
+            return self._has_successor_of(before)
+        # here main was only moved, if anything: to what the older of two answers shows as well
+        if any(n > o for n, o in zip(new, old, strict=True)):
+            return True
+        return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}
+
+    def _has_successor_of(self, before: PyIcebergLoaded) -> bool:
+        """Whether the first commit since is still known; an expired one may have been anybody's."""
+        snapshots, number = self.table.metadata.snapshots, before._counters()[0]
+        if self.table.metadata.format_version > 1:
+            return any(s.sequence_number == number + 1 for s in snapshots)
+        return any(s.parent_snapshot_id == before.head_id for s in snapshots)
+
+    def _counters(self) -> tuple[int, ...]:
+        metadata = self.table.metadata
+        return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
+
+    def _came_from(self, snapshot_id: int | None) -> bool:
+        """Whether the head is known to descend from a snapshot: one that main has left says nothing of the head."""
+        return any(s.snapshot_id == snapshot_id for s in known_ancestors(self.table.metadata))
+
+    def _manifests(self, content: ManifestContent) -> list[ManifestFile]:
+        head = self.table.metadata.current_snapshot()
+        return [m for m in head.manifests(self.table.io) if m.content == content] if head else []
+
+
+@dataclass
+class PyIcebergStaged:
+    """Snapshots on storage, and the catalog request that would make them visible."""
+
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    written: list[str]
+    snapshots: list[tuple[int, str]] = field(default_factory=list)
+
+
+class PyIcebergCommitter:
+    """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark.
+
+    `clock_ms` gives milliseconds since 1970 for snapshot timestamps.
+    """
+
+    def __init__(self, catalog: Catalog, table: Table, clock_ms: Callable[[], int]) -> None:
+        self._catalog = catalog
+        self._table = table
+        self._clock_ms = clock_ms
+
+    def load(self) -> PyIcebergLoaded:
+        """The table now; TableNotFound when it is gone."""
+        self._table = loading.load(self._catalog, self._table.name())
+        return PyIcebergLoaded(self._table)
+
+    def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:
+        """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
+        with SnapshotBuilder(loaded.table, self._clock_ms()) as builder:
+            snapshots = self._build(builder, request)
+        metadata = loaded.table.metadata
+        return PyIcebergStaged(
+            requirements=(
+                loaded.same_table,
+                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
+                AssertDefaultSpecId(default_spec_id=loaded.spec_id),
+                AssertCurrentSchemaId(current_schema_id=loaded.schema_id),
+            ),
+            updates=(
+                *(AddSnapshotUpdate(snapshot=s) for s in snapshots),
+                move_main(metadata, snapshots[-1].snapshot_id),
+                *_ledger_update(loaded, request),
+            ),
+            written=builder.written,
+            snapshots=[(s.snapshot_id, s.summary.operation.value) for s in snapshots if s.summary],
+        )
+
+    def _build(self, builder: SnapshotBuilder, request: CommitRequest) -> list[Snapshot]:
+        summary = {**request.summary, RUN_ID: request.run_id}
+        if request.ledger:
+            summary[LEDGER] = request.ledger.to_json()
+        snapshots = []
+        if request.absorbed:
+            snapshots.append(builder.overwrite([f.path for f in request.absorbed], request.appended, [], summary))
+        elif request.appended:
+            snapshots.append(builder.append(request.appended, summary))
+        if request.merged:
+            if request.base_snapshot_id is not None:
+                summary[BASE_ID] = str(request.base_snapshot_id)
+            inputs = [v for g in request.merged for v in g.inputs]
+            outputs = [f for g in request.merged for f in g.outputs]
+            snapshots.append(builder.replace(inputs, outputs, summary))
+        return snapshots
+
+    def swap(self, loaded: PyIcebergLoaded, staged: PyIcebergStaged) -> None:
+        """One compare-and-swap, never repeated here.
+
+        Definite answers become SwapLost or SwapRefused; everything else passes through and means: unknown.
+        """
+        try:
+            self._catalog.commit_table(loaded.table, staged.requirements, staged.updates)
+        except CommitFailedException as error:
+            raise SwapLost(brief(error)) from error
+        except TooManyRequestsError as error:
+            raise SwapBusy(brief(error)) from error
+        except ForbiddenError as error:
+            raise SwapRefused(_RIGHTS.format(name=loaded.name)) from error
+        except Exception as error:
+            status = _status_of(error)
+            definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
+            if any(text in str(error) for text in _MEANWHILE) and (definite or type(error) is ValueError):
+                raise SwapLost(brief(error)) from error
+            if definite:
+                refused = f"Cannot commit to '{loaded.name}': the catalog refused it ({brief(error)})"
+                raise SwapRefused(refused) from error
+            raise
+
+    def discard(self, staged: PyIcebergStaged) -> None:
+        """Remove the manifests of an attempt that certainly did not land."""
+        self._delete(staged.written)
+
+    def delete_data_files(self, paths: Iterable[str]) -> None:
+        """Remove data files that certainly are not referenced; failures are left to orphan cleanup."""
+        self._delete(paths)
+
+    def _delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            try:
+                failpoints.reach("cleanup")
+                self._table.io.delete(path)
+            except Exception:  # best effort, and it must not hide the error that led here
+                LOG.info("could not remove %s; orphan cleanup will", path)
+
+
+def _ledger_update(loaded: PyIcebergLoaded, request: CommitRequest) -> list[TableUpdate]:
+    entry = request.ledger
+    return [SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()})] if entry else []
+
+
+def _status_of(error: Exception) -> int:
+    """HTTP status of the answer behind an error of PyIceberg's REST client, 0 where there is none."""
+    return int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))

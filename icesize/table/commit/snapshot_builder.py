@@ -1,0 +1,301 @@
+"""Builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but not visible.
+
+An APPEND adds one manifest of new files. A REPLACE on top of it, or an OVERWRITE, writes the survivors of *all*
+manifests that it touches together with the files it adds, so that their number stays small whatever the number of
+commits; PyIceberg's producer keeps one manifest per touched manifest, and each commit then touches more of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import SetSnapshotRefUpdate
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.summary import counts, with_totals
+from icesize.table.manifests.packing import entries_by_partition, pack, worth_packing
+from icesize.table.manifests.write import Entry, read_entries, write_list, write_manifests
+from icesize.table.manifests.writer import Target
+
+LOG = logging.getLogger("icesize")
+
+_MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
+_MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
+_TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
+
+
+_Split: TypeAlias = "tuple[set[str], dict[int, list[Entry]], dict[int, list[Entry]]]"
+"""Paths of manifests to write anew, and by partition spec their entries: those that stay and those that go."""
+
+
+class SnapshotBuilder:
+    """Snapshots staged one on top of another, from the loaded table on.
+
+    `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
+    """
+
+    def __init__(self, table: Table, now_ms: int) -> None:
+        self._metadata = table.metadata
+        self._io = table.io
+        self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
+        self._commit = uuid.uuid4()
+        self._parent = table.metadata.current_snapshot()
+        self.manifests = self._parent.manifests(table.io) if self._parent else []
+        self._numbered = table.metadata.format_version > 1
+        self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
+        # readers refuse metadata whose last update lies before its own history, so a clock that went back must not show
+        self._now_ms = max(now_ms, table.metadata.last_updated_ms)
+        self._new: frozenset[str] = frozenset()
+        self._new_number: int | None = None
+        self.written: list[str] = []
+
+    def __enter__(self) -> SnapshotBuilder:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            self.discard()
+
+    def discard(self, start: int = 0) -> None:
+        """Remove what was written, from the given file on: it will not become visible."""
+        for path in self.written[start:]:
+            try:
+                self._io.delete(path)
+            except Exception:  # best effort, and it must not hide the error that led here
+                LOG.info("could not remove %s; orphan cleanup will", path)
+        del self.written[start:]
+
+    def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
+        """New rows: one manifest per partition spec, the others stay (or are folded when there are too many)."""
+        snapshot_id = self._metadata.new_snapshot_id()
+        new = self._write_added(snapshot_id, files)
+        manifests = [*new, *self._folded(snapshot_id, self.manifests)]
+        facts = counts(added=files)
+        return self._with_new(files, self._finish(snapshot_id, Operation.APPEND, manifests, {**facts, **summary}))
+
+    def replace(
+        self, inputs: Sequence[FileFact], outputs: Sequence[WrittenFile], summary: Mapping[str, str]
+    ) -> Snapshot:
+        """The same rows in other files; input files may be files that this builder has added just before.
+
+        Every input file must be live; raises LookupError naming one that is not.
+        """
+        snapshot_id = self._metadata.new_snapshot_id()
+        split = self._split([v.path for v in inputs])
+        manifests = self._rewritten(snapshot_id, split, self._renumbered(inputs, outputs), [])
+        facts = counts(added=outputs, removed=inputs)
+        return self._finish(snapshot_id, Operation.REPLACE, manifests, {**facts, **summary})
+
+    def overwrite(
+        self,
+        inputs: Sequence[str],
+        added: Sequence[WrittenFile],
+        copied: Sequence[Entry],
+        summary: Mapping[str, str],
+    ) -> Snapshot:
+        """Other rows: `inputs` (paths) go, `added` are new, `copied` are copies of files of an older snapshot.
+
+        `added` may hold the rows of input files besides new ones. All new files get the data sequence number of this
+        snapshot: no delete must be pending on a file whose rows they hold. `copied` are described as the files that
+        they are copies of, and are of the table's current partition spec. Every input file must be live; raises
+        LookupError naming one that is not.
+        """
+        snapshot_id = self._metadata.new_snapshot_id()
+        split = self._split(inputs)
+        fresh = [replace(f, sequence_number=None) for f in added]
+        manifests = self._rewritten(snapshot_id, split, fresh, copied)
+        facts = counts(
+            added=[*fresh, *(_fact(e, self._metadata.default_spec_id) for e in copied)],
+            removed=[_fact(e, spec_id) for spec_id, entries in split[2].items() for e in entries],
+        )
+        return self._with_new(added, self._finish(snapshot_id, Operation.OVERWRITE, manifests, {**facts, **summary}))
+
+    def rewrite(self, summary: Mapping[str, str]) -> Snapshot | None:
+        """The same files in fewer data manifests, sorted by partition; None when their number would stay the same.
+
+        Delete manifests stay, and so do data manifests that are filled to half of `commit.manifest.target-size-bytes`.
+        Entries are copied as bytes; their numbers, their snapshots and the table's totals stay what they are.
+        """
+        snapshot_id = self._metadata.new_snapshot_id()
+        created: list[ManifestFile] = []
+        replaced: set[str] = set()
+        for spec_id, small in worth_packing(self.manifests, int(self._property(_TARGET_BYTES))).items():
+            if packed := self._packed(snapshot_id, spec_id, small):
+                created += packed
+                replaced |= {m.manifest_path for m in small}
+        if not replaced:
+            return None
+        kept = [m for m in self.manifests if m.manifest_path not in replaced]
+        facts = {
+            "manifests-created": len(created),
+            "manifests-kept": len(kept),
+            "manifests-replaced": len(replaced),
+            "entries-processed": sum(m.existing_files_count or 0 for m in created),
+        }
+        named = {key: str(value) for key, value in facts.items()}
+        return self._finish(snapshot_id, Operation.REPLACE, [*created, *kept], {**named, **summary})
+
+    def _packed(self, snapshot_id: int, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
+        """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
+        before = len(self.written)
+        target = Target(self._io, self._metadata, snapshot_id, spec_id, self._new_path)
+        packed = pack(target, entries_by_partition(self._io, small))
+        if len(packed) < len(small):
+            return packed
+        self.discard(before)
+        return None
+
+    def _with_new(self, files: Sequence[WrittenFile], snapshot: Snapshot) -> Snapshot:
+        self._new, self._new_number = frozenset(f.path for f in files), snapshot.sequence_number
+        return snapshot
+
+    def _renumbered(self, inputs: Sequence[FileFact], outputs: Sequence[WrittenFile]) -> list[WrittenFile]:
+        """Outputs where rows went that this builder has added: they get the data sequence number of these.
+
+        An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must
+        not reach them: with the older input files' number (none at all where every input file is new) a delete that
+        is pending in the partition would take them. None of these deletes hits an older input file (files with deletes
+        pending are not merged), so nothing comes back either. Deletes that land later have greater numbers and hit
+        all of it. And the partition looks as young as its newest rows.
+        """
+        absorbing = {v.partition for v in inputs if v.path in self._new}
+        return [replace(f, sequence_number=self._new_number) if f.partition in absorbing else f for f in outputs]
+
+    def _rewritten(
+        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], copied: Sequence[Entry]
+    ) -> list[ManifestFile]:
+        """All manifests of the next snapshot: those that were split written anew, the others as they are."""
+        touched, survivors, deleted = split
+        by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
+        for file in added:
+            by_spec[file.partition.spec_id].append(file)
+        back = {self._metadata.default_spec_id: copied} if copied else {}
+        new: list[ManifestFile] = []
+        for spec_id in sorted({*by_spec, *back, *survivors, *deleted}):
+            new += self._write(
+                snapshot_id, spec_id, by_spec.get(spec_id, []), survivors.get(spec_id, []),
+                deleted.get(spec_id, []), back.get(spec_id, []),
+            )  # fmt: skip
+        return [*new, *(m for m in self.manifests if m.manifest_path not in touched)]
+
+    def _split(self, wanted: Sequence[str]) -> _Split:
+        """Manifests that hold a wanted path, and by spec their entries: those that survive and those that go.
+
+        A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
+        """
+        touched: set[str] = set()
+        survivors: dict[int, list[Entry]] = defaultdict(list)
+        deleted: dict[int, list[Entry]] = defaultdict(list)
+        missing = Counter(wanted)
+        for manifest in self.manifests:
+            if not missing or manifest.content != ManifestContent.DATA:
+                continue
+            entries = list(read_entries(self._io, manifest))
+            if not any(e.path in missing for e in entries):
+                continue
+            touched.add(manifest.manifest_path)
+            for entry in entries:
+                goes = missing[entry.path] > 0
+                (deleted if goes else survivors)[manifest.partition_spec_id].append(entry)
+                if goes:
+                    missing[entry.path] -= 1
+            missing = +missing
+        if missing:
+            raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
+        return touched, survivors, deleted
+
+    def _folded(self, snapshot_id: int, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Small data manifests written together when there are too many; Iceberg's merge-append does the same."""
+        target = int(self._property(_TARGET_BYTES))
+        small = [m for m in manifests if m.content == ManifestContent.DATA and m.manifest_length < target // 2]
+        enabled = self._property(_MERGE_ENABLED).lower() == "true"
+        if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
+            return manifests
+        by_spec: dict[int, list[Entry]] = defaultdict(list)
+        for manifest in small:
+            by_spec[manifest.partition_spec_id] += read_entries(self._io, manifest)
+        folded = [m for spec, entries in by_spec.items() for m in self._write(snapshot_id, spec, existing=entries)]
+        paths = {m.manifest_path for m in small}
+        return [*folded, *(m for m in manifests if m.manifest_path not in paths)]
+
+    def _write_added(self, snapshot_id: int, files: Iterable[WrittenFile]) -> list[ManifestFile]:
+        by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
+        for file in files:
+            by_spec[file.partition.spec_id].append(file)
+        return [m for spec, added in by_spec.items() for m in self._write(snapshot_id, spec, added)]
+
+    def _write(
+        self,
+        snapshot_id: int,
+        spec_id: int,
+        added: Sequence[WrittenFile] = (),
+        existing: Sequence[Entry] = (),
+        deleted: Sequence[Entry] = (),
+        copied: Sequence[Entry] = (),
+    ) -> list[ManifestFile]:
+        return write_manifests(
+            self._io, self._metadata, snapshot_id=snapshot_id, spec_id=spec_id, new_path=self._new_path,
+            added=added, copied=copied, existing=existing, deleted=deleted,
+        )  # fmt: skip
+
+    def _new_path(self) -> str:
+        path = self._locations.new_metadata_location(f"{self._commit}-m{len(self.written)}.avro")
+        self.written.append(path)
+        return path
+
+    def _finish(
+        self, snapshot_id: int, operation: Operation, manifests: list[ManifestFile], summary: dict[str, str]
+    ) -> Snapshot:
+        """Write the manifest list and make the snapshot the parent of the next one."""
+        parent = self._parent
+        self._sequence_number += 1 if self._numbered else 0
+        location = self._locations.new_metadata_location(f"snap-{snapshot_id}-0-{self._commit}.avro")
+        self.written.append(location)
+        parent_id = parent.snapshot_id if parent else None
+        listed = write_list(
+            self._metadata, self._io, location, snapshot_id, parent_id, self._sequence_number, manifests
+        )
+        self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
+        self._parent = Snapshot(
+            snapshot_id=snapshot_id,
+            parent_snapshot_id=parent_id,
+            # 0 in format v1, not nothing: in a table that is upgraded meanwhile catalogs refuse 0 and believe nothing
+            sequence_number=self._sequence_number,
+            timestamp_ms=self._now_ms,
+            manifest_list=location,
+            summary=with_totals(operation, summary, parent),
+            schema_id=self._metadata.current_schema_id,
+        )
+        self.manifests = listed
+        return self._parent
+
+    def _property(self, key_and_default: tuple[str, str]) -> str:
+        key, default = key_and_default
+        return self._metadata.properties.get(key, default)
+
+
+def _fact(entry: Entry, spec_id: int) -> FileFact:
+    return FileFact(entry.path, entry.size_bytes, entry.rows, PartitionKey(spec_id, entry.values))
+
+
+def move_main(metadata: TableMetadata, snapshot_id: int) -> SetSnapshotRefUpdate:
+    """Make a snapshot the head of main, whose retention settings stay: an update without them would drop them."""
+    main = metadata.refs.get(MAIN_BRANCH)
+    return SetSnapshotRefUpdate(
+        ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id,
+        max_ref_age_ms=main.max_ref_age_ms if main else None,
+        max_snapshot_age_ms=main.max_snapshot_age_ms if main else None,
+        min_snapshots_to_keep=main.min_snapshots_to_keep if main else None,
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""What a snapshot summary says of files and rows, under Iceberg's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.planning.files import FileFact
+
+
+def counts(added: Sequence[WrittenFile | FileFact], removed: Sequence[FileFact] = ()) -> dict[str, str]:
+    """What one snapshot adds and removes; what there is none of is left out."""
+    numbers = {
+        "added-data-files": len(added),
+        "added-records": sum(f.rows for f in added),
+        "added-files-size": sum(f.size_bytes for f in added),
+        "deleted-data-files": len(removed),
+        "deleted-records": sum(f.rows for f in removed),
+        "removed-files-size": sum(f.size_bytes for f in removed),
+        "changed-partition-count": len({f.partition for f in added} | {f.partition for f in removed}),
+    }
+    return {k: str(v) for k, v in numbers.items() if v}
+
+
+# Iceberg's running totals, and what a snapshot adds to each and takes from it.
+_TOTALS = {
+    "total-records": ("added-records", "deleted-records"),
+    "total-files-size": ("added-files-size", "removed-files-size"),
+    "total-data-files": ("added-data-files", "deleted-data-files"),
+    "total-delete-files": ("added-delete-files", "removed-delete-files"),
+    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+
+
+def with_totals(operation: Operation, facts: Mapping[str, str], parent: Snapshot | None) -> Summary:
+    """A summary with running totals, which begin with the first snapshot of a table.
+
+    A total that the parent does not have, or not as a number, is not known and left out, as Iceberg's own writer does;
+    so is one that would be negative.
+    """
+    return Summary(operation, **{**facts, **_totals(facts, parent)})
+
+
+def _totals(facts: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
+    before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
+    if parent is not None:
+        before = parent.summary.additional_properties if parent.summary else {}
+    totals = {}
+    for name, (added, removed) in _TOTALS.items():
+        try:
+            total = int(before[name]) + int(facts.get(added, 0)) - int(facts.get(removed, 0))
+        except (KeyError, ValueError):
+            continue
+        if total >= 0:
+            totals[name] = str(total)
+    return totals

@@ -1,0 +1,162 @@
+"""Avro container files: a header, then blocks of encoded records.
+
+Bytes are read by PyIceberg's decoder, which is compiled where PyIceberg has a build and has the same calls otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.avro.codecs import KNOWN_CODECS
+from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
+
+from icesize.errors import TableError
+from icesize.table.manifests.avro_decode import AvroSchema
+from icesize.table.manifests.avro_encode import write_bytes, write_long
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_DEFLATE_LEVEL = 3
+BLOCK_BYTES = 64_000
+"""Encoded bytes at which a block is full, before compression: the default of Java's Avro writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`count` records that `decoder` is about to read out of `buffer`; the last one ends at `end` in it."""
+
+    count: int
+    decoder: BinaryDecoder
+    buffer: bytes
+    end: int
+
+
+class ContainerReader:
+    """An Avro container file held in memory.
+
+    `metadata` is its header as text (`avro.schema` among it). `source` names it in messages. Raises `TableError` when
+    it is not such a file.
+    """
+
+    def __init__(self, data: bytes, source: str) -> None:
+        self._data, self._source = data, source
+        if not data.startswith(_MAGIC):
+            raise self.broken("it is not an Avro file")
+        self._decoder = new_decoder(data)
+        self._decoder.skip(len(_MAGIC))
+        self.metadata = self._read_metadata()
+        self._sync = self._read(_SYNC_BYTES)
+        codec = self.metadata.get("avro.codec", "null")
+        if codec not in KNOWN_CODECS:
+            raise self.broken(f"its codec '{codec}' is unknown")
+        self._codec = KNOWN_CODECS[codec]
+
+    def broken(self, why: str) -> TableError:
+        """The error to raise for this file."""
+        return TableError(f"Cannot read {self._source}: {why}", path=self._source)
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks in order; a block must be consumed before the next is asked for. Raises `TableError`."""
+        decoder, size = self._decoder, len(self._data)
+        while decoder.tell() < size:
+            count, length = self._read_long(), self._read_long()
+            if count < 0 or not 0 <= length <= size - _SYNC_BYTES - decoder.tell():
+                raise self.broken("it is cut off or damaged")
+            if self._codec is None:
+                block = Block(count, decoder, self._data, decoder.tell() + length)
+            else:
+                raw = self._decompress(self._read(length))
+                block = Block(count, new_decoder(raw), raw, len(raw))
+            yield block
+            # The compiled decoder does not check that it stays inside its bytes: this finds records that did not fit.
+            if block.decoder.tell() != block.end or self._read(_SYNC_BYTES) != self._sync:
+                raise self.broken("it is cut off or damaged")
+
+    def _read(self, length: int) -> bytes:
+        if not 0 <= length <= len(self._data) - self._decoder.tell():
+            raise self.broken("it is cut off or damaged")
+        return self._decoder.read(length) if length else b""
+
+    def _read_long(self) -> int:
+        try:
+            return self._decoder.read_int()
+        except EOFError as end:
+            raise self.broken("it is cut off or damaged") from end
+
+    def _read_metadata(self) -> dict[str, str]:
+        metadata: dict[str, str] = {}
+        while count := self._read_long():
+            if count < 0:
+                self._read_long()
+            for _ in range(abs(count)):
+                key = self._read(self._read_long()).decode()
+                metadata[key] = self._read(self._read_long()).decode()
+        return metadata
+
+    def _decompress(self, block: bytes) -> bytes:
+        assert self._codec is not None  # noqa: S101
+        try:
+            return self._codec.decompress(block)
+        except ImportError as missing:
+            raise self.broken(str(missing)) from missing
+        except (ValueError, zlib.error) as damaged:
+            raise self.broken(f"a block does not decompress ({damaged})") from damaged
+
+
+class ContainerWriter:
+    """Builds an Avro container file in memory, compressed by deflate as Java compresses manifests.
+
+    `metadata` is its header as text; `schema` the schema of its records.
+    """
+
+    def __init__(self, schema: AvroSchema, metadata: Mapping[str, str]) -> None:
+        self._sync = os.urandom(_SYNC_BYTES)
+        self._pieces: list[bytes] = []
+        self._pending = self._pending_bytes = 0
+        self._out = bytearray(_MAGIC)
+        header = {**metadata, "avro.schema": json.dumps(schema), "avro.codec": "deflate"}
+        write_long(self._out, len(header))
+        for key, value in header.items():
+            write_bytes(self._out, key.encode())
+            write_bytes(self._out, value.encode())
+        self._out += b"\x00" + self._sync
+        self._header_bytes = len(self._out)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a block is full."""
+        return len(self._out) > self._header_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the header and of the blocks that are full."""
+        return len(self._out)
+
+    def add(self, *pieces: bytes) -> None:
+        """Append one record, given as the parts of its encoding."""
+        for piece in pieces:
+            self._pieces.append(piece)
+            self._pending_bytes += len(piece)
+        self._pending += 1
+        if self._pending_bytes >= BLOCK_BYTES:
+            self._end_block()
+
+    def finish(self) -> bytes:
+        """The whole file; nothing can be added after it."""
+        if self._pending:
+            self._end_block()
+        return bytes(self._out)
+
+    def _end_block(self) -> None:
+        # Raw deflate, as the Avro specification wants it: no zlib header, no checksum.
+        deflate = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+        block = deflate.compress(b"".join(self._pieces)) + deflate.flush()
+        write_long(self._out, self._pending)
+        write_bytes(self._out, block)
+        self._out += self._sync
+        self._pieces.clear()
+        self._pending = self._pending_bytes = 0

@@ -1,0 +1,84 @@
+"""Many small manifests into few: which ones are worth it, and their entries in the order of their partitions.
+
+Readers skip a manifest by the bounds of its partition values, so entries of one partition belong next to each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+
+from icesize.table.manifests.entries import EXISTING, Entry, read_entries, without_gc
+from icesize.table.manifests.writer import ManifestStreams, Target
+
+SORTED_AT_ONCE = 100_000
+"""Entries that are held in memory and sorted together, and at most one manifest more: some 100 MB."""
+
+
+def worth_packing(manifests: Iterable[ManifestFile], target_bytes: int) -> dict[int, list[ManifestFile]]:
+    """By partition spec the data manifests that live entries fill to less than half of `target_bytes`.
+
+    One alone stays as it is: there is nothing to put it together with.
+    """
+    small: dict[int, list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA and _live_bytes(manifest) < target_bytes // 2:
+            small[manifest.partition_spec_id].append(manifest)
+    return {spec_id: several for spec_id, several in sorted(small.items()) if len(several) > 1}
+
+
+def _live_bytes(manifest: ManifestFile) -> float:
+    """About what would be left without the entries of deleted files; format v1 may not know how many those are."""
+    live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    deleted = manifest.deleted_files_count or 0
+    return manifest.manifest_length * (live / (live + deleted) if deleted else 1.0)
+
+
+def pack(target: Target, entries: Iterable[Entry]) -> list[ManifestFile]:
+    """Entries that stay, written one after another: one manifest, more when full or when their encodings differ."""
+    streams = ManifestStreams(target)
+    with without_gc():
+        for entry in entries:
+            streams.copy(entry, EXISTING)
+    return streams.finish()
+
+
+def entries_by_partition(
+    io: FileIO, manifests: Iterable[ManifestFile], at_once: int = SORTED_AT_ONCE
+) -> Iterator[Entry]:
+    """Live entries of these manifests with their data, sorted within runs of about `at_once`."""
+    run: list[Entry] = []
+    for manifest in manifests:
+        run += read_entries(io, manifest)
+        if len(run) >= at_once:
+            yield from sorted_by_partition(run)
+            run = []
+    yield from sorted_by_partition(run)
+
+
+def sorted_by_partition(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries by their partition values, field by field; those of one partition in the order they came."""
+    ranked = sorted({entry.values for entry in entries}, key=partition_order)
+    ranks = {values: rank for rank, values in enumerate(ranked)}
+    return sorted(entries, key=lambda entry: ranks[entry.values])
+
+
+def partition_order(values: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
+    """A key that orders partition values of any types: nothing first, then numbers, NaN, and the others by type."""
+    return tuple(_place(value) for value in values)
+
+
+def _place(value: Any) -> tuple[str, Any]:
+    if value is None:
+        return "", 0
+    if isinstance(value, float) and math.isnan(value):
+        return "1", 0
+    if isinstance(value, (int, float, Decimal)):
+        return "0", value
+    return type(value).__name__, value

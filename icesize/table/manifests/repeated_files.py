@@ -1,0 +1,68 @@
+"""Files that a table lists more than once: none of them may go while another listing of it stays.
+
+`add_files` of Iceberg's Spark lists a file again when told not to look, also under a newer partition spec. Once a
+snapshot that removed one of the listings expires, Iceberg's Java library deletes the file without another look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.errors import UnsupportedTable
+from icesize.table.catalog.locations import normalised
+from icesize.table.manifests.write import read_entries
+
+
+class Listings:
+    """How often files are listed, kept up to date manifest by manifest; spellings of one path count as one."""
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+        self._twice: set[str] = set()
+
+    def add(self, paths: Iterable[str]) -> None:
+        """The files of one more manifest."""
+        for path in map(normalised, paths):
+            self._times[path] += 1
+            if self._times[path] == 2:
+                self._twice.add(path)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """The files of a manifest that was added before."""
+        for path in map(normalised, paths):
+            self._times[path] -= 1
+            if self._times[path] == 1:
+                self._twice.discard(path)
+            elif not self._times[path]:
+                del self._times[path]
+
+    def __bool__(self) -> bool:
+        """Whether any file is listed more than once."""
+        return bool(self._twice)
+
+    def __contains__(self, path: str) -> bool:
+        """Whether this file is."""
+        return normalised(path) in self._twice
+
+
+def check_listed_once(io: FileIO, head: Snapshot | None, paths: Collection[str]) -> None:
+    """Refuse to replace files that some manifest lists again, also one that a filter has ruled out.
+
+    Reads all data manifests. Raises UnsupportedTable.
+    """
+    wanted, listings = set(map(normalised, paths)), Listings()
+    for manifest in head.manifests(io) if head else ():
+        if manifest.content == ManifestContent.DATA:
+            entries = read_entries(io, manifest, with_data=False)
+            listings.add(entry.path for entry in entries if normalised(entry.path) in wanted)
+    if twice := next((path for path in paths if path in listings), None):
+        raise UnsupportedTable(
+            f"Cannot rewrite {twice}: the table lists it more than once, also in a partition that the filter leaves "
+            "out; without a filter it is skipped",
+            path=twice,
+        )

@@ -1,0 +1,22 @@
+"""What a table is now, and what others did to it.
+
+- `changed_partitions`: which partitions got new files since icesize last merged: what `after_batch` has to look at
+- `cluster_reader`: manifests -> the files that clustering looks at: all live ones, with bounds of the columns they
+  are clustered by
+- `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
+  rollbacks
+- `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
+- `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
+  files alone
+- `layout_reader`: manifests -> Layout, incrementally: manifests never change, so each is read once and kept by its
+  path
+- `missing_files`: files that were written long ago and are not committed yet: orphan cleanup may have taken them for
+  its own
+- `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and their files
+- `partition_changes`: what partitions hold at a snapshot, and what a snapshot changed in them, from manifests that
+  are read once
+- `recent_batches`: what the last commits put into each partition: the traffic of a table before this process has seen
+  any of it
+- `versions`: versions of partitions: what readers of `main` saw of each after every commit that touched it
+- `where`: `where`: which partitions a person means, by columns of the table or by fields of the partition spec
+"""

@@ -1,0 +1,140 @@
+"""What others did to a table: row-level changes to keep out of the way of, other compactors, and rollbacks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.errors import TableError
+from icesize.planning.files import PartitionKey
+from icesize.planning.merging import contention
+from icesize.planning.merging.contention import Change
+from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import known_ancestors, summary_of
+from icesize.table.commit.ledger import LedgerEntry, parse
+from icesize.table.commit.request import LEDGER, RUN_ID
+from icesize.table.state.partition_changes import ChangeReader
+
+LOG = logging.getLogger("icesize")
+
+MOST_SNAPSHOTS = 128
+"""Newest snapshots that are looked at: two minutes of a stream that commits every two seconds, appends and merges. What
+went out of sight since is remembered while a process lives."""
+
+_CHANGES_ROWS = (Operation.OVERWRITE, Operation.DELETE)
+
+
+@dataclass
+class ConcurrentWriters:
+    """Looks at the newest snapshots again and again; losing it costs time and patience."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _known: dict[int, Change] = field(default_factory=dict, repr=False)
+    _since: dict[PartitionKey, int] = field(default_factory=dict, repr=False)
+
+    def contested(self, metadata: TableMetadata, io: FileIO, now_ms: int) -> frozenset[PartitionKey]:
+        """Partitions whose rows or files others keep changing, and that therefore must not be merged now.
+
+        What cannot be read, mostly because its snapshot has just expired, counts as no change.
+        """
+        with self._lock:
+            newest = _newest(metadata)
+            history = [s for s in newest if abs(now_ms - s.timestamp_ms) < contention.SIGHT_MS]
+            self._known = {s.snapshot_id: self._known[s.snapshot_id] for s in history if s.snapshot_id in self._known}
+            concurrent_writers = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
+            found = contention.contended(self._changes(metadata, io, concurrent_writers), now_ms)
+            edge_ms = newest[-1].timestamp_ms if newest else now_ms
+            since = {key: self._remembered(key, began_ms, edge_ms) for key, began_ms in found.items()}
+            merges = [s for s in history if _is_ours(s) and _removes_files(s)] if found else []
+            self._since = contention.waiting_since(since, self._changes(metadata, io, merges))
+            return contention.contested(self._since, now_ms)
+
+    def _remembered(self, key: PartitionKey, began_ms: int, edge_ms: int) -> int:
+        """Since when a partition has not been quiet: what is remembered counts where the snapshots tell of no pause."""
+        if began_ms - edge_ms >= contention.QUIET_MS:
+            return began_ms
+        return min(began_ms, self._since.get(key, began_ms))
+
+    def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[Change]:
+        for snapshot in snapshots:
+            known = self._known.get(snapshot.snapshot_id)
+            if known is None:
+                try:
+                    with readable(str(metadata.table_uuid)):
+                        touched = ChangeReader().touched(metadata, io, snapshot)
+                except TableError as error:
+                    LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
+                    continue
+                known = self._known[snapshot.snapshot_id] = Change(snapshot.timestamp_ms, frozenset(touched))
+            yield known
+
+
+def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
+    """A sentence when somebody else merges files of this table, too; none where all is well."""
+    found = [s for s in _newest(metadata) if not _is_ours(s) and _compacts(s)]
+    if not found:
+        return ()
+    by = sorted({name for s in found if (name := summary_of(s, "engine-name"))})
+    who = f" ({', '.join(by)})" if by else ""
+    return (
+        f"another compactor{who} works on '{table}': turn one off; files that both want to merge are read and written "
+        "for nothing",
+    )
+
+
+def rolled_back(metadata: TableMetadata, entry: LedgerEntry) -> tuple[str, ...]:
+    """A sentence when the newest batch of the entry's stream is in no ancestor of the head of main.
+
+    Told as long as the table knows the batch's snapshot, and until the stream commits its next batch.
+    """
+    value = metadata.properties.get(entry.key)
+    if value is None:
+        return ()
+    # the newest first: mostly it is among the last few
+    last = parse(value)
+    told = last.alone.to_json()
+    made = next((s for s in reversed(metadata.snapshots) if summary_of(s, LEDGER) == told), None)
+    if made is None:
+        return ()
+    oldest = made
+    for oldest in known_ancestors(metadata):
+        if oldest.snapshot_id == made.snapshot_id:
+            return ()
+    if made.timestamp_ms <= oldest.timestamp_ms:
+        # older than all that is known of main: what lay between has expired, and nobody can tell
+        return ()
+    return (
+        f"batch {last.batch_id} of stream '{entry.stream_id}' stays marked as committed, but its snapshot "
+        f"{made.snapshot_id} is not in the history of 'main': the table was rolled back, its rows are gone and are not "
+        "replayed",
+    )
+
+
+def _newest(metadata: TableMetadata) -> list[Snapshot]:
+    """The newest snapshots of main, newest first."""
+    return list(islice(known_ancestors(metadata), MOST_SNAPSHOTS))
+
+
+def _is_ours(snapshot: Snapshot) -> bool:
+    return summary_of(snapshot, RUN_ID) is not None
+
+
+def _changes_rows(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation in _CHANGES_ROWS
+
+
+def _compacts(snapshot: Snapshot) -> bool:
+    """Whether files took the place of others; a REPLACE that only wrote manifests anew removes no file."""
+    is_replace = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+    return is_replace and _removes_files(snapshot)
+
+
+def _removes_files(snapshot: Snapshot) -> bool:
+    return summary_of(snapshot, "deleted-data-files") not in (None, "0")

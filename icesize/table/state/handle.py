@@ -1,0 +1,197 @@
+"""One table to work on again and again: each `load` gives its state now, with the policy that holds for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+
+from icesize.clock import Environment
+from icesize.errors import IcesizeError
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.cluster_by import ClusterBy, unknown_properties
+from icesize.planning.files import FileFact, Layout, PartitionKey
+from icesize.policy import SizePolicy
+from icesize.redaction import scrub
+from icesize.table.catalog import loading, opening
+from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.commit.commit import commit
+from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.metadata_change import TableChange, change_table
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.commit.request import CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.commit.retry import Timing
+from icesize.table.state.cluster_reader import ClusterReader
+from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
+from icesize.table.state.input_metrics import with_carried_over_metrics
+from icesize.table.state.layout_reader import LayoutReader
+
+LOG = logging.getLogger("icesize")
+
+T = TypeVar("T")
+PolicyArgument = SizePolicy | Mapping[str, object] | None
+
+
+@dataclass(frozen=True)
+class Current:
+    """A table as the catalog has it now, its policy, and sentences about settings that look wrong."""
+
+    table: Table
+    name: str
+    policy: SizePolicy
+    warnings: tuple[str, ...]
+
+    @property
+    def uuid(self) -> str:
+        """The table's UUID, which a table that was dropped and created again does not share."""
+        return str(self.table.metadata.table_uuid)
+
+    def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
+        """How files are written; UnsupportedTable when the table asks for what they cannot honour."""
+        return WriteSettings.of(
+            self.table.metadata,
+            self.table.io.properties,
+            self.policy.target_file_size_bytes,
+            bytes_per_row,
+            small_file_limit_bytes=self.policy.small_file_limit_bytes,
+            merge_by_copying=self.policy.merge_by_copying,
+            vended=self.table.config,
+        )
+
+
+@dataclass
+class TableHandle:
+    """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP).
+
+    `concurrent_writers` remembers what others do to the table. `spark_conf` can hold credentials and is not printed.
+    """
+
+    catalog: Catalog
+    identifier: tuple[str, ...]
+    policy: PolicyArgument = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    concurrent_writers: ConcurrentWriters = field(default_factory=ConcurrentWriters)
+    _reader: LayoutReader | None = None
+    _cluster_reader: ClusterReader | None = None
+    _deadline_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        opening.guard(self.catalog)
+
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+        return ".".join((self.catalog.name, *self.identifier))
+
+    def load(self, cooldown: Environment | None = None) -> Current:
+        """The table now: schema, spec, properties and vended credentials are fresh.
+
+        With `cooldown` a catalog that does not answer is asked again until `commit-deadline-ms`, as commits do.
+
+        Raises TableNotFound, UnsupportedTable, TableError when the catalog does not answer, and PolicyError for
+        settings that contradict each other.
+        """
+        try:
+            table = self._load() if cooldown is None else self._ask_again(cooldown)
+        except IcesizeError:
+            raise
+        except Exception as error:  # of whatever the catalog is reached by
+            raise loading.load_failed(self.name, error) from scrub(error)
+        loading.check_supported(table, self.spark_conf)
+        policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
+        self._deadline_ms = policy.commit_deadline_ms
+        warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
+        return Current(table, self.name, policy, tuple(warnings))
+
+    def _load(self) -> Table:
+        return loading.load(self.catalog, self.identifier)
+
+    def _ask_again(self, cooldown: Environment) -> Table:
+        until = cooldown.monotonic() + self._deadline_ms / 1000
+
+        def told(state: RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            LOG.warning("%s cannot be loaded now (%s); asking again", self.name, brief(error) if error else "")
+
+        again = Retrying(
+            retry=retry_if_exception(may_pass),
+            stop=lambda state: cooldown.monotonic() > until,
+            wait=wait_random_exponential(multiplier=0.5, max=10),
+            sleep=cooldown.sleep,
+            before_sleep=told,
+            reraise=True,
+        )
+        return again(self._load)
+
+    def contested(self, current: Current, environment: Environment) -> frozenset[PartitionKey]:
+        """Partitions in which other writers change rows all the time: merging there would make their jobs fail."""
+        return self.concurrent_writers.contested(current.table.metadata, current.table.io, environment.now_ms())
+
+    def reader(self, policy: SizePolicy) -> LayoutReader:
+        """The reader that remembers this table's manifests; a new one when the small file limit has changed."""
+        if self._reader is None or self._reader.small_file_limit_bytes != policy.small_file_limit_bytes:
+            self._reader = LayoutReader(policy.small_file_limit_bytes)
+        return self._reader
+
+    def cluster_reader(self, by: ClusterBy) -> ClusterReader:
+        """The reader that remembers what manifests say of these columns; a new one when others are wanted."""
+        if self._cluster_reader is None or self._cluster_reader.by != by:
+            self._cluster_reader = ClusterReader(by)
+        return self._cluster_reader
+
+    def commit(
+        self,
+        current: Current,
+        layout: Layout,
+        run_id: str,
+        environment: Environment,
+        *,
+        appended: Sequence[WrittenFile] = (),
+        merged: tuple[MergedGroup, ...] = (),
+        absorbed: Sequence[FileFact] = (),
+        ledger: LedgerEntry | None = None,
+        accept_new_checkpoint: bool = False,
+    ) -> CommitOutcome:
+        """Make files visible that were written for `current` and planned on `layout`; raises what `commit` raises."""
+        metadata = current.table.metadata
+        request = CommitRequest(
+            table_uuid=current.uuid,
+            base_snapshot_id=layout.snapshot_id,
+            base_sequence_number=layout.sequence_number,
+            schema_id=metadata.current_schema_id,
+            spec_id=metadata.default_spec_id,
+            schema=metadata.schema(),
+            spec=metadata.spec(),
+            run_id=run_id,
+            appended=tuple(appended),
+            merged=with_carried_over_metrics(merged, appended, current.table.io, current.settings),
+            absorbed=tuple(absorbed),
+            ledger=ledger,
+            accept_new_checkpoint=accept_new_checkpoint,
+        )
+        return commit(request, self._committer(current, environment), _timing(current, environment))
+
+    def change(
+        self, current: Current, change: TableChange[T], environment: Environment, data_files: Collection[str] = ()
+    ) -> T:
+        """Make a change of metadata visible on the table that `current` is a state of; raises what it refuses with.
+
+        With it these `data_files` become visible; they are removed when it certainly has not landed.
+        """
+        committer = self._committer(current, environment)
+        return change_table(change, committer, _timing(current, environment), current.uuid, data_files)
+
+    def _committer(self, current: Current, environment: Environment) -> PyIcebergCommitter:
+        return PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
+
+
+def _timing(current: Current, environment: Environment) -> Timing:
+    return Timing(
+        environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000, environment.on_commitment
+    )

@@ -1,0 +1,135 @@
+"""What partitions hold at a snapshot, and what a snapshot changed in them, from manifests that are read once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.planning.files import PartitionKey
+from icesize.table.manifests.write import DELETED, Entry, read_changes, read_entries
+
+
+class Contents(NamedTuple):
+    """Data files of a partition, and `identity`, a number that stands for the set of its files, deletes included.
+
+    Holds in this process only: it is a sum of hashes of paths.
+    """
+
+    files: int = 0
+    size_bytes: int = 0
+    rows: int = 0
+    identity: int = 0
+
+    def plus(self, other: Contents, sign: int = 1) -> Contents:
+        """The sum, or with `sign` -1 the difference."""
+        return Contents(*(a + sign * b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(slots=True)
+class PartitionChange:
+    """What one snapshot did to one partition; bytes and rows are those of data files, of delete files only the number.
+
+    `identity` is the difference that it makes to `Contents.identity`.
+    """
+
+    files_added: int = 0
+    size_bytes_added: int = 0
+    rows_added: int = 0
+    files_removed: int = 0
+    size_bytes_removed: int = 0
+    rows_removed: int = 0
+    deletes_added: int = 0
+    deletes_removed: int = 0
+    identity: int = 0
+
+    def count(self, entry: Entry) -> None:
+        """Take in a file that was ADDED or DELETED."""
+        data = not entry.content
+        if entry.status == DELETED:
+            self.files_removed += data
+            self.size_bytes_removed += data * entry.size_bytes
+            self.rows_removed += data * entry.rows
+            self.deletes_removed += not data
+            self.identity -= hash(entry.path)
+        else:
+            self.files_added += data
+            self.size_bytes_added += data * entry.size_bytes
+            self.rows_added += data * entry.rows
+            self.deletes_added += not data
+            self.identity += hash(entry.path)
+
+    @property
+    def net(self) -> Contents:
+        """What the partition has more than before."""
+        return Contents(
+            self.files_added - self.files_removed,
+            self.size_bytes_added - self.size_bytes_removed,
+            self.rows_added - self.rows_removed,
+            self.identity,
+        )
+
+
+class ChangeReader:
+    """Reads what snapshots of one table changed, each once. Losing it costs time only. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Mapping[PartitionKey, PartitionChange]] = {}
+
+    def touched(
+        self, metadata: TableMetadata, io: FileIO, snapshot: Snapshot
+    ) -> Mapping[PartitionKey, PartitionChange]:
+        """What a snapshot added to and removed from each partition; empty when it only wrote manifests anew.
+
+        An equality delete of an unpartitioned spec counts for that spec's only partition, whatever else it hits.
+        """
+        changes = self._known.get(snapshot.snapshot_id)
+        if changes is None:
+            changes = self._known[snapshot.snapshot_id] = _changes(io, snapshot)
+            if len(self._known) > len(metadata.snapshots):
+                kept = {s.snapshot_id for s in metadata.snapshots}
+                self._known = {i: known for i, known in self._known.items() if i in kept}
+        return changes
+
+
+def _changes(io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
+    changes: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
+    for manifest in snapshot.manifests(io):
+        if manifest.added_snapshot_id == snapshot.snapshot_id:
+            for entry in read_changes(io, manifest):
+                if entry.snapshot_id == snapshot.snapshot_id:
+                    changes[PartitionKey(manifest.partition_spec_id, entry.values)].count(entry)
+    return dict(changes)
+
+
+class States:
+    """What partitions hold at a snapshot; a manifest that several of them share is read once."""
+
+    def __init__(self, io: FileIO, partition: PartitionKey | None) -> None:
+        self._io, self._partition = io, partition
+        self._known: dict[str, dict[PartitionKey, Contents]] = {}
+
+    def at(self, snapshot: Snapshot) -> dict[PartitionKey, Contents]:
+        total: dict[PartitionKey, Contents] = defaultdict(Contents)
+        for manifest in snapshot.manifests(self._io):
+            if self._partition is None or manifest.partition_spec_id == self._partition.spec_id:
+                for key, contents in self._of(manifest).items():
+                    total[key] = total[key].plus(contents)
+        return dict(total)
+
+    def _of(self, manifest: ManifestFile) -> dict[PartitionKey, Contents]:
+        known = self._known.get(manifest.manifest_path)
+        if known is None:
+            counted: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
+            for entry in read_entries(self._io, manifest, with_data=False):
+                key = PartitionKey(manifest.partition_spec_id, entry.values)
+                if self._partition in (None, key):
+                    counted[key].count(entry)
+            known = self._known[manifest.manifest_path] = {key: change.net for key, change in counted.items()}
+        return known

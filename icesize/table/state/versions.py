@@ -1,0 +1,197 @@
+"""Versions of partitions: what readers of `main` saw of each after every commit that touched it.
+
+Read from the manifests that snapshots added, never from all of every snapshot: the newest state is counted once, older
+ones follow by taking changes back. Only behind a gap, where snapshots have expired, a state is counted anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.errors import BatchError
+from icesize.planning.files import PartitionKey
+from icesize.table.catalog.history import main_history, summary_of
+from icesize.table.commit import ledger
+from icesize.table.commit.request import LEDGER, RUN_ID
+from icesize.table.state.layout_reader import Labels
+from icesize.table.state.partition_changes import ChangeReader, Contents, States
+
+_NOTHING = Contents()
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a partition was after one commit, readable at `snapshot_id`, the commit's last snapshot.
+
+    `partition` are names and values as `inspect` prints them, `label` the same in one word, `key` the stored values.
+    `timestamp_ms` is the commit's time, `operation` what its snapshots did, oldest first (`append+replace`),
+    `stream_id` and `batch_id` name its micro-batch. `files`, `size_bytes` and `rows` are totals of the partition's
+    data files. `current`: readers of the table see it now.
+
+    The commit that made it may have expired. Then the oldest snapshot stands for it that still shows it, with its own
+    time and operation, and without a batch.
+    """
+
+    partition: dict[str, str]
+    label: str
+    key: PartitionKey
+    snapshot_id: int
+    timestamp_ms: int
+    operation: str
+    files: int
+    size_bytes: int
+    rows: int
+    stream_id: str | None = None
+    batch_id: int | None = None
+    current: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
+        return {
+            "partition": dict(self.partition),
+            "label": self.label,
+            "snapshot_id": str(self.snapshot_id),
+            "timestamp_ms": self.timestamp_ms,
+            "operation": self.operation,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "rows": self.rows,
+            "stream_id": self.stream_id,
+            "batch_id": self.batch_id,
+            "current": self.current,
+        }
+
+
+def versions(
+    metadata: TableMetadata, io: FileIO, reader: ChangeReader, partition: PartitionKey | None = None
+) -> list[Version]:
+    """The versions that the table still keeps of one partition, or of all of them, newest first, then by label.
+
+    Snapshots of one icesize commit are one version. Every partition that readers see has at least one; one that is
+    empty now has a version without files where that became so.
+    """
+    states = States(io, partition)
+    listing = _Listing(Labels(metadata))
+    before: _Oldest | None = None
+    history = main_history(metadata)
+    for run in _runs(history):
+        contents = states.at(run[0].last)
+        if before is not None:
+            listing.add_found(before, contents)
+        before = None
+        for commit in run:
+            net = commit.net(metadata, io, reader, partition)
+            listing.add(commit, {key: contents.get(key, _NOTHING) for key in net})
+            if commit is run[-1]:
+                # having no parent does not make it the first: some catalogs drop the id of a parent that expires
+                before = _Oldest(commit, contents, net.keys())
+            else:
+                contents.update((key, contents.get(key, _NOTHING).plus(change, -1)) for key, change in net.items())
+    if before is not None:
+        listing.add_found(before, {})
+    places = {snapshot.snapshot_id: place for place, snapshot in enumerate(history)}
+    return sorted(listing.versions, key=lambda v: (places[v.snapshot_id], v.label, v.key.spec_id))
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """One commit of `main`: its snapshots, newest first."""
+
+    snapshots: list[Snapshot]
+
+    @property
+    def last(self) -> Snapshot:
+        return self.snapshots[0]
+
+    @property
+    def operation(self) -> str:
+        return "+".join(s.summary.operation.value for s in reversed(self.snapshots) if s.summary)
+
+    @property
+    def batch(self) -> tuple[str | None, int | None]:
+        """Stream and batch id; None where there are none, or where a newer release wrote them differently."""
+        value = summary_of(self.last, LEDGER)
+        try:
+            entry = ledger.parse(value) if value else None
+        except BatchError:
+            entry = None
+        return (entry.stream_id, entry.batch_id) if entry else (None, None)
+
+    def net(
+        self, metadata: TableMetadata, io: FileIO, reader: ChangeReader, partition: PartitionKey | None
+    ) -> dict[PartitionKey, Contents]:
+        """The partitions that it touched, with what each has more than before."""
+        total: dict[PartitionKey, Contents] = defaultdict(Contents)
+        for snapshot in self.snapshots:
+            for key, change in reader.touched(metadata, io, snapshot).items():
+                if partition in (None, key):
+                    total[key] = total[key].plus(change.net)
+        return dict(total)
+
+
+@dataclass(frozen=True)
+class _Oldest:
+    """The oldest commit of a run, what partitions held after it, and those that it touched itself."""
+
+    commit: _Commit
+    contents: Mapping[PartitionKey, Contents]
+    touched: Iterable[PartitionKey]
+
+
+def _runs(history: Iterable[Snapshot]) -> list[list[_Commit]]:
+    """A history as commits, newest first, cut where snapshots have expired."""
+    runs: list[list[_Commit]] = []
+    newer: Snapshot | None = None
+    for snapshot in history:
+        if newer is None or newer.parent_snapshot_id != snapshot.snapshot_id:
+            runs.append([_Commit([snapshot])])
+        elif (run_id := summary_of(snapshot, RUN_ID)) is not None and run_id == summary_of(newer, RUN_ID):
+            runs[-1][-1].snapshots.append(snapshot)
+        else:
+            runs[-1].append(_Commit([snapshot]))
+        newer = snapshot
+    return runs
+
+
+@dataclass
+class _Listing:
+    """Versions as they are found, newest first."""
+
+    labels: Labels
+    versions: list[Version] = field(default_factory=list)
+    _names: dict[PartitionKey, tuple[str, dict[str, str]]] = field(default_factory=dict)
+
+    def add(self, commit: _Commit, contents: Mapping[PartitionKey, Contents], made_them: bool = True) -> None:
+        """The partitions' versions of a commit, which made them or only found them there."""
+        # the first one found of a partition is what its readers see: everything later left it alone
+        new = contents.keys() - self._names.keys()
+        for key in new:
+            self._names[key] = self.labels.of(key), self.labels.values(key)
+        stream_id, batch_id = commit.batch if made_them else (None, None)
+        for key, (files, size_bytes, rows, _) in contents.items():
+            label, values = self._names[key]
+            self.versions.append(
+                Version(
+                    values, label, key, commit.last.snapshot_id, commit.last.timestamp_ms, commit.operation,
+                    files, size_bytes, rows, stream_id, batch_id, key in new,
+                )
+            )  # fmt: skip
+
+    def add_found(self, oldest: _Oldest, older: Mapping[PartitionKey, Contents]) -> None:
+        """Versions above a gap that an expired commit made: what differs from the state below the gap."""
+        found = oldest.contents
+        differing = {
+            key: found.get(key, _NOTHING)
+            for key in found.keys() | older.keys()
+            if found.get(key, _NOTHING) != older.get(key, _NOTHING)
+        }
+        for key in oldest.touched:
+            differing.pop(key, None)
+        self.add(oldest.commit, differing, made_them=False)

@@ -1,0 +1,141 @@
+"""`where`: which partitions a person means, by columns of the table or by fields of the partition spec.
+
+A filter over columns is projected *strictly*: a partition is taken only when every row in it matches. Partitions that
+may hold some matching rows are left out and counted, because files are merged by partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.parser import parse, predicate
+from pyiceberg.expressions.visitors import (
+    bind,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+    strict_projection,
+)
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from icesize.errors import ArgumentError
+from icesize.planning.files import Layout, PartitionKey
+from icesize.table.catalog.access_errors import brief
+
+_SPACE = re.compile(r"\s")
+
+Where = str | BooleanExpression | None
+
+
+NO_MATCH = "no partition matches the filter as a whole"
+"""Said of a filter that chooses nothing: a typing error would otherwise look like work that is done."""
+
+
+@dataclass(frozen=True)
+class PartitionFilter:
+    """Tells which partitions are wholly covered (`covers`), which hold some matches (`touches`), per partition spec."""
+
+    covers: Callable[[PartitionKey], bool]
+    touches: Callable[[PartitionKey], bool]
+    may_hold: Callable[[ManifestFile], bool]
+
+    def select(self, layout: Layout) -> tuple[Layout, int]:
+        """The layout of the covered partitions, and how many partly matching ones were left out."""
+        chosen = {k: p for k, p in layout.partitions.items() if self.covers(k)}
+        partly = sum(1 for k in layout.partitions if k not in chosen and self.touches(k))
+        return replace(layout, partitions=chosen), partly
+
+
+def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
+    """The filter for a table. Raises ArgumentError for text that is no filter and for columns that do not exist."""
+    expression = _parsed(where)
+    if isinstance(expression, AlwaysTrue):
+        return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
+    projections = _projections(metadata, expression)
+    strict = {i: _evaluator(metadata, i, s) for i, (s, _) in projections.items()}
+    inclusive = {i: _evaluator(metadata, i, e) for i, (_, e) in projections.items()}
+    manifests = {i: manifest_evaluator(metadata.specs()[i], metadata.schema(), e) for i, (_, e) in projections.items()}
+    return PartitionFilter(
+        lambda key: strict[key.spec_id](Record(*key.values)),
+        lambda key: inclusive[key.spec_id](Record(*key.values)),
+        lambda manifest: manifests[manifest.partition_spec_id](manifest),
+    )
+
+
+def _parsed(where: Where) -> BooleanExpression:
+    if where is None:
+        return AlwaysTrue()
+    if isinstance(where, BooleanExpression):
+        return where
+    try:
+        return parse(where)
+    except Exception as error:  # the parser's errors have no common base
+        raise ArgumentError(f"Cannot read the filter {_why_unread(where, error)}", where=where) from None
+
+
+def _why_unread(where: str, error: Exception) -> str:
+    place = getattr(error, "loc", None)
+    if place is None:
+        return f"{where!r}: {brief(error)}"
+    # the text of a syntax error is the whole grammar
+    return (
+        "from the mark on; conditions are like kind = 'a', joined by and, or, not\n"
+        f"  {_SPACE.sub(' ', where)}\n  {' ' * _broken_at(where, place)}^"
+    )
+
+
+def _broken_at(where: str, place: int) -> int:
+    """The parser names the beginning of the condition that it cannot read; read alone, it breaks where it is broken."""
+    with suppress(Exception):  # the parser's errors have no common base
+        parse(where[:place])
+        return place  # no condition begins there: after a whole filter only `and` and `or` can go on
+    try:
+        predicate.parse_string(where[place:])
+    except Exception as error:
+        return place + int(getattr(error, "loc", 0))
+    return place
+
+
+def _projections(
+    metadata: TableMetadata, expression: BooleanExpression
+) -> dict[int, tuple[BooleanExpression, BooleanExpression]]:
+    """(strict, inclusive) over the fields of each spec. A filter over partition fields is both where a spec has them;
+    of a spec without them nothing is known: its partitions may match, none as a whole.
+    """
+    schema = metadata.schema()
+    unbound = _why_unbound(schema, expression)
+    if unbound is None:
+        return {
+            i: (strict_projection(schema, spec)(expression), inclusive_projection(schema, spec)(expression))
+            for i, spec in metadata.specs().items()
+        }
+    named = {i for i in metadata.specs() if _why_unbound(_partition_schema(metadata, i), expression) is None}
+    if not named:
+        fields = ", ".join(f.name for f in metadata.spec().fields) or "none"
+        raise ArgumentError(
+            f"Cannot filter: {unbound}; columns are {', '.join(schema.column_names)}, partition fields are {fields}"
+        )
+    return {i: (expression, expression) if i in named else (AlwaysFalse(), AlwaysTrue()) for i in metadata.specs()}
+
+
+def _why_unbound(schema: Schema, expression: BooleanExpression) -> ValueError | None:
+    try:
+        bind(schema, expression, case_sensitive=True)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _evaluator(metadata: TableMetadata, spec_id: int, expression: BooleanExpression) -> Callable[[Record], bool]:
+    return expression_evaluator(_partition_schema(metadata, spec_id), expression, case_sensitive=True)
+
+
+def _partition_schema(metadata: TableMetadata, spec_id: int) -> Schema:
+    return Schema(*metadata.specs()[spec_id].partition_type(metadata.schema()).fields)

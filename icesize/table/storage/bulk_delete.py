@@ -1,0 +1,104 @@
+"""Deletes many files at once: a few at a time, each failure counted, the others going on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
+
+from icesize.errors import TableError
+from icesize.parquet.files.storage import Storage
+from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.locations import is_addressable
+from icesize.table.storage.listing import fsspec_filesystem
+
+MAX_CONCURRENT_DELETES = 8
+"""Requests under way at a time: hides the waiting of object stores and stays far below the limits of their prefixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """How many files are gone and how many could not be deleted, with the first of those failures as a sentence."""
+
+    deleted: int = 0
+    failed: int = 0
+    first_failure: str = ""
+
+
+def deleter(io: FileIO) -> Callable[[str], None]:
+    """A function that deletes one file of the table's storage and raises when it cannot.
+
+    It refuses names by which PyIceberg would delete another file (see `is_addressable`) with TableError. Partition
+    values with `*` are part of a name as Java writes it, and fsspec deletes all that match one: there it is told to
+    delete exactly this file. In S3 PyArrow leaves an empty object for the folder of what it deleted; listings pass such
+    objects over.
+    """
+    storage = Storage(io)
+
+    def delete(location: str) -> None:
+        if not is_addressable(location):
+            raise TableError(f"Cannot delete {location!r}: its name would be taken for that of other files")
+        path = storage.local_path(location)
+        if path is not None:
+            os.remove(path)
+        elif isinstance(io, FsspecFileIO) and any(wildcard in location for wildcard in "*["):
+            fsspec_filesystem(io, location).rm_file(location)
+        else:
+            io.delete(location)
+
+    return delete
+
+
+def delete_all(
+    locations: Iterable[str],
+    delete: Callable[[str], None],
+    max_concurrent: int = MAX_CONCURRENT_DELETES,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Swept:
+    """Delete files; one that is gone already counts as deleted.
+
+    `progress` is told how many were tried so far. `locations` is consumed as deleting goes on: only a few are held.
+    What it raises, and Ctrl-C, stop the sweep after the requests that are under way, and are raised.
+    """
+    deleted = failed = 0
+    first_failure = ""
+    running: deque[Future[str | None]] = deque()
+
+    def take() -> None:
+        nonlocal deleted, failed, first_failure
+        failure = running.popleft().result()
+        deleted, failed = deleted + (failure is None), failed + (failure is not None)
+        first_failure = first_failure or failure or ""
+        progress(deleted + failed)
+
+    pool = ThreadPoolExecutor(max_concurrent)
+    try:
+        for location in locations:
+            running.append(pool.submit(_try, delete, location))
+            if len(running) >= 4 * max_concurrent:
+                take()
+        while running:
+            take()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return Swept(deleted, failed, first_failure)
+
+
+def _try(delete: Callable[[str], None], location: str) -> str | None:
+    """None when the file is gone, otherwise why it is not."""
+    try:
+        delete(location)
+    except Exception as error:  # of whatever the storage is reached by
+        return None if is_missing(error) else f"{location}: {brief(error)}"
+    return None
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether a FileIO says by this error that there is no such file."""
+    return isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno == errno.ENOENT)

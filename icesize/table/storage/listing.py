@@ -1,0 +1,203 @@
+"""What lies in storage below a table's location, as the table's own FileIO reaches it.
+
+PyIceberg's FileIO opens and deletes but cannot list: this goes to the filesystem behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlparse
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize.errors import IcesizeError, TableError, UnsupportedTable
+from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.locations import check_folder, is_addressable, split
+
+__all__ = ["Listed", "Lister", "list_files", "modified_ms", "storage_now_ms"]
+
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S3, Azure and Google Cloud filesystems
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file in storage: its location in the table's own spelling, bytes, and when it was last modified (since 1970,
+    by the clock of the storage).
+    """
+
+    location: str
+    size_bytes: int
+    modified_ms: int
+
+
+Lister = Callable[[FileIO, str], Iterator[Listed]]
+"""How files are listed: `list_files`, or what a test puts in its place."""
+
+
+def list_files(io: FileIO, location: str) -> Iterator[Listed]:
+    """All files below `location`, at any depth, in no order; they begin with `location` as it is spelt.
+
+    Local folders are read one by one, and links in them are passed over: what they lead to is not the table's. Object
+    stores answer once for each folder directly below, which bounds what is held. Raises TableError when the listing
+    fails, even after files were given, and for locations that must not be searched (see `check_folder`);
+    UnsupportedTable for another FileIO than PyIceberg's two.
+    """
+    folder = check_folder(location)
+    try:
+        yield from _list(io, folder)
+    except IcesizeError:
+        raise
+    except Exception as error:  # of whatever the storage is reached by
+        raise TableError(f"Cannot list {folder}: {brief(error)}; nothing was deleted", location=folder) from error
+
+
+def _list(io: FileIO, folder: str) -> Iterator[Listed]:
+    path = _local_path(io, folder)
+    if path is not None:
+        return _list_local(folder, path)
+    if isinstance(io, PyArrowFileIO):
+        return _list_arrow(folder, *arrow_filesystem(io, folder))
+    if isinstance(io, FsspecFileIO):
+        return _list_fsspec(folder, fsspec_filesystem(io, folder))
+    raise _unknown(io, folder)
+
+
+def _unknown(io: FileIO, folder: str) -> UnsupportedTable:
+    return UnsupportedTable(
+        f"Cannot list {folder}: '{type(io).__name__}' is no FileIO that icesize can list by; it lists by PyIceberg's "
+        "PyArrowFileIO and FsspecFileIO ('py-io-impl')",
+        location=folder,
+    )
+
+
+def _list_local(folder: str, path: str) -> Iterator[Listed]:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            below = f"{folder}/{entry.name}"
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _list_local(below, entry.path)
+                    continue
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            yield Listed(below, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[Listed]:
+    for top in filesystem.get_file_info(FileSelector(path)):
+        below = [top]
+        if top.type == FileType.Directory:
+            below = filesystem.get_file_info(FileSelector(top.path, allow_not_found=True, recursive=True))
+        for info in below:
+            if info.type == FileType.File:
+                yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
+
+
+def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
+    path = filesystem._strip_protocol(folder).rstrip("/")
+    filesystem.invalidate_cache()
+    for top in filesystem.ls(path, detail=True):
+        if top["name"].rstrip("/") == path:
+            continue  # an empty object that stands for the folder itself
+        below = {top["name"]: top}
+        if top["type"] == "directory":
+            below = filesystem.find(top["name"], detail=True)
+        for name, info in below.items():
+            if info["type"] == "file" and not name.endswith("/"):
+                yield Listed(_below(folder, path, name), info["size"], _fsspec_ms(info))
+
+
+def _below(folder: str, path: str, found: str) -> str:
+    """The location of a path that the filesystem found below `path`, which is what it calls `folder`."""
+    if not found.startswith(path + "/"):
+        raise TableError(f"Cannot list {folder}: its storage answered with {found!r}, which does not lie below {path}")
+    return folder + found[len(path) :]
+
+
+def modified_ms(io: FileIO, location: str) -> int:
+    """When one file was last modified, by the clock of its storage. Raises FileNotFoundError when there is none."""
+    path = _local_path(io, location)
+    if path is not None:
+        return os.lstat(path).st_mtime_ns // 1_000_000
+    if isinstance(io, PyArrowFileIO):
+        filesystem, path = arrow_filesystem(io, location)
+        info = filesystem.get_file_info(path)
+        if info.type == FileType.NotFound:
+            raise FileNotFoundError(location)
+        return _arrow_ms(info)
+    if isinstance(io, FsspecFileIO):
+        cached = fsspec_filesystem(io, location)
+        cached.invalidate_cache()
+        return _fsspec_ms(cached.info(location))
+    raise _unknown(io, location)
+
+
+def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
+    """What the clock of the storage says: a small file is written below `folder`, looked at and deleted again.
+
+    Ages of files are measured by the clock that dated them; ours may be hours off. Raises TableError when the file
+    cannot be written, looked at or deleted.
+    """
+    location = f"{folder}/metadata/icesize-clock-{new_id()}"
+    try:
+        with io.new_output(location).create() as stream:
+            stream.write(b"icesize asks for the time of this storage\n")
+        try:
+            return modified_ms(io, location)
+        finally:
+            io.delete(location)
+    except Exception as error:  # of whatever the storage is reached by
+        raise TableError(
+            f"Cannot tell the time of the storage of {folder}: {brief(error)}; the age of its files is measured by a "
+            "file written there",
+            location=folder,
+        ) from error
+
+
+def _local_path(io: FileIO, location: str) -> str | None:
+    """The path in the local filesystem, for both of PyIceberg's FileIOs; None when it is elsewhere."""
+    scheme, authority, path = split(location)
+    if scheme != "file" or authority or not isinstance(io, PyArrowFileIO | FsspecFileIO):
+        return None
+    if isinstance(io, PyArrowFileIO) and io.parse_location(location, io.properties)[0] != "file":
+        return None
+    return path if is_addressable(location) else None
+
+
+def arrow_filesystem(io: PyArrowFileIO, location: str) -> tuple[FileSystem, str]:
+    scheme, authority, path = io.parse_location(location, io.properties)
+    return io.fs_by_scheme(scheme, authority), path
+
+
+def fsspec_filesystem(io: FsspecFileIO, location: str) -> Any:
+    uri = urlparse(location)
+    azure = uri.scheme in ("abfs", "abfss", "wasb", "wasbs")
+    return io.get_fs(uri.scheme, uri.hostname if azure else None)
+
+
+def _arrow_ms(info: Any) -> int:
+    if info.mtime_ns is None:
+        raise TableError(f"Cannot tell the age of {info.path}: its storage does not say when it was modified")
+    return int(info.mtime_ns // 1_000_000)
+
+
+def _fsspec_ms(info: Mapping[str, Any]) -> int:
+    for key in _MODIFIED:
+        value = info.get(key)
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if isinstance(value, datetime):
+            return int(value.timestamp() * 1000)
+        if value is not None:
+            return int(value * 1000)
+    raise TableError(f"Cannot tell the age of {info.get('name')}: its storage does not say when it was modified")

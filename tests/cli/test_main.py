@@ -1,0 +1,460 @@
+"""The command line on real catalogs, filled by PyIceberg; no Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from pyiceberg.table import Table
+
+from icesize import failpoints
+from icesize.cli.main import main
+from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeOutcome, MergeTask
+from icesize.parquet.rewriting.merge import merge
+from icesize.sized_table import SizedTable
+from icesize.spark.engine import launch
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from tests.support import tables
+from tests.support.row_deletes import delete_rows
+
+Run = Callable[..., Result]
+KINDS = ("a", "b", "c")
+FILES = 8
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Eight appends of three kinds, partitioned by kind: 24 small files, 240 rows."""
+    made = tables.make_table(tables.sqlite_catalog(tmp_path))
+    for i in range(FILES):
+        firsts = {kind: 30 * i + 10 * j for j, kind in enumerate(KINDS)}
+        made.append(pa.concat_tables(tables.arrow(range(first, first + 10), kind) for kind, first in firsts.items()))
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a command line against the catalog of the test."""
+
+    def invoke(command: str, *options: str, name: str = "lake.db.t") -> Result:
+        uri = f"sqlite:///{tmp_path}/catalog.db"
+        return CliRunner().invoke(main, [command, name, "--catalog-uri", uri, *options])
+
+    return invoke
+
+
+def reloaded(tmp_path: Path) -> Table:
+    return tables.sqlite_catalog(tmp_path).load_table("db.t")
+
+
+def python(*arguments: str) -> Sequence[str]:
+    return [sys.executable, *arguments]
+
+
+def test_inspect_shows_totals_bars_and_the_worst_partitions(table: Table, run: Run) -> None:
+    """inspect prints totals, a bar for small files, the worst partitions and the advice to compact."""
+    result = run("inspect")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("lake.db.t  snapshot ")
+    assert "3 partitions  24 files" in lines[0]
+    assert lines[0].endswith("240 rows")
+    assert lines[1].startswith("small files (< 384 MiB)  24 ")
+    assert any(line.startswith("  kind=a  8 small files of 8, ") for line in lines)
+    assert "! 3 partitions with more than 6 mergeable small files: run `icesize compact`" in lines
+    assert "\x1b" not in result.stdout
+
+
+def test_inspect_and_plan_print_the_dictionaries_of_the_api(table: Table, run: Run, tmp_path: Path) -> None:
+    """--json prints exactly what the API's to_dict gives, and nothing else on standard output."""
+    import icesize
+
+    sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
+    as_api = json.loads(json.dumps(sized.inspect().to_dict()))
+    assert json.loads(run("inspect", "--json").stdout) == as_api
+    plan = json.loads(run("plan", "--json").stdout)
+    assert plan == {**sized.plan().to_dict(), "cluster_plan": None}
+    assert {(g["partition"], g["files"], g["outputs"]) for g in plan["groups"]} == {(f"kind={k}", 8, 1) for k in KINDS}
+    assert {path for g in plan["groups"] for path in g["victims"]} == set(tables.live_paths(reloaded(tmp_path)))
+
+
+def test_plan_changes_nothing(table: Table, run: Run, tmp_path: Path) -> None:
+    """plan prints what compact would do and leaves the table alone."""
+    result = run("plan")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0].startswith("plan: 3 partitions, 24 -> 3 files, ")
+    assert "  kind=b  8 -> 1 file, " in result.stdout
+    assert tables.operations(reloaded(tmp_path)) == ["append"] * FILES
+
+
+def test_compact_prints_the_plan_and_then_the_snapshot(table: Table, run: Run, tmp_path: Path) -> None:
+    """compact merges in one replace commit, keeps the rows, and finds nothing to do the second time."""
+    first = run("compact")
+    assert first.exit_code == 0, first.output
+    after = reloaded(tmp_path)
+    plan_line, foreseen, snapshot_line, *_, known = first.stdout.splitlines()
+    assert plan_line.startswith("plan: 3 partitions, 24 -> 3 files, ")
+    assert plan_line.endswith(" decoded)")
+    assert foreseen == known == "decoded: 24 files (tiny 24)"
+    head = after.metadata.current_snapshot_id
+    assert snapshot_line == f"snapshot {head} replace  -24 +3 files, rows unchanged"
+    assert len(tables.live_paths(after)) == 3
+    assert tables.ids_of(tables.sqlite_catalog(tmp_path)) == list(range(240))
+    assert run("compact").stdout == "plan: nothing to merge, 3 files stay\n"
+
+
+def test_compact_where_takes_wholly_matching_partitions(table: Table, run: Run, tmp_path: Path) -> None:
+    """--where limits the work to partitions that match as a whole."""
+    result = run("compact", "--where", "kind = 'a'")
+    assert result.exit_code == 0
+    assert " -8 +1 file, rows unchanged" in result.stdout
+    assert len(tables.live_paths(reloaded(tmp_path))) == 17
+
+
+def test_compact_json_has_only_the_report_on_stdout(table: Table, run: Run) -> None:
+    """With --json the report is the only thing on standard output; the plan goes to standard error."""
+    result = run("compact", "--json")
+    report = json.loads(result.stdout)
+    assert (report["files_removed"], report["files_added"], report["operations"]) == (24, 3, ["replace"])
+    assert result.stderr == ""
+
+
+def test_policy_options_win_over_the_table(table: Table, run: Run) -> None:
+    """--policy sets keys of the size policy; a limit of 0 turns merging off and says so once."""
+    result = run("compact", "--policy", "small-file-limit-bytes=0")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "plan: nothing to merge, 24 files stay"
+    assert result.stdout.count("merging is off: 'small-file-limit-bytes' is 0") == 1
+    assert json.loads(run("inspect", "--json", "--policy", "max-small-files=9").stdout)["max_small_files"] == 9
+
+
+def test_files_held_back_are_named_with_a_warning(table: Table, run: Run, tmp_path: Path) -> None:
+    """Files with pending deletes are named by partition and reason, with a warning when they are more than k."""
+    catalog = tables.sqlite_catalog(tmp_path)
+    for input_file in tables.small_files(reloaded(tmp_path), "b"):
+        delete_rows(catalog, input_file)
+    inspected, planned = run("inspect").stdout, run("plan").stdout
+    assert "held back\n  kind=b  8 files (HAS_DELETES 8)" in inspected
+    assert "! 1 partition with more than 6 small files held back: no merge of ours can lower their number" in inspected
+    assert "held back: 8 small files\n  kind=b  8 files (HAS_DELETES 8)" in planned
+    assert "! kind=b: 8 small files are held back (HAS_DELETES 8), more than 'max-small-files' (6)" in planned
+
+
+def test_streams_are_listed_and_forgotten(table: Table, run: Run, tmp_path: Path) -> None:
+    """streams lists the ledger, --forget removes one entry, and an unknown stream is an error."""
+    assert run("streams").stdout == "no stream has committed to lake.db.t\n"
+    tables.append(tables.sqlite_catalog(tmp_path), range(300, 310), batch=7)
+    assert run("streams").stdout == "s  query q  batch 7\n"
+    entry = {"stream_id": "s", "query_id": "q", "batch_id": 7, "retired": []}
+    assert json.loads(run("streams", "--json").stdout) == [entry]
+    unknown = run("streams", "--forget", "x")
+    assert (unknown.exit_code, unknown.stderr) == (
+        1, "icesize: Cannot forget stream 'x': 'lake.db.t' has no such stream\n",
+    )  # fmt: skip
+    assert run("streams", "--forget", "s").stdout == "forgot stream 's' of lake.db.t\n"
+    assert json.loads(run("streams", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "command", "name", "message"),
+    [
+        (1, ["inspect"], "lake.db.tt", "Cannot find table 'lake.db.tt'; did you mean 't'?"),
+        (1, ["inspect"], "lake.dx.t", "Cannot find table 'lake.dx.t': there is no namespace 'dx'"),
+        (1, ["plan"], "lake.t", "Cannot find table 'lake.t': expected CATALOG.NAMESPACE.TABLE"),
+        (2, ["plan", "--where", "hour = 'h1'"], "lake.db.t", "partition fields are kind"),
+        (2, ["compact", "--where", "kind like '%a'"], "lake.db.t", "Cannot read the filter \"kind like '%a'\""),
+        (2, ["versions", "--partition", "sort=a"], "lake.db.t", "the table is partitioned by kind"),
+        (2, ["remove-orphan-files", "--older-than", "1h"], "lake.db.t", "24"),
+        (2, ["expire-snapshots", "--retain-last", "0"], "lake.db.t", "1"),
+        (2, ["compact", "--policy", "max-files=3"], "lake.db.t", "unknown policy key 'max-files': did you mean 'max-s"),
+        (2, ["compact", "--policy", "max-small-files=0"], "lake.db.t", "'max-small-files' (0) must be >= 1"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_no_traceback(
+    table: Table, run: Run, code: int, command: list[str], name: str, message: str
+) -> None:
+    """Unknown tables and namespaces are exit code 1; columns, partitions and policy keys are usage, which is 2."""
+    result = run(*command, name=name)
+    assert result.exit_code == code
+    assert message.replace('"', "'") in result.stderr.replace('"', "'")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("where", "mark"),
+    [
+        ("kind = 'a' and", 14),
+        ("kind ~ 'a'", 5),
+        ("kind = 'a' or or", 16),
+        ("kind = 'a' nd id = 1", 11),
+        ("kind = 'a' and (id > 3 or kind in ('a' 'b'))", 39),
+        ("(kind = 'a'", 11),
+        ("kind = 'a", 9),
+        ("", 0),
+    ],
+)
+def test_a_broken_filter_is_marked_where_it_breaks(table: Table, run: Run, where: str, mark: int) -> None:
+    """A caret under the place from which on nothing can be read, within a condition too; no grammar; exit code 2."""
+    result = run("compact", "--where", where)
+    assert result.exit_code == 2
+    first, text, caret = result.stderr.splitlines()
+    assert first.startswith("icesize: Cannot read the filter from the mark on; conditions are like kind = 'a'")
+    assert (text, caret) == (f"  {where}", "  " + " " * mark + "^")
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "compact"])
+def test_a_filter_that_chooses_nothing_warns(table: Table, run: Run, command: str) -> None:
+    """A typing error in a cron line would look like work that is done: exit code 0, and a warning."""
+    result = run(command, "--where", "kind = 'x'")
+    assert result.exit_code == 0
+    assert result.stderr == ("icesize: warning: no partition matches the filter as a whole; nothing was chosen\n")
+    told = json.loads(run(command, "--where", "kind = 'x'", "--json").stdout)
+    assert "no partition matches the filter as a whole" in told.get("notes", told.get("advice"))
+    assert run(command, "--where", "kind = 'a'").stderr == ""
+
+
+def test_an_unknown_catalog_says_where_catalogs_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A catalog that nothing names, and a database file that is not there, are told; no file is made."""
+    monkeypatch.chdir(tmp_path)
+    unknown = CliRunner().invoke(main, ["inspect", "nowhere.db.t"])
+    assert unknown.exit_code == 1
+    assert "Cannot open catalog 'nowhere'" in unknown.stderr
+    assert "--catalog-uri" in unknown.stderr
+    absent = CliRunner().invoke(main, ["inspect", "lake.db.t", "--catalog-uri", f"sqlite:///{tmp_path}/no.db"])
+    assert absent.stderr == f"icesize: Cannot open catalog 'lake': there is no file '{tmp_path}/no.db'\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_at_a_database_does_not_make_a_catalog_of_it(tmp_path: Path) -> None:
+    """A database without Iceberg's tables is reported, not filled with them."""
+    (tmp_path / "other.db").touch()
+    result = CliRunner().invoke(main, ["inspect", "lake.db.t", "--catalog-uri", f"sqlite:///{tmp_path}/other.db"])
+    assert result.exit_code == 1
+    assert "no such table" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert (tmp_path / "other.db").stat().st_size == 0
+
+
+def test_a_catalog_that_does_not_answer_is_one_line() -> None:
+    """No connection is the world's fault, so no traceback."""
+    result = CliRunner().invoke(main, ["inspect", "lake.db.t", "--catalog-uri", "http://127.0.0.1:1/"])
+    assert result.exit_code == 1
+    assert "ConnectionError" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_catalog_properties_choose_the_type(table: Table, tmp_path: Path) -> None:
+    """--catalog-property reaches PyIceberg: type by hand, address by property, and a wrong scheme is wrong usage."""
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    by_hand = ["--catalog-property", "type=sql", "--catalog-property", f"uri={uri}"]
+    assert CliRunner().invoke(main, ["inspect", "lake.db.t", *by_hand]).exit_code == 0
+    wrong = CliRunner().invoke(main, ["inspect", "lake.db.t", "--catalog-uri", "ftp://x"])
+    assert wrong.exit_code == 2
+    assert "cannot tell the catalog's type from the scheme 'ftp'" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [["--policy", "secret"], ["--catalog-property", "=secret"], ["--conf", "secret"], ["--no-such"], []]
+)
+def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
+    """What does not parse is exit code 2, and values are not repeated."""
+    arguments = ["compact", "lake.db.t", *options] if options else ["compact"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "secret" not in result.output
+
+
+def test_an_unknown_outcome_is_exit_code_3(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that may have landed has an exit code of its own."""
+
+    def lost(*args: object, **options: object) -> None:
+        raise CommitStateUnknown("Cannot tell whether the commit landed: timeout")
+
+    monkeypatch.setattr(SizedTable, "compact", lost)
+    result = run("compact")
+    assert (result.exit_code, result.stderr) == (3, "icesize: Cannot tell whether the commit landed: timeout\n")
+
+
+def test_a_lost_race_is_exit_code_1_and_leaves_nothing(table: Table, run: Run, tmp_path: Path) -> None:
+    """An error before the commit removes the merged files."""
+    before = tables.data_files_on_disk(table)
+
+    def lose() -> None:
+        raise CommitConflict("Cannot commit to 'lake.db.t': other writers came first")
+
+    with failpoints.armed("before-swap", lose):
+        result = run("compact")
+    assert (result.exit_code, result.stderr) == (1, "icesize: Cannot commit to 'lake.db.t': other writers came first\n")
+    assert tables.data_files_on_disk(table) == before
+
+
+def test_merges_that_all_failed_are_exit_code_1(table: Table, run: Run) -> None:
+    """A compaction that could commit nothing names the damaged files and is no success."""
+    for path in tables.live_paths(table.refresh()):
+        tables.local(path).write_bytes(b"x" * tables.local(path).stat().st_size)
+    result = run("compact")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("icesize: Cannot compact 'lake.db.t': every merge failed, its files stay as they ")
+    assert result.stderr.count("merge of 8 files in 'kind=") == 3
+    assert result.stderr.count("\n") == 1
+    assert json.loads(run("plan", "--json").stdout)["groups"], "the plan is as before"
+
+
+def interrupt_main() -> None:
+    """Ctrl-C, as the terminal sends it."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_ctrl_c_after_the_swap_names_the_snapshot(table: Table, run: Run) -> None:
+    """Interrupted when the commit was in: exit code 130, and which snapshot it is."""
+    with failpoints.armed("after-swap", interrupt_main):
+        result = run("compact")
+    assert result.exit_code == 130
+    head = table.refresh().current_snapshot()
+    assert head is not None
+    assert tables.operations(table) == ["append"] * FILES + ["replace"]
+    assert result.stderr == f"icesize: interrupted: snapshot {head.snapshot_id} was committed\n"
+    assert tables.data_files_on_disk(table) >= set(tables.live_paths(table))
+
+
+@pytest.mark.parametrize(
+    ("point", "told", "left"),
+    [("before-swap", "nothing was committed", 1), ("after-swap", "the change was committed", 0)],
+)
+def test_ctrl_c_says_whether_a_stream_is_forgotten(table: Table, run: Run, point: str, told: str, left: int) -> None:
+    """Changes without a snapshot are told as well."""
+    tables.append(table.catalog, range(300, 310), batch=7)
+    with failpoints.armed(point, interrupt_main):
+        result = run("streams", "--forget", "s")
+    assert (result.exit_code, result.stderr) == (130, f"icesize: interrupted: {told}\n")
+    assert len(json.loads(run("streams", "--json").stdout)) == left
+
+
+def test_ctrl_c_while_the_catalog_is_asked_says_how_to_find_out(
+    table: Table, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog was asked and did not answer: unknown, and the run id to look for; nothing is deleted."""
+    before = tables.data_files_on_disk(table)
+
+    def hang(committer: PyIcebergCommitter, loaded: object, staged: object) -> None:
+        interrupt_main()
+
+    monkeypatch.setattr(PyIcebergCommitter, "swap", hang)
+    result = run("compact")
+    assert result.exit_code == 130
+    assert result.stderr.startswith("icesize: interrupted: outcome unknown: Look for a snapshot whose summary has")
+    assert len(tables.data_files_on_disk(table) - before) == len(KINDS)
+
+
+@pytest.mark.parametrize("point", ["planned", "files-written", "before-swap"])
+def test_ctrl_c_is_one_clean_line_and_leaves_nothing(table: Table, run: Run, point: str) -> None:
+    """Interrupted before the commit: exit code 130, one line, the table and its folder as they were."""
+    before = tables.data_files_on_disk(table)
+    with failpoints.armed(point, interrupt_main):
+        result = run("compact")
+    assert result.exit_code == 130
+    assert result.stderr == "icesize: interrupted: nothing was committed\n"
+    assert tables.data_files_on_disk(table) == before
+    assert tables.operations(table.refresh()) == ["append"] * FILES
+
+
+def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted in the middle of the merges: groups that had finished are removed, too."""
+    before, merged = tables.data_files_on_disk(table), []
+
+    def merge_then_interrupt(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
+        outcome = merge(task, settings, names)
+        merged.append(outcome)
+        if len(merged) == 1:
+            interrupt_main()
+        return outcome
+
+    monkeypatch.setattr("icesize.parquet.rewriting.threads.merge", merge_then_interrupt)
+    result = run("compact")
+    assert result.exit_code == 130
+    assert len(merged) >= 1
+    assert tables.data_files_on_disk(table) == before
+
+
+def test_more_than_a_gibibyte_asks_for_spark(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the bound compact names the options that start Spark, after it has printed the plan."""
+    monkeypatch.setattr("icesize.maintenance.compaction.MAX_BYTES_WITHOUT_SPARK", 1000)
+    result = run("compact")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("plan: 3 partitions")
+    assert "without Spark: the bound is 1,000 B; add --master 'local[*]' (or --remote URL)" in result.stderr
+
+
+def test_no_java_is_one_sentence_that_says_what_works(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asked for on a machine without Java: no traceback, and what works without it."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    result = run("compact", "--master", "local[1]")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("icesize: Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH")
+    assert "Without Spark `icesize compact` merges up to 1 GiB in its own process" in result.stderr
+    assert result.stderr.count("\n") == 1
+    with pytest.raises(EngineUnavailable, match="install Java 17"):
+        launch.start_session("x")
+
+
+@pytest.mark.slow
+def test_compact_with_spark_merges_in_a_session_of_its_own(table: Table, tmp_path: Path) -> None:
+    """--master starts Spark, the catalog still comes from --catalog-uri, and the outcome is the same."""
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    spark = ("--master", "local[1]", "--conf", "spark.ui.enabled=false")
+    command = python("-m", "icesize", "compact", "lake.db.t", "--catalog-uri", uri, *spark)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("plan: 3 partitions, 24 -> 3 files, ")
+    assert " replace  -24 +3 files, rows unchanged" in done.stdout
+    assert tables.ids_of(tables.sqlite_catalog(tmp_path)) == list(range(240))
+
+
+def test_master_and_remote_exclude_each_other() -> None:
+    """One Spark at a time."""
+    result = CliRunner().invoke(main, ["compact", "lake.db.t", "--master", "local", "--remote", "sc://x"])
+    assert result.exit_code == 2
+    assert "--master and --remote exclude each other" in result.stderr
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    """--help and --version load neither pyspark nor pyarrow nor pyiceberg nor rich."""
+    code = (
+        "import sys; from icesize.cli.main import main\n"
+        "for option in ('--help', '--version'):\n"
+        "    main([option], standalone_mode=False)\n"
+        "print(sorted({'pyspark', 'pyarrow', 'pyiceberg', 'rich', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "compact" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_of_its_own_works_and_ends_cleanly(table: Table, tmp_path: Path, number: signal.Signals) -> None:
+    """python -m icesize is the command line; Ctrl-C and SIGTERM end a waiting compact with one line and 130 or 143."""
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    command = python("-m", "icesize", "compact", "lake.db.t", "--catalog-uri", uri)
+    waiting = {**os.environ, failpoints.VARIABLE: f"planned=wait:{tmp_path}/go"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=waiting) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("plan: 3 partitions, 24 -> 3 files")
+        child.send_signal(number)
+        _, errors = child.communicate()
+    assert child.returncode == 128 + number
+    assert errors == "icesize: interrupted: nothing was committed\n"
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert " replace  -24 +3 files, rows unchanged" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,204 @@
+"""How things are shown, at several widths, with and without a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from icesize.console import tables as show
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.inspection import Inspection, PartitionSizes, SizeClass, inspect
+from icesize.planning.merging.planner import plan_merges
+from icesize.policy import SizePolicy
+from icesize.report import Report
+from icesize.units import format_bytes, format_count
+
+MIB = 2**20
+
+INSPECTION = Inspection(
+    table="lake.db.events",
+    snapshot_id=8837,
+    partitions=214,
+    files=41_020,
+    size_bytes=118 * 2**30,
+    rows=1_204_332_118,
+    small_file_limit_bytes=384 * MIB,
+    target_file_size_bytes=512 * MIB,
+    max_small_files=6,
+    small_files=40_811,
+    small_bytes=96 * MIB,
+    small_files_max=1_212,
+    histogram=(SizeClass(24 * MIB, 40_811, 96 * MIB), SizeClass(96 * MIB, 0, 0)),
+    worst=(PartitionSizes({"hour": "h191", "kind": "x"}, 1_300, 2**30, 1_212, 1_212, 96 * MIB, {}),),
+    held_back={},
+    held_back_in=(),
+    advice=("1 partition with more than 6 mergeable small files: run `icesize compact`",),
+)
+
+
+def shown(
+    function: Callable[..., None], *arguments: object, width: int = 80, terminal: bool = False, encoding: str = "utf-8"
+) -> str:
+    """What a function prints on a console of this kind."""
+    written = io.BytesIO()
+    file = io.TextIOWrapper(written, encoding=encoding)
+    colours: Literal["auto", "standard"] = "standard" if terminal else "auto"
+    console = Console(file=file, width=width, force_terminal=terminal, highlight=False, color_system=colours)
+    function(console, *arguments)
+    file.flush()
+    return written.getvalue().decode(encoding)
+
+
+def facts(kind: str, sizes: list[int], spec_id: int = 0, obstacle: SkipReason | None = None) -> PartitionFacts:
+    key = PartitionKey(spec_id, (kind,))
+    files = tuple(FileFact(f"{kind}{i}", s, 10, key, obstacle=obstacle) for i, s in enumerate(sizes))
+    return PartitionFacts(key, f"kind={kind}", len(sizes), sum(sizes), 10 * len(sizes), files)
+
+
+def layout(*partitions: PartitionFacts) -> Layout:
+    return Layout(1, 1, 0, 384 * MIB, {p.key: p for p in partitions})
+
+
+def test_inspection_reads_as_in_the_readme() -> None:
+    """Totals, one bar per line in proportion, empty size classes left out, partitions as people write them."""
+    assert shown(show.show_inspection, INSPECTION).splitlines() == [
+        "lake.db.events  snapshot 8837  214 partitions  41,020 files  118 GiB  1,204,332,118 rows",
+        "small files (< 384 MiB)  40,811     96 MiB  " + "█" * 35,
+        "  < 24 MiB               40,811     96 MiB  " + "█" * 35,
+        "well sized                  209    118 GiB  ▏",
+        "most small files",
+        "  hour=h191/kind=x  1,212 small files of 1,300, 96 MiB",
+        "! 1 partition with more than 6 mergeable small files: run `icesize compact`",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 300])
+def test_only_bars_follow_the_width(width: int) -> None:
+    """Words are never cut or wrapped, so a narrow terminal or a pipe loses nothing."""
+
+    def words(at: int) -> list[str]:
+        text = shown(show.show_inspection, INSPECTION, width=at)
+        return [line.rstrip(" █▏▎▍▌▋▊▉") for line in text.splitlines()]
+
+    assert words(width) == words(80)
+
+
+def test_no_colours_where_there_is_no_terminal_and_ascii_where_there_is_no_utf8() -> None:
+    """Escape codes go to terminals only; bars are made of # where the encoding has no blocks."""
+    assert "\x1b[" in shown(show.show_inspection, INSPECTION, terminal=True)
+    plain = shown(show.show_inspection, INSPECTION, encoding="ascii")
+    assert "\x1b" not in plain
+    assert "#" * 35 in plain
+    assert "well sized                  209    118 GiB  #\n" in plain
+
+
+def test_an_empty_table_is_shown_without_a_snapshot() -> None:
+    """No files: no bars, no partitions, no division by zero."""
+    empty = inspect("lake.db.t", Layout(None, 0, 0, 384 * MIB), SizePolicy(), {}, None)
+    lines = shown(show.show_inspection, empty).splitlines()
+    assert lines[0] == "lake.db.t  no snapshot  0 partitions  0 files  0 B  0 rows"
+    assert [line.strip() for line in lines[1:]] == [
+        "small files (< 384 MiB)  0        0 B",
+        "well sized               0        0 B",
+    ]
+
+
+def test_inspection_names_files_of_old_specs_as_held_back() -> None:
+    """Files that a plan would skip for good are not counted as mergeable, whatever the reason."""
+    deleted = facts("d", [MIB] * 8, obstacle=SkipReason.HAS_DELETES)
+    old = facts("o", [MIB] * 2, spec_id=3)
+    table = layout(facts("m", [MIB] * 7), deleted, old)
+    found = inspect("t", table, SizePolicy(), {k: {"kind": str(k.values[0])} for k in table.partitions}, None)
+    assert (found.small_files, found.small_files_max) == (17, 7)
+    assert found.held_back == {"HAS_DELETES": 8, "OLD_SPEC": 2}
+    assert [(p.label, p.held_back) for p in found.held_back_in] == [
+        ("kind=d", {"HAS_DELETES": 8}), ("kind=o", {"OLD_SPEC": 2}),
+    ]  # fmt: skip
+    assert [p.label for p in found.worst] == ["kind=m"]
+    text = shown(show.show_inspection, found)
+    assert "  kind=d  8 files (HAS_DELETES 8)\n  kind=o  2 files (OLD_SPEC 2)\n" in text
+    assert "! 1 partition with more than 6 small files held back: no merge of ours can lower their number\n" in text
+
+
+def test_a_plan_names_the_first_groups_and_counts_the_rest() -> None:
+    """Ten lines are enough for a person; the others are counted."""
+    plan = plan_merges(layout(*(facts(f"k{i:02}", [MIB, MIB]) for i in range(12))), SizePolicy())
+    lines = shown(lambda console: show.show_plan(console, plan, groups=True)).splitlines()
+    assert lines[0] == "plan: 12 partitions, 24 -> 12 files, 24 MiB to write"
+    assert lines[1] == "  kind=k00  2 -> 1 file, 2 MiB"
+    assert lines[11:] == ["  and 2 more merges"]
+    assert str(plan_merges(layout(), SizePolicy())) == "plan: nothing to merge, 0 files stay"
+
+
+def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
+    """The one partition of an unpartitioned table has an empty label, which nobody could read."""
+    key = PartitionKey(0)
+    files = tuple(FileFact(str(i), MIB, 1, key) for i in range(3))
+    plan = plan_merges(Layout(1, 1, 0, 384 * MIB, {key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)}), SizePolicy())
+    assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(lambda console: show.show_plan(console, plan, groups=True))
+
+
+def test_a_report_says_what_changed_and_what_was_lost() -> None:
+    """Snapshot, files, bytes; then notes that the plan has not shown already, which failures begin, and conflicts."""
+    report = Report(
+        "lake.db.t", snapshot_ids=(9017,), operations=("replace",), files_removed=40_811, files_added=231,
+        bytes_written=9 * 2**30, bytes_copied=2**30, seconds={"total": 15.26},
+        conflicts=("merge of 3 files dropped: deleted",), notes=("known", "new"),
+    )  # fmt: skip
+    assert shown(lambda console: show.show_report(console, report, known=("known",))).splitlines() == [
+        "snapshot 9017 replace  -40,811 +231 files, rows unchanged",
+        "9 GiB written (1 GiB copied) in 15.3 s",
+        "! new",
+        "! merge of 3 files dropped: deleted",
+    ]
+    lost = replace(report, snapshot_ids=(), operations=(), notes=())
+    assert shown(show.show_report, lost) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
+
+
+def test_progress_is_drawn_on_terminals_only() -> None:
+    """A bar by bytes on a terminal, nothing at all in a pipe."""
+
+    def merge(console: Console) -> None:
+        with show.merging(console, lambda: 4 * MIB) as progress:
+            progress(MIB)
+            progress(3 * MIB)
+
+    assert shown(merge) == ""
+    assert "4 MiB of 4 MiB" in shown(merge, terminal=True)
+
+
+def test_an_error_is_one_line_and_markup_in_it_is_text() -> None:
+    """Messages may hold brackets and line breaks."""
+    assert shown(show.show_error, "Cannot open '[bold]x[/]':\nwhy") == "icesize: Cannot open '[bold]x[/]': why\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (512 * MIB, "512 MiB"),
+        (2**30 - 1, "1 GiB"), (int(9.6 * 2**30), "9.6 GiB"), (1023 * MIB, "1,023 MiB"), (2**60, "1,024 PiB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_printed_in_powers_of_1024(size: int, words: str) -> None:
+    """MiB is 2**20, and no size is printed as 1,024 of a unit that has a next one."""
+    assert format_bytes(size) == words
+
+
+@given(st.integers(0, 2**60))
+def test_printed_sizes_are_close_to_the_truth(size: int) -> None:
+    """What is printed is at most 0.5 % or 0.05 of the unit away."""
+    number, unit = format_bytes(size).replace(",", "").split()
+    factor = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit)
+    assert abs(float(number) * factor - size) <= max(0.0501 * factor, 0.005 * size)
+
+
+def test_one_is_not_a_plural() -> None:
+    """1 file, 2 files."""
+    assert [format_count(n, "file") for n in (0, 1, 1_212)] == ["0 files", "1 file", "1,212 files"]

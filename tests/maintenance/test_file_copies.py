@@ -1,0 +1,137 @@
+"""Copies of whole data files: the same bytes, checked against manifests, or nothing at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from icesize import failpoints
+from icesize.clock import Environment
+from icesize.errors import RewriteFailed, TableError
+from icesize.failpoints import FailpointReached
+from icesize.maintenance import file_copies as copies
+from icesize.maintenance.file_copies import Copy, copy_files
+from icesize.parquet.files.storage import Storage
+from icesize.table.commit.uncommitted import nothing_left
+from icesize.table.manifests.write import Entry, read_entries
+from tests.support.tables import append, data_files_on_disk, local, make_table
+
+
+def entries(table: Table) -> list[Entry]:
+    """What the head's manifests say of its files."""
+    head = table.metadata.current_snapshot()
+    return [e for m in head.manifests(table.io) for e in read_entries(table.io, m)] if head else []
+
+
+@pytest.fixture
+def table(lake: SqlCatalog) -> Table:
+    """Three files of one row each."""
+    make_table(lake)
+    for number in range(3):
+        table = append(lake, [number])
+    return table
+
+
+def copied(table: Table, change: Callable[[Entry], Entry] = lambda entry: entry) -> list[Copy]:
+    return [Copy(change(e), f"{table.location()}/data/new/copy-{i}.parquet") for i, e in enumerate(entries(table))]
+
+
+def make(table: Table, copies: list[Copy]) -> None:
+    """As a restore does before its commit."""
+    storage = Storage(table.io)
+    with nothing_left(storage, Environment()):
+        copy_files(table.io, storage, copies)
+
+
+def test_copies_have_the_same_bytes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a file takes many pieces; folders are made."""
+    monkeypatch.setattr(copies, "PIECE_BYTES", 100)
+    made = copied(table)
+    make(table, made)
+    assert [local(c.new_path).read_bytes() for c in made] == [local(c.entry.path).read_bytes() for c in made]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda e: replace(e, size_bytes=e.size_bytes + 1), r"storage holds \d+ bytes of \d+"),
+        (lambda e: replace(e, rows=7), "it has 1 rows, its manifest says 7"),
+    ],
+)
+def test_a_copy_that_is_not_what_manifests_say_is_refused(
+    table: Table, change: Callable[[Entry], Entry], why: str
+) -> None:
+    """A file of another size or number of rows; nothing stays of any copy."""
+    before = data_files_on_disk(table)
+    with pytest.raises(RewriteFailed, match=why):
+        make(table, copied(table, change))
+    assert data_files_on_disk(table) == before
+
+
+def test_a_file_that_is_gone_is_named(table: Table) -> None:
+    """It went after it was looked for; nothing stays of the others."""
+    made = copied(table)
+    table.io.delete(made[1].entry.path)
+    before = data_files_on_disk(table)
+    with pytest.raises(TableError, match=f"{made[1].entry.path} is gone"):
+        make(table, made)
+    assert data_files_on_disk(table) == before
+
+
+@pytest.mark.parametrize("point", ["writing", "files-written"])
+def test_an_interrupted_copy_leaves_nothing(table: Table, point: str) -> None:
+    """Stopped at the second of three files, and after all of them."""
+    before, reached = data_files_on_disk(table), iter(range(9))
+
+    def stop() -> None:
+        if point == "files-written" or next(reached) == 1:
+            raise FailpointReached(point)
+
+    with failpoints.armed(point, stop), pytest.raises(FailpointReached):
+        make(table, copied(table))
+    assert data_files_on_disk(table) == before
+
+
+class _GivenUpMeanwhile(Storage):
+    """Somebody gives the run up after a thread has asked whether its file is wanted, and before it makes it."""
+
+    def _check_wanted(self, location: str) -> None:
+        super()._check_wanted(location)
+        self.abandon()
+
+
+def test_a_thread_that_was_left_behind_removes_its_copy(table: Table) -> None:
+    """Whoever gave up has looked for the file already."""
+    before = data_files_on_disk(table)
+    with pytest.raises(RewriteFailed, match="what it was written for was given up"):
+        copy_files(table.io, _GivenUpMeanwhile(table.io), copied(table)[:1])
+    assert data_files_on_disk(table) == before
+
+
+def test_only_so_many_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded by threads times pieces: with one thread files are copied one after the other."""
+    monkeypatch.setattr(copies, "COPIED_AT_ONCE", 1)
+    running: set[int] = set()
+    with failpoints.armed("writing", lambda: running.add(threading.get_ident())):
+        make(table, copied(table))
+    assert len(running) == 1
+
+
+@pytest.mark.parametrize("file_format", ["ORC", "AVRO", "PARQUET"])
+def test_rows_are_only_counted_where_the_footer_can_be_read(tmp_path: Path, table: Table, file_format: str) -> None:
+    """Files of other formats, and encrypted ones, are compared by size."""
+    (tmp_path / "old").write_bytes(b"x" * 1000)
+    entry = replace(
+        entries(table)[0], path=f"{tmp_path}/old", size_bytes=1000, file_format=file_format,
+        encrypted=file_format == "PARQUET",
+    )  # fmt: skip
+    io = PyArrowFileIO()
+    copy_files(io, Storage(io), [Copy(entry, f"{tmp_path}/new")])
+    assert (tmp_path / "new").read_bytes() == b"x" * 1000

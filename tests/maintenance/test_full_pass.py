@@ -1,0 +1,224 @@
+"""One bounded pass of all maintenance: which steps run, what a budget leaves, what fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+import icesize
+from icesize.clock import Environment
+from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
+from icesize.failpoints import armed
+from icesize.maintenance.full_pass import ROUND_BYTES, Upkeep, UpkeepReport
+from icesize.maintenance.rewrite_manifests import ManifestReport
+from icesize.report import Report
+from icesize.table.cleanup.expiry import ExpiryReport
+from icesize.table.cleanup.orphans import OrphanReport
+from tests.support.tables import append, check, ids_of, live_paths, local, make_table, operations, small_files
+
+
+@dataclass
+class FakeTable:
+    """A table with so many bytes of small files; each step takes a second."""
+
+    cold_bytes: int = 0
+    hot_bytes: int = 0
+    loose_bytes: int = 0
+    is_clustered: bool = False
+    failing: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    conflicts: bool = False
+    name: str = "lake.db.t"
+    seconds: float = 0.0
+    done: list[str] = field(default_factory=list)
+
+    def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
+        self._work(f"merge {'cold' if cold_only else 'all'} {budget_bytes}", "merges")
+        size = min(budget_bytes, self.cold_bytes if cold_only else self.hot_bytes)
+        if not size:
+            return None
+        if cold_only:
+            self.cold_bytes -= size
+        else:
+            self.hot_bytes -= size
+        return Report(snapshot_ids=() if self.conflicts else (1,), operations=("replace",), bytes_written=size)
+
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None) -> Report | None:
+        self._work(f"cluster {budget_bytes}", "clustering")
+        size = min(budget_bytes, self.loose_bytes)
+        self.loose_bytes -= size
+        return Report(snapshot_ids=(1,), operations=("replace",), bytes_written=size) if size else None
+
+    def rewrite_manifests(self) -> ManifestReport:
+        self._work("manifests", "manifests")
+        return ManifestReport()
+
+    def expire_snapshots(self) -> ExpiryReport:
+        self._work("expiry", "expiry")
+        return ExpiryReport()
+
+    def remove_orphan_files(self) -> OrphanReport:
+        self._work("orphans", "orphans")
+        return OrphanReport()
+
+    def _work(self, what: str, step: str) -> None:
+        self.seconds += 1
+        self.done.append(what)
+        if step in self.failing:
+            raise TableError(f"Cannot do {step}")
+        if what.partition(" 2")[0] in self.damaged:
+            raise RewriteFailed(f"Cannot compact: {what.partition(' 2')[0]} failed")
+
+
+def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
+    """One pass by a clock that goes on only when the table works."""
+    return Upkeep(table, Environment(monotonic=lambda: table.seconds), budget_bytes, budget_seconds).run()
+
+
+def test_every_step_runs_in_order() -> None:
+    """Cold partitions, the others, manifests, expiry, orphans."""
+    table = FakeTable(cold_bytes=10, hot_bytes=20)
+    report = run(table)
+    rounds = [f"merge cold {ROUND_BYTES}"] * 2 + [f"merge all {ROUND_BYTES}"] * 2
+    assert table.done == [*rounds, "manifests", "expiry", "orphans"]
+    assert (report.bytes_merged, report.failed, report.left, report.seconds) == (30, {}, (), 7.0)
+
+
+def test_merges_come_in_rounds() -> None:
+    """More than a round's bytes are merged in several commits, so that a killed pass loses one of them at most."""
+    report = run(FakeTable(hot_bytes=3 * ROUND_BYTES - 1))
+    assert [r.bytes_written for r in report.merges] == [ROUND_BYTES, ROUND_BYTES, ROUND_BYTES - 1]
+
+
+def test_a_table_that_is_to_be_clustered_is_clustered_after_its_merges() -> None:
+    """What merges have left of the budget pays for it; what is not paid for is named, of other tables nothing is."""
+    table = FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True)
+    report = run(table)
+    rounds = [f"merge all {ROUND_BYTES}", *[f"cluster {ROUND_BYTES}"] * 2]
+    assert table.done[2:] == [*rounds, "manifests", "expiry", "orphans"]
+    assert ([r.bytes_written for r in report.clusterings], report.left) == ([30], ())
+    report = run(FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True), budget_bytes=25)
+    assert ([r.bytes_written for r in report.clusterings], report.left) == ([5], ("clustering",))
+    assert run(FakeTable(failing=("clustering",), is_clustered=True)).failed == {"clustering": "Cannot do clustering"}
+    assert run(FakeTable(), budget_seconds=0).left == ("merges", "manifests", "expiry", "orphans")
+    late = run(FakeTable(loose_bytes=30, is_clustered=True), budget_seconds=0)
+    assert late.left == ("merges", "clustering", "manifests", "expiry", "orphans")
+
+
+def test_the_budget_of_bytes_bounds_all_merges() -> None:
+    """What is left over is named, and the other steps run."""
+    table = FakeTable(cold_bytes=60, hot_bytes=100)
+    report = run(table, budget_bytes=100)
+    assert (report.bytes_merged, table.hot_bytes, report.left) == (100, 60, ("merges",))
+    assert table.done[-3:] == ["manifests", "expiry", "orphans"]
+
+
+def test_no_bytes_no_merges() -> None:
+    """A budget of zero bytes leaves merging out."""
+    table = FakeTable(cold_bytes=60)
+    assert run(table, budget_bytes=0).left == ("merges",)
+    assert table.done == ["manifests", "expiry", "orphans"]
+
+
+def test_merges_leave_time_for_the_other_steps() -> None:
+    """No round begins after 70 % of the seconds, however much is left to merge."""
+    table = FakeTable(hot_bytes=100 * ROUND_BYTES)
+    report = run(table, budget_seconds=10)
+    assert table.done[-3:] == ["manifests", "expiry", "orphans"]
+    assert (len(report.merges), report.left) == (6, ("merges",))
+
+
+def test_steps_without_time_are_left_and_named() -> None:
+    """When the seconds are over no step begins."""
+    table = FakeTable()
+    report = run(table, budget_seconds=3)
+    assert (table.done[-1], report.left) == ("manifests", ("expiry", "orphans"))
+    assert (report.expiry, report.orphans) == (None, None)
+
+
+def test_a_step_that_fails_does_not_stop_the_others() -> None:
+    """It is named with its message."""
+    report = run(FakeTable(failing=("merges", "expiry")))
+    assert report.failed == {"merges": "Cannot do merges", "expiry": "Cannot do expiry"}
+    assert report.manifests is not None
+    assert report.orphans is not None
+    assert report.to_dict()["expiry"] is None
+
+
+def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() -> None:
+    """Damaged files in every cold partition are an error of the pass, and the others are merged all the same."""
+    report = run(FakeTable(hot_bytes=20, damaged=("merge cold",)))
+    assert report.failed == {"merges": "Cannot compact: merge cold failed"}
+    assert (report.bytes_merged, report.left) == (20, ())
+    assert not report.is_well
+
+
+def test_a_damaged_partition_is_an_error_of_the_pass(lake: SqlCatalog) -> None:
+    """Whatever else was merged: the step is named as failed, with the partition and the file; the other steps ran."""
+    make_table(lake)
+    for kind in "ab":
+        for number in range(3):
+            append(lake, [number], kind)
+    damaged = small_files(lake.load_table("db.t"), "a")[0].path
+    local(damaged).unlink()
+    report = icesize.open(None, "db.t", catalog=lake).maintain()
+    assert damaged in report.failed["merges"]
+    assert "merge of 3 files in 'kind=a' dropped" in report.failed["merges"]
+    assert [merge.files_removed for merge in report.merges] == [3]
+    assert report.orphans is not None
+
+
+def test_merges_that_do_not_land_are_not_repeated() -> None:
+    """A round that lost to other writers would lose again: one try of each kind."""
+    report = run(FakeTable(cold_bytes=10, hot_bytes=10 * ROUND_BYTES, conflicts=True))
+    assert len(report.merges) == 2
+
+
+def test_an_unknown_outcome_ends_the_pass() -> None:
+    """Nobody goes on deleting while it is not known what the table is."""
+
+    class Unknown(FakeTable):
+        def rewrite_manifests(self) -> ManifestReport:
+            raise CommitStateUnknown("Cannot tell")
+
+    table = Unknown()
+    with pytest.raises(CommitStateUnknown):
+        run(table)
+    assert "expiry" not in table.done
+
+
+@pytest.mark.parametrize("budget", [{"budget_bytes": -1}, {"budget_seconds": -0.5}])
+def test_negative_budgets_are_refused(budget: dict[str, int]) -> None:
+    """A budget below zero is a mistake."""
+    with pytest.raises(ValueError, match="must be >= 0"):
+        run(FakeTable(), **budget)
+
+
+def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that were committed stay; the next pass merges the rest, expires and leaves nothing behind."""
+    kinds = ("a", "b", "c")
+    make_table(lake)
+    for number, kind in enumerate(kinds * 3):
+        append(lake, [number], kind)
+    # one partition a round
+    monkeypatch.setattr("icesize.maintenance.full_pass.ROUND_BYTES", 1)
+    table = icesize.open(None, "lake.db.t", catalog=lake)
+    rounds = []
+
+    def die() -> None:
+        rounds.append(1)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+
+    with armed("files-written", die), pytest.raises(KeyboardInterrupt):
+        table.maintain()
+    assert operations(lake.load_table("db.t")) == ["append"] * 9 + ["replace"]
+    report = table.maintain()
+    assert [merge.files_removed for merge in report.merges] == [3, 3]
+    assert (report.failed, report.left) == ({}, ())
+    after = lake.load_table("db.t")
+    check(after)
+    assert len(live_paths(after)) == 3
+    assert ids_of(lake) == list(range(9))

@@ -1,0 +1,330 @@
+"""Reading older files as the current schema: by field id, by name mapping, with every NULL."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading import reader
+from icesize.parquet.reading.projection import Projection
+from icesize.parquet.reading.reader import read_file
+from icesize.parquet.writing.row_writer import write_rows
+from icesize.planning.files import PartitionKey
+from tests.support.parquet_files import (
+    NAMES,
+    catalog_in,
+    foreign_file,
+    local,
+    schema_of,
+    settings_of,
+    spec_of,
+    write_one,
+)
+
+UNPARTITIONED = PartitionKey(0)
+
+
+def read(options: WriteSettings, path: Path | str, partition: PartitionKey = UNPARTITIONED) -> pa.Table:
+    """All rows of a file as the table's current schema."""
+    size = Path(path).stat().st_size
+    tables = list(read_file(options, str(path), size, Projection(options, partition)))
+    assert all(table.schema.equals(options.arrow_schema, check_metadata=True) for table in tables)
+    return pa.concat_tables(tables)
+
+
+def settings_for(table: Table) -> WriteSettings:
+    """Settings for a table's state now."""
+    return WriteSettings.of(table.metadata, {}, 2**29)
+
+
+EVOLVING = Schema(
+    NestedField(1, "i", IntegerType(), False),
+    NestedField(2, "f", FloatType(), False),
+    NestedField(3, "d", DecimalType(9, 2), False),
+    NestedField(4, "old", StringType(), False),
+    NestedField(5, "gone", StringType(), False),
+    NestedField(
+        6, "s", StructType(NestedField(7, "x", IntegerType(), False), NestedField(8, "y", StringType(), False)), False
+    ),
+    NestedField(9, "l", ListType(10, StructType(NestedField(11, "p", IntegerType(), False)), False), False),
+    NestedField(
+        12, "m", MapType(13, StringType(), 14, StructType(NestedField(15, "q", FloatType(), False)), False), False
+    ),
+)
+
+
+def test_an_evolved_table_reads_its_first_file(tmp_path: Path) -> None:
+    """Widened, renamed, added, dropped, re-added and moved fields, at the top and in structs, lists and maps."""
+    table = catalog_in(tmp_path).create_table("db.t", EVOLVING)
+    before = settings_for(table)
+    rows = pa.Table.from_pylist(
+        [
+            {"i": 1, "f": 0.5, "d": Decimal("1.25"), "old": "o", "gone": "g", "s": {"x": 7, "y": "y"}},
+            {"i": -1, "l": [{"p": 1}, None], "m": [("k", {"q": 0.25}), ("n", None)], "s": {"x": None, "y": None}},
+            {"l": [], "m": []},
+        ],
+        schema=before.arrow_schema,
+    )
+    file = write_one(before, rows)
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("i", LongType())
+        update.update_column("f", DoubleType())
+        update.update_column("d", DecimalType(12, 2))
+        update.rename_column("old", "new")
+        update.delete_column("gone")
+        update.add_column("added", DateType())
+        update.update_column(("s", "x"), LongType())
+        update.rename_column(("s", "y"), "z")
+        update.add_column(("s", "w"), StringType())
+        update.update_column(("l", "element", "p"), LongType())
+        update.add_column(("l", "element", "p2"), StringType())
+        update.rename_column(("m", "value", "q"), "r")
+        update.update_column(("m", "value", "q"), DoubleType())
+    with table.update_schema() as update:
+        update.add_column("gone", LongType())
+        update.move_first("new")
+
+    found = read(settings_for(table), local(file.path))
+
+    assert found.column_names[0] == "new"
+    assert found.to_pylist() == [
+        {
+            "new": "o", "i": 1, "f": 0.5, "d": Decimal("1.25"), "s": {"x": 7, "z": "y", "w": None},
+            "l": None, "m": None, "added": None, "gone": None,
+        },
+        {
+            "new": None, "i": -1, "f": None, "d": None, "s": {"x": None, "z": None, "w": None},
+            "l": [{"p": 1, "p2": None}, None], "m": [("k", {"r": 0.25}), ("n", None)], "added": None, "gone": None,
+        },
+        {
+            "new": None, "i": None, "f": None, "d": None, "s": None, "l": [], "m": [], "added": None, "gone": None,
+        },
+    ]  # fmt: skip
+
+
+_STRUCT = st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(-9, 9)})
+_ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "l": st.none() | st.lists(_STRUCT, max_size=3),
+            "m": st.none() | st.dictionaries(st.text(max_size=2), _STRUCT, max_size=2).map(lambda d: list(d.items())),
+            "s": st.none() | st.fixed_dictionaries({"in": st.none() | st.lists(_STRUCT, max_size=2)}),
+        }
+    ),
+    max_size=8,
+)
+
+
+def _nested(kind: Any, *more: NestedField) -> Schema:
+    def inner(field_id: int) -> StructType:
+        return StructType(NestedField(field_id, "x", kind, False))
+
+    return Schema(
+        NestedField(1, "l", ListType(4, inner(8), False), False),
+        NestedField(2, "m", MapType(5, StringType(), 6, inner(9), False), False),
+        NestedField(3, "s", StructType(NestedField(7, "in", ListType(10, inner(11), False), False)), False),
+        *more,
+    )
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(rows=_ROWS, evolve=st.booleans())
+def test_null_lists_and_maps_of_structs_stay_null(tmp_path: Path, rows: list[dict[str, Any]], evolve: bool) -> None:
+    """NULL never becomes empty nor the reverse, with and without a cast inside (PyIceberg's own reader loses these)."""
+    before = settings_of(tmp_path, _nested(IntegerType()))
+    after = settings_of(tmp_path, _nested(LongType() if evolve else IntegerType()))
+    table = pa.Table.from_pylist(rows, schema=before.arrow_schema)
+    path = foreign_file(tmp_path, table)
+    assert read(after, path).to_pylist() == rows
+
+
+MAPPING = """[{"field-id": 1, "names": ["id", "ident"]},
+ {"field-id": 2, "names": ["s"], "fields": [{"field-id": 3, "names": ["x"]}]}]"""
+
+
+def test_files_without_ids_are_read_through_the_name_mapping(tmp_path: Path) -> None:
+    """Aliases count, unmapped columns are not read, nested names are mapped too."""
+    schema = Schema(
+        NestedField(1, "id", LongType(), False),
+        NestedField(2, "s", StructType(NestedField(3, "renamed", LongType(), False)), False),
+    )
+    options = settings_of(tmp_path, schema, properties={"schema.name-mapping.default": MAPPING})
+    path = foreign_file(
+        tmp_path, pa.table({"other": ["o"], "s": [{"x": 4, "z": 1}], "ident": pa.array([3], pa.int32())})
+    )
+    assert read(options, path).to_pylist() == [{"id": 3, "s": {"renamed": 4}}]
+
+
+def test_files_without_ids_or_mapping_are_refused(tmp_path: Path) -> None:
+    """Without ids and mapping every column would silently be NULL."""
+    options = settings_of(tmp_path, schema_of(("id", LongType())))
+    path = foreign_file(tmp_path, pa.table({"id": [1]}))
+    with pytest.raises(
+        RewriteFailed, match=r"no field ids and the table has no 'schema\.name-mapping\.default'"
+    ) as caught:
+        read(options, path)
+    assert caught.value.path == str(path)
+
+
+def test_identity_sources_missing_in_imported_files_come_from_the_partition(tmp_path: Path) -> None:
+    """Files imported from Hive do not store partition columns: their rows have the partition's values, not NULL."""
+    schema = schema_of(("id", LongType()), ("day", DateType()), ("at", TimestamptzType()), ("u", UUIDType()))
+    spec = spec_of(schema, day="identity", at="identity", u="identity")
+    mapping = '[{"field-id": 1, "names": ["id"]}]'
+    options = settings_of(tmp_path, schema, spec, {"schema.name-mapping.default": mapping})
+    path = foreign_file(tmp_path, pa.table({"id": [1, 2]}))
+    ((partition, _),) = [(f.partition, f) for f in write_rows([_one_row()], options, NAMES)]
+    found = read(options, path, partition)
+    assert found.column("day").to_pylist() == [dt.date(1969, 12, 31)] * 2
+    assert found.column("at").cast(pa.int64()).to_pylist() == [-1] * 2
+    assert [v.hex for v in found.column("u").to_pylist()] == ["0" * 31 + "7"] * 2
+
+
+def _one_row() -> pa.Table:
+    return pa.table(
+        {
+            "id": [1],
+            "day": [dt.date(1969, 12, 31)],
+            "at": pa.array([-1], pa.timestamp("us", "UTC")),
+            "u": ["00000000-0000-0000-0000-000000000007"],
+        }
+    )
+
+
+def _with_id(name: str, kind: pa.DataType, field_id: int = 1) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, metadata={"PARQUET:field_id": str(field_id)})])
+
+
+@pytest.mark.parametrize("column", [TimestampType(), TimestamptzType()])
+@pytest.mark.parametrize(
+    ("stored", "options"),
+    [
+        (pa.timestamp("us"), {}),
+        (pa.timestamp("us", "Europe/Warsaw"), {}),
+        (pa.timestamp("us"), {"use_deprecated_int96_timestamps": True}),
+        (pa.timestamp("us", "UTC"), {"use_deprecated_int96_timestamps": True}),
+    ],
+)
+def test_timestamps_of_other_writers_keep_their_instant(
+    tmp_path: Path, column: Any, stored: pa.DataType, options: dict[str, Any]
+) -> None:
+    """INT96, other zones and zone flags change nothing about the stored microseconds, far years included."""
+    settings_ = settings_of(tmp_path, schema_of(("t", column)))
+    micros = [-1, 1_767_225_600_123_456, 64_000_000_000_000_000]
+    table = pa.table([pa.array(micros, pa.int64()).view(stored)], schema=_with_id("t", stored))
+    found = read(settings_, foreign_file(tmp_path, table, **options))
+    assert found.column("t").cast(pa.int64()).to_pylist() == micros
+
+
+@pytest.mark.parametrize(
+    ("column", "stored", "value", "expected"),
+    [
+        (LongType(), pa.int16(), 5, 5),
+        (DecimalType(20, 3), pa.decimal256(9, 2), Decimal("1.25"), Decimal("1.250")),
+        (StringType(), pa.binary(), b"text", "text"),
+        (StringType(), pa.dictionary(pa.int32(), pa.string()), "text", "text"),
+        (TimestampType(), pa.timestamp("ns"), 1_000, dt.datetime(1970, 1, 1, 0, 0, 0, 1)),
+    ],
+)
+def test_stored_types_of_other_writers(
+    tmp_path: Path, column: Any, stored: pa.DataType, value: Any, expected: Any
+) -> None:
+    """Narrow integers, wide decimals, unannotated text, dictionaries and nanoseconds become the column's type."""
+    options = settings_of(tmp_path, schema_of(("v", column)))
+    table = pa.table([pa.array([value, None], stored)], schema=_with_id("v", stored))
+    assert read(options, foreign_file(tmp_path, table)).column("v").to_pylist() == [expected, None]
+
+
+def test_values_that_do_not_fit_fail_the_file(tmp_path: Path) -> None:
+    """A file whose type cannot become the column's is named, with column and reason."""
+    options = settings_of(tmp_path, schema_of(("v", LongType())))
+    path = foreign_file(tmp_path, pa.table([pa.array(["x"])], schema=_with_id("v", pa.string())))
+    with pytest.raises(RewriteFailed, match="column 'v' is string, the table has int64") as caught:
+        read(options, path)
+    assert caught.value.path == str(path)
+
+
+def test_a_required_column_that_is_not_in_the_file_fails_it(tmp_path: Path) -> None:
+    """There is no value to give to its rows."""
+    schema = Schema(NestedField(1, "a", LongType(), False), NestedField(2, "b", LongType(), True))
+    options = settings_of(tmp_path, schema)
+    path = foreign_file(tmp_path, pa.table([pa.array([1])], schema=_with_id("a", pa.int64())))
+    with pytest.raises(RewriteFailed, match="column 'b' is required and not in the file"):
+        read(options, path)
+
+
+def test_large_files_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the size that is read at once no table has more rows than a batch, whatever the row groups are."""
+    monkeypatch.setattr(reader, "WHOLE_FILE_BYTES", 1_000)
+    monkeypatch.setattr(reader, "BATCH_ROWS", 300)
+    options = settings_of(tmp_path, schema_of(("id", LongType()), ("gone", StringType())))
+    ids = list(range(2_000))
+    path = foreign_file(
+        tmp_path, pa.table({"id": ids, "gone": ["g"] * 2_000}).cast(options.arrow_schema), row_group_size=1_000
+    )
+    later = settings_of(tmp_path, schema_of(("id", LongType())))
+    tables = list(read_file(later, str(path), path.stat().st_size, Projection(later, UNPARTITIONED)))
+    assert max(table.num_rows for table in tables) <= 300
+    assert [i for table in tables for i in table.column("id").to_pylist()] == ids
+
+
+def test_only_current_columns_are_read(tmp_path: Path) -> None:
+    """A dropped column may even be damaged: its bytes are not touched."""
+    both = schema_of(("id", LongType()), ("gone", StringType()))
+    options = settings_of(tmp_path, both, properties={"write.parquet.compression-codec": "zstd"})
+    file = write_one(options, pa.table({"id": [1, 2], "gone": ["abc" * 50, "abd" * 50]}))
+    chunk = pq.read_metadata(file.path).row_group(0).column(1)
+    damaged = bytearray(Path(file.path).read_bytes())
+    start = chunk.data_page_offset
+    damaged[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
+    Path(file.path).write_bytes(damaged)
+    later = settings_of(tmp_path, schema_of(("id", LongType())))
+    assert read(later, file.path).column("id").to_pylist() == [1, 2]
+    with pytest.raises(RewriteFailed, match=r"Cannot read .*check that the file exists and is whole"):
+        read(options, file.path)
+
+
+def test_a_void_or_transformed_partition_gives_no_constants(tmp_path: Path) -> None:
+    """Only identity fields hold their source's value; a bucket number must not become a column value."""
+    schema = schema_of(("id", LongType()), ("k", LongType()))
+    spec = PartitionSpec(
+        PartitionField(2, 1000, spec_of(schema, k="bucket[4]").fields[0].transform, "b"),
+        PartitionField(1, 1001, IdentityTransform(), "id"),
+        spec_id=0,
+    )
+    mapping = '[{"field-id": 9, "names": ["other"]}]'
+    options = settings_of(tmp_path, schema, spec, {"schema.name-mapping.default": mapping})
+    path = foreign_file(tmp_path, pa.table({"other": [1]}))
+    assert read(options, path, PartitionKey(0, (3, 77))).to_pylist() == [{"id": 77, "k": None}]

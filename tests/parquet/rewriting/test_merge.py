@@ -1,0 +1,274 @@
+"""merge: small files of a partition become few, all rows once, or nothing at all."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, StructType
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.reading import reader
+from icesize.parquet.rewriting import decode_merge as merging
+from icesize.parquet.rewriting.decode_merge import output_rows
+from icesize.parquet.rewriting.merge import merge
+from icesize.parquet.writing.row_writer import write_rows
+from icesize.planning.files import FileFact, PartitionKey
+from tests.support.parquet_files import (
+    NAMES,
+    REMOTE,
+    append,
+    catalog_in,
+    data_file,
+    fact,
+    files_below,
+    local,
+    schema_of,
+    settings_of,
+    spec_of,
+    write_one,
+)
+
+SCHEMA = schema_of(("id", LongType()), ("hour", StringType()), ("text", StringType()))
+MERGED = FileNames("s1-8", 0, 0)
+
+
+def inputs(options: WriteSettings, counts: list[int]) -> tuple[FileFact, ...]:
+    """One file for each number of rows, ids running on."""
+    facts: list[FileFact] = []
+    start, chance = 0, random.Random(1)
+    for count in counts:
+        rows = pa.table(
+            {
+                "id": list(range(start, start + count)),
+                "hour": ["h1"] * count,
+                "text": [chance.randbytes(16).hex() for _ in range(count)],
+            }
+        )
+        facts.append(fact(write_one(options, rows), sequence_number=len(facts) + 5))
+        start += count
+    return tuple(facts)
+
+
+def hourly(folder: Path, **more: object) -> WriteSettings:
+    """Settings of a table partitioned by hour."""
+    return settings_of(folder, SCHEMA, spec_of(SCHEMA, hour="identity"), **more)  # type: ignore[arg-type]
+
+
+def ids(path: str) -> list[int]:
+    """The ids in a file."""
+    found: list[int] = pq.read_table(local(path), columns=["id"]).column("id").to_pylist()
+    return found
+
+
+def test_small_files_become_one_with_their_rows_in_order(tmp_path: Path) -> None:
+    """Partition and newest sequence number are kept; the input files stay, the table decides about them."""
+    options = hourly(tmp_path)
+    small = inputs(options, [10, 1, 30, 5])
+    done = merge(MergeTask(small, small[0].partition, 1), options, MERGED)
+    (file,) = done.files
+    assert ids(file.path) == list(range(46))
+    assert (file.rows, done.rows_in, done.rows_out) == (46, 46, 46)
+    assert file.partition == PartitionKey(0, ("h1",))
+    assert file.sequence_number == 8
+    assert done.bytes_read == done.bytes_decoded == sum(v.size_bytes for v in small)
+    assert (done.bytes_copied, file.bytes_copied) == (0, 0)
+    assert "/hour=h1/s1-8-0-0-" in file.path
+    assert len(files_below(tmp_path)) == 5
+
+
+def test_remote_files_are_merged(tmp_path: Path) -> None:
+    """Through a FileIO that is not the local file system, files are read whole and rows come out alike."""
+    options = replace(hourly(tmp_path), io_properties=REMOTE)
+    small = inputs(options, [100, 200])
+    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
+    assert ids(file.path) == list(range(300))
+    os.remove(small[0].path)
+    with pytest.raises(RewriteFailed) as caught:
+        merge(MergeTask(small, small[0].partition, 1), options, MERGED)
+    assert caught.value.path == small[0].path
+
+
+def test_several_outputs_are_of_equal_size(tmp_path: Path) -> None:
+    """Outputs are cut by bytes, also in the middle of an input file, and no row is lost or doubled."""
+    options = replace(hourly(tmp_path), merge_by_copying=False)
+    small = inputs(options, [4_000, 100, 9_000, 2_000, 7_000])
+    done = merge(MergeTask(small, small[0].partition, 3), options, MERGED)
+    assert [i for file in done.files for i in ids(file.path)] == list(range(22_100))
+    sizes = [file.size_bytes for file in done.files]
+    assert len(sizes) == 3
+    assert max(sizes) <= 1.1 * min(sizes)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=20), st.integers(1, 30))
+def test_cuts_give_all_rows_away_in_parts_of_equal_bytes(files: list[tuple[int, int]], outputs: int) -> None:
+    """Rows add up for each cut, none is negative, and a part's bytes are its share up to the rounding of one row."""
+    key = PartitionKey(0)
+    small = tuple(FileFact(str(i), size, rows, key) for i, (size, rows) in enumerate(files))
+    parts = output_rows(small, outputs)
+    assert len(parts) == outputs
+    assert sum(parts) == sum(f.rows for f in small)
+    assert min(parts) >= 0
+    if len({f.size_bytes / f.rows if f.rows else 0 for f in small}) == 1 and small[0].rows:
+        assert max(parts) - min(parts) <= 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "not parquet"])
+def test_a_damaged_victim_fails_the_merge_and_is_named(tmp_path: Path, damage: str) -> None:
+    """The error has the input file's path; whatever was written before is gone, input files are untouched."""
+    options = hourly(tmp_path)
+    small = inputs(options, [500, 500, 500])
+    path = Path(small[1].path)
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        path.write_bytes(data[:200] + bytes(400) + data[600:])
+    else:
+        path.write_bytes(b"hello")
+    before = files_below(tmp_path)
+    with pytest.raises(RewriteFailed, match="check that the file exists and is whole") as caught:
+        merge(MergeTask(small, small[0].partition, 2), options, MERGED)
+    assert caught.value.path == small[1].path
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("claimed", [499, 501])
+@pytest.mark.parametrize("position", [0, 1])
+def test_rows_are_counted_against_the_manifest(tmp_path: Path, claimed: int, position: int) -> None:
+    """More or fewer rows than the entry says fail the merge: one of both is wrong and nobody knows which."""
+    options = hourly(tmp_path)
+    small = list(inputs(options, [500, 500]))
+    wrong = small[position]
+    small[position] = FileFact(wrong.path, wrong.size_bytes, claimed, wrong.partition)
+    before = files_below(tmp_path)
+    with pytest.raises(RewriteFailed, match=f"it has 500 rows, its manifest says {claimed}") as caught:
+        merge(MergeTask(tuple(small), wrong.partition, 1), options, MERGED)
+    assert caught.value.path == wrong.path
+    assert files_below(tmp_path) == before
+
+
+def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
+    """Their rows may belong to several partitions of the current spec."""
+    options = hourly(tmp_path)
+    small = inputs(options, [5, 5])
+    with pytest.raises(RewriteFailed, match="partition spec 7"):
+        merge(MergeTask(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
+
+
+def test_storage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk in the second output is RewriteFailed, and the first output is removed."""
+    options = hourly(tmp_path)
+    small = inputs(options, [500, 500])
+    before = files_below(tmp_path)
+    real, calls = Storage.create, []
+
+    def create(self: Storage, location: str) -> object:
+        calls.append(location)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return real(self, location)
+
+    monkeypatch.setattr(Storage, "create", create)
+    with pytest.raises(RewriteFailed, match="No space left on device"):
+        merge(MergeTask(small, small[0].partition, 2), options, MERGED)
+    assert len(calls) == 2
+    assert files_below(tmp_path) == before
+
+
+def test_many_rows_go_through_in_bounded_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups obey the table's row limit in equal parts, and never hold more decoded bytes than allowed."""
+    options = replace(hourly(tmp_path, properties={"write.parquet.row-group-limit": "4000"}), merge_by_copying=False)
+    small = inputs(options, [3_000] * 5)
+    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
+    footer = pq.read_metadata(file.path)
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [3_750] * 4
+
+    monkeypatch.setattr(merging, "MAX_DECODED_BYTES", 60_000)
+    monkeypatch.setattr(reader, "WHOLE_FILE_BYTES", 0)
+    monkeypatch.setattr(reader, "BATCH_ROWS", 200)
+    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
+    footer = pq.read_metadata(file.path)
+    assert max(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) < 1_500
+    assert ids(file.path) == list(range(15_000))
+
+
+def test_nan_in_a_later_row_group_begins_again(tmp_path: Path) -> None:
+    """The footer of the output has no bounds for a column that holds NaN anywhere, and no first attempt stays."""
+    schema = schema_of(("x", DoubleType()), ("y", DoubleType()))
+    options = settings_of(tmp_path, schema, properties={"write.parquet.row-group-limit": "2"})
+    small = tuple(
+        fact(write_one(options, pa.table({"x": xs, "y": [1.0, 2.0]})))
+        for xs in ([1.0, 2.0], [3.0, None], [math.nan, 4.0])
+    )
+    (file,) = merge(MergeTask(small, PartitionKey(0), 1), options, MERGED).files
+    footer = pq.read_metadata(file.path)
+    for i in range(footer.num_row_groups):
+        x, y = (footer.row_group(i).column(j).statistics for j in range(2))
+        assert x is None or not x.has_min_max
+        assert y.has_min_max
+    assert footer.num_row_groups == 3
+    assert (file.nan_value_counts, file.null_value_counts) == ({1: 1, 2: 0}, {1: 1, 2: 0})
+    assert set(file.lower_bounds) == {2}
+    assert len(files_below(tmp_path)) == 4
+
+
+def test_files_without_rows_are_merged_away(tmp_path: Path) -> None:
+    """An empty file is an input file like any other; only empty ones still give a file, so that outputs match the
+    plan."""
+    options = settings_of(tmp_path, schema_of(("id", LongType())))
+    empty = tmp_path / "empty.parquet"
+    pq.write_table(pa.table({"id": []}, schema=options.arrow_schema), empty)
+    none = FileFact(str(empty), empty.stat().st_size, 0, PartitionKey(0))
+    full = fact(write_one(options, pa.table({"id": [1, 2]})))
+    (file,) = merge(MergeTask((none, full, none), PartitionKey(0), 1), options, MERGED).files
+    assert ids(file.path) == [1, 2]
+    assert merge(MergeTask((none, none), PartitionKey(0), 1), options, MERGED).files == ()
+
+
+def test_merged_and_fresh_files_read_alike_in_pyiceberg(tmp_path: Path) -> None:
+    """After a schema change and a merge of all files a table scans to the same rows, NULL lists included."""
+    table = catalog_in(tmp_path).create_table(
+        "db.t",
+        schema_of(
+            ("id", LongType()),
+            ("n", LongType()),
+            ("l", ListType(9, StructType(NestedField(8, "x", LongType(), False)), False)),
+        ),
+        partition_spec=PartitionSpec(),
+    )
+    options = WriteSettings.of(table.metadata, {}, 2**29)
+    lists = [[{"x": 1}], None, [], [None]]
+    files = []
+    for i in range(4):
+        rows = pa.Table.from_pylist([{"id": i, "n": -i, "l": lists[i]}], schema=options.arrow_schema)
+        files += write_rows([rows], options, NAMES)
+    append(table, files)
+    with table.update_schema() as update:
+        update.rename_column("n", "renamed")
+        update.add_column("added", StringType())
+    options = WriteSettings.of(table.metadata, {}, 2**29)
+    (merged,) = merge(MergeTask(tuple(map(fact, files)), PartitionKey(0), 1), options, MERGED).files
+    with table.transaction() as tx, tx.update_snapshot().overwrite() as producer:
+        for file in files:
+            producer.delete_data_file(data_file(file))
+        producer.append_data_file(data_file(merged))
+    found = pq.read_table(local(merged.path)).sort_by("id").to_pylist()
+    assert found == [{"id": i, "renamed": -i, "l": lists[i], "added": None} for i in range(4)]
+    assert table.scan(selected_fields=("id", "renamed")).to_arrow().num_rows == 4
+    assert table.scan("renamed <= -3").to_arrow().column("id").to_pylist() == [3]

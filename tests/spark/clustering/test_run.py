@@ -1,0 +1,553 @@
+"""Clustering by threads, by one Spark task for each group, and by all tasks together: the same rows, in order."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.types import DoubleType, LongType, StringType
+from pyspark.sql import SparkSession
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeOutcome, MergeTask
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting import cluster as alone
+from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
+from icesize.spark.clustering import gather, scatter, shuffle
+from icesize.spark.clustering import run as clusters
+from icesize.spark.clustering.gather import Destination, Gather, Place
+from icesize.spark.clustering.run import run_clusters
+from icesize.spark.clustering.scatter import Division, Scatter, Seen
+from icesize.spark.clustering.shuffle import divide
+from icesize.spark.engine.merge_job import discard
+from icesize.spark.engine.worker import read_answer
+from tests.spark.engine.test_read_version import ALL_TYPES
+from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, write_one
+from tests.support.spark_lake import rows_of
+
+SCHEMA = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("share", DoubleType()))
+VICTIM_ROWS = 1_000
+WAYS = ("threads", "one task each", "all tasks")
+
+
+def by(*field_ids: int, strategy: str = SORT) -> ClusterBy:
+    return ClusterBy(tuple(f"c{i}" for i in field_ids), field_ids, strategy, 2**40)
+
+
+def rows(seed: int, count: int = VICTIM_ROWS) -> pa.Table:
+    """Rows of SCHEMA in no order, with nulls and, in one row, NaN."""
+    drawn = np.random.default_rng(seed)
+    users = pa.array(drawn.integers(0, 5_000, count), mask=drawn.random(count) < 0.02)
+    shares = pa.array([math.nan, *drawn.random(count - 1)])
+    texts = pa.array([f"{number:x}" for number in drawn.integers(0, 2**48, count)])
+    return pa.table(
+        [users, pa.array(drawn.integers(0, 2**40, count)), texts, shares], names=["user", "at", "text", "share"]
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> WriteSettings:
+    """How files of SCHEMA are written: small ones."""
+    return settings_of(tmp_path, SCHEMA, target=25_000)
+
+
+@pytest.fixture
+def limited(settings: WriteSettings) -> WriteSettings:
+    """The same, and files below a limit are small."""
+    return replace(settings, small_file_limit_bytes=18_750)
+
+
+def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeTask:
+    """Each table as one input file."""
+    inputs = tuple(fact(write_one(replace(settings, target_file_size_bytes=2**29), t), 7) for t in tables)
+    return MergeTask(inputs, inputs[0].partition, outputs)
+
+
+def groups(settings: WriteSettings, count: int, inputs: int = 5, outputs: int = 4) -> list[MergeTask]:
+    """Groups whose rows differ."""
+    return [group(settings, [rows(10 * i + v) for v in range(inputs)], outputs) for i in range(count)]
+
+
+def content(tasks: Sequence[MergeTask], settings: WriteSettings) -> list[Any]:
+    """All rows of the input files, by their text."""
+    return rows_of(pa.concat_tables([pq.read_table(local(v.path)) for task in tasks for v in task.inputs]))
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has groups take one of the ways."""
+    if request.param == "one task each":
+        monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
+    if request.param == "all tasks":
+        divide_all(monkeypatch)
+    name: str = request.param
+    return name
+
+
+def divide_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each group more than one task can sort, and gives it several parts."""
+    monkeypatch.setattr(alone, "MAX_SORTED_BYTES", 20_000)
+    monkeypatch.setattr(alone, "MOST_PASSES", 1)
+    monkeypatch.setattr(shuffle, "MAX_SORTED_BYTES", 20_000)
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeTask]]:
+    """The groups of each call that has groups divided."""
+    seen: list[Mapping[int, MergeTask]] = []
+
+    class Recorded(shuffle.Dividing):
+        def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
+            seen.append(self.tasks)
+            return super().run(cancelled)
+
+    monkeypatch.setattr(clusters, "Dividing", Recorded)
+    return seen
+
+
+def prefixes(tasks: Sequence[MergeTask]) -> list[str]:
+    return [f"k{i:08x}o-ab{i}" for i in range(len(tasks))]
+
+
+def run(
+    spark: SparkSession | None, tasks: Sequence[MergeTask], order: RowOrder, settings: WriteSettings, **options: Any
+) -> list[Any]:
+    options.setdefault("cancelled", threading.Event())
+    return run_clusters(spark, tasks, prefixes(tasks), order, settings, **options)
+
+
+def written_below(settings: WriteSettings, tasks: Sequence[MergeTask]) -> set[str]:
+    """Files that are there besides the input files."""
+    inputs = {local(input_file.path) for task in tasks for input_file in task.inputs}
+    return {str(path) for path in files_below(Path(local(settings.table_location)))} - inputs
+
+
+def keys_of_files(outcome: MergeOutcome, order: RowOrder) -> Iterator[pa.Table]:
+    for file in outcome.files:
+        yield order.keys(pq.read_table(local(file.path)))
+
+
+def assert_in_order(outcome: MergeOutcome, order: RowOrder) -> None:
+    """Each file is in order, and all of its rows come before those of the next one."""
+    tables = list(keys_of_files(outcome, order))
+    together = pa.concat_tables(tables)
+    assert order.fit(together).order(together).tolist() == list(range(together.num_rows))
+    assert all(not one.slice(one.num_rows - 1).equals(other.slice(0, 1)) for one, other in pairwise(tables))
+
+
+@pytest.mark.parametrize(
+    "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS], indirect=True
+)
+def test_groups_are_sorted_each_by_itself(
+    spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeTask]]
+) -> None:
+    """Several groups at once: rows are the same, files are in order and disjoint, named and numbered as asked."""
+    tasks = groups(settings, 3)
+    order = RowOrder.of(by(1, 2), settings)
+    heard: list[int] = []
+    results = run(spark, tasks, order, settings, progress=heard.append)
+    assert [len(of_call) for of_call in divided] == ([3] if way == "all tasks" else [])
+    for task, outcome, prefix in zip(tasks, results, prefixes(tasks), strict=True):
+        assert (outcome.rows_in, outcome.rows_out, outcome.bytes_read) == (5_000, 5_000, task.size_bytes)
+        assert len(outcome.files) == task.outputs
+        assert {os.path.basename(file.path).split("-")[0] for file in outcome.files} == {prefix.split("-")[0]}
+        assert {file.sequence_number for file in outcome.files} == {7}
+        assert_in_order(outcome, order)
+        found = pa.concat_tables([pq.read_table(local(file.path)) for file in outcome.files])
+        assert repr(rows_of(found)) == repr(content([task], settings))
+    assert sorted(heard) == sorted(task.size_bytes for task in tasks)
+    assert written_below(settings, tasks) == {local(file.path) for o in results for file in o.files}
+
+
+@pytest.mark.slow
+def test_group_that_others_would_wait_for_is_divided(
+    spark: SparkSession,
+    settings: WriteSettings,
+    divided: list[Mapping[int, MergeTask]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most bytes of a run are not sorted by one task alone; one that makes a single file, or is small, is."""
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
+    monkeypatch.setattr(clusters, "DIVIDED_BYTES", 100_000)
+    tasks = [*groups(settings, 1, inputs=8), *groups(settings, 1, inputs=1, outputs=2)]
+    order = RowOrder.of(by(1, 2), settings)
+    for outputs, expected in ((4, [{0: tasks[0]}]), (1, [])):
+        divided.clear()
+        large, small = run(spark, [replace(tasks[0], outputs=outputs), tasks[1]], order, settings)
+        assert divided == expected
+        assert (large.rows_out, small.rows_out) == (8_000, 1_000)
+        assert_in_order(large, order)
+
+
+@pytest.mark.slow
+def test_half_of_the_cores_make_the_same_files(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one slot one task makes the places of all groups, along a curve, too."""
+    divide_all(monkeypatch)
+    tasks = groups(settings, 2, outputs=3)
+    order = RowOrder.of(by(1, 2, strategy=ZORDER), settings)
+    results = run(spark, tasks, order, settings, half_the_cores=True)
+    assert [len(outcome.files) for outcome in results] == [3, 3]
+    assert [outcome.rows_out for outcome in results] == [5_000, 5_000]
+    numbers = {os.path.basename(file.path).split("-")[2] for outcome in results for file in outcome.files}
+    assert numbers == {"0"}, "one task"
+
+
+@pytest.mark.parametrize("damage", [pytest.param("missing", marks=pytest.mark.slow), "a column that is no key"])
+def test_damaged_victim_fails_its_group_alone(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Found when keys are read, or when rows are: the error names the path, the group leaves no file, others land."""
+    divide_all(monkeypatch)
+    tasks = groups(settings, 2)
+    bad = tasks[0].inputs[-1]
+    path = Path(local(bad.path))
+    if damage == "missing":
+        path.unlink()
+    else:
+        column = pq.read_metadata(path).row_group(0).column(2)
+        data = bytearray(path.read_bytes())
+        middle = column.data_page_offset + column.total_compressed_size // 2
+        data[middle : middle + 8] = bytes(8)
+        path.write_bytes(data)
+    failed, landed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert isinstance(failed, RewriteFailed)
+    assert failed.facts["path"] == bad.path
+    assert landed.rows_out == 5_000
+    assert written_below(settings, tasks) == {local(file.path) for file in landed.files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["a row", "a place"])
+def test_group_that_is_not_whole_leaves_nothing(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    """A row that got lost, or a place that could not be written, fails the group, and all of its files are removed."""
+
+    class Losing(shuffle.Dividing):
+        def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
+            made = super().run(cancelled)
+            [first, *others] = made[0]
+            assert isinstance(first, list)
+            short = [replace(first[0], rows=first[0].rows - 1), *first[1:]]
+            made[0] = [short, *others] if loss == "a row" else [first, RewriteFailed("Cannot cluster: disk is full")]
+            return made
+
+    divide_all(monkeypatch)
+    monkeypatch.setattr(clusters, "Dividing", Losing)
+    tasks = groups(settings, 1, outputs=1)
+    [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    expected = "5000 rows went in and 4999 came out" if loss == "a row" else "disk is full"
+    assert expected in str(failed)
+    assert written_below(settings, tasks) == set()
+
+
+def repeating_rows(seed: int) -> pa.Table:
+    """Rows whose users have one long text each: in order they need less than a third of the bytes."""
+    users = np.random.default_rng(seed).integers(0, 800, VICTIM_ROWS)
+    texts = [np.random.default_rng(user).bytes(60).hex() for user in users.tolist()]
+    same = pa.repeat(pa.scalar(0), VICTIM_ROWS)
+    return pa.table([pa.array(users), same, pa.array(texts), same.cast(pa.float64())], names=SCHEMA.column_names)
+
+
+@pytest.mark.slow
+def test_rows_that_shrink_in_order_are_no_small_files(
+    spark: SparkSession, limited: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of many places makes a small file of them: they are written again, as fewer, and a group beside is not."""
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
+    monkeypatch.setattr(clusters, "DIVIDED_BYTES", 0)
+    monkeypatch.setattr(clusters, "slots_for", lambda spark, half_the_cores: 16)
+    tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
+    order = RowOrder.of(by(1), limited)
+    rounds: list[Mapping[int, int]] = []
+
+    class Recorded(shuffle.Dividing):
+        def _rewrite(
+            self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Made]]:
+            rounds.append(outputs_of)
+            return super()._rewrite(seen, outputs_of)
+
+    monkeypatch.setattr(clusters, "Dividing", Recorded)
+    shrunk, other = run(spark, tasks, order, limited)
+    assert rounds == [{0: 10, 1: 4}, {0: 3}]
+    assert min(file.size_bytes for file in shrunk.files) >= limited.small_file_limit_bytes
+    assert (shrunk.rows_out, other.rows_out) == (5_000, 5_000)
+    assert_in_order(shrunk, order)
+    assert written_below(limited, tasks) == {local(file.path) for o in (shrunk, other) for file in o.files}
+
+
+def job_without_spark(
+    settings: WriteSettings, tasks: Sequence[MergeTask], asked: list[Mapping[int, int]], error: BaseException | None
+) -> shuffle.Dividing:
+    """Each place writes one small file; `asked` hears how many files are wanted, `error` is raised the second time."""
+
+    class Small(shuffle.Dividing):
+        def _look(self, groups: Mapping[int, MergeTask]) -> dict[int, list[Seen] | RewriteFailed]:
+            return {i: [] for i in groups}
+
+        def _rewrite(
+            self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Made]]:
+            asked.append(outputs_of)
+            if len(asked) == 2 and error is not None:
+                raise error
+            places = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
+            return {i: [[write_one(settings, rows(n, 50))] for n in range(count)] for i, count in places.items()}
+
+    numbered, names = dict(enumerate(tasks)), dict(enumerate(prefixes(tasks)))
+    return Small(cast("SparkSession", None), numbered, names, RowOrder.of(by(1), settings), settings, 8)
+
+
+@pytest.mark.parametrize("error", [None, RewriteFailed("Cannot cluster files: no room"), KeyboardInterrupt()])
+def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseException | None) -> None:
+    """Then those of the first time are gone, and all are when that is interrupted; a group that fails does so alone."""
+    tasks = [group(limited, [rows(0)], 8), group(limited, [rows(1)], 3)]
+    asked: list[Mapping[int, int]] = []
+    job = job_without_spark(limited, tasks, asked, error)
+    made: dict[int, list[gather.Made]] = {}
+    with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
+        made = job.run(threading.Event())
+    assert asked == [{0: 8, 1: 3}, {0: 1}], "one place has no fewer files to make"
+    if isinstance(error, RewriteFailed):
+        assert made[0] == [error]
+    left = [file for places in made.values() for place in places if isinstance(place, list) for file in place]
+    assert len(left) == (2 if error is None else len(made) - 1 if made else 0)
+    assert written_below(limited, tasks) == {local(file.path) for file in left}
+
+
+class LateEvent(threading.Event):
+    """Is set when it has been asked so many times."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def is_set(self) -> bool:
+        self.answers -= 1
+        return self.answers < 0
+
+
+def test_cancelled_run_keeps_small_files(limited: WriteSettings) -> None:
+    """Whoever is to be quick does not write them again."""
+    tasks = [group(limited, [rows(0)], 8)]
+    asked: list[Mapping[int, int]] = []
+    made = job_without_spark(limited, tasks, asked, None).run(LateEvent(1))
+    assert (asked, len(made[0])) == ([{0: 8}], 4)
+    assert written_below(limited, tasks) == {local(file.path) for [file] in cast("list[Any]", made[0])}
+
+
+def test_cancelled_second_writing_is_no_error(limited: WriteSettings) -> None:
+    """A job that was stopped tells nothing of its groups, and leaves nothing of what they had."""
+    tasks = [group(limited, [rows(0)], 8)]
+    asked: list[Mapping[int, int]] = []
+    job = job_without_spark(limited, tasks, asked, RewriteFailed("Cannot cluster files: cancelled"))
+    assert job.run(LateEvent(2)) == {}
+    assert asked == [{0: 8}, {0: 1}]
+    assert written_below(limited, tasks) == set()
+
+
+@pytest.mark.parametrize("way", [pytest.param("one task each", marks=pytest.mark.slow), "all tasks"], indirect=True)
+def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettings, way: str) -> None:
+    """Whenever it is cancelled between two steps: a group is a result with all of its files, or None without any."""
+    tasks = groups(settings, 1, outputs=2)
+    found = []
+    for answers in range(6):
+        [result] = run(spark, tasks, RowOrder.of(by(1), settings), settings, cancelled=LateEvent(answers))
+        files = result.files if result is not None else ()
+        assert written_below(settings, tasks) == {local(file.path) for file in files}
+        found.append(len(files))
+        discard([result], settings)
+    assert found == sorted(found)
+    assert {found[0], found[-1]} == {0, 2}
+    assert written_below(settings, tasks) == set()
+
+
+@pytest.mark.slow
+def test_job_that_fails_does_not_lose_finished_groups(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of a job that fails as a whole are its error, others are what they were, nothing is left of the job."""
+    tasks = groups(settings, 2, inputs=2, outputs=1)
+    tasks[1] = replace(tasks[1], inputs=tasks[1].inputs * 2)
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", tasks[0].size_bytes)
+    monkeypatch.setattr(gather.ClusterGroups, "__reduce__", lambda self: (_fail_to_load, ()), raising=False)
+    done, failed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert "Cannot cluster files" in str(failed)
+    assert written_below(settings, tasks) == {local(file.path) for file in done.files}
+
+
+def _fail_to_load() -> object:
+    raise ValueError("cannot be loaded")
+
+
+def test_error_that_is_raised_removes_all_files(
+    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of the groups that were done."""
+    tasks = groups(settings, 2, inputs=2, outputs=1)
+    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", min(task.size_bytes for task in tasks))
+    monkeypatch.setattr(clusters, "balanced", _fail_to_load)
+    with pytest.raises(TypeError):
+        run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert written_below(settings, tasks) == set()
+
+
+def test_without_spark_large_groups_fail(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is more than one process sorts says what it needs; smaller ones are clustered."""
+    tasks = [group(settings, [rows(1), rows(2)], 1), group(settings, [rows(v) for v in range(8)], 1)]
+    monkeypatch.setattr(alone, "MAX_SORTED_BYTES", 200_000)
+    monkeypatch.setattr(alone, "MOST_PASSES", 1)
+    heard: list[int] = []
+    done, failed = run(None, tasks, RowOrder.of(by(1), settings), settings, progress=heard.append)
+    assert done.rows_out == 2_000
+    assert "Spark session" in str(failed)
+    assert sorted(heard) == sorted(task.size_bytes for task in tasks)
+    assert written_below(settings, tasks) == {local(file.path) for file in done.files}
+
+
+NESTED = pa.list_(pa.struct({"key": pa.string(), "m": pa.map_(pa.string(), pa.binary())}))
+GIVEN = pa.schema(
+    {
+        "id": pa.int64(), "hour": pa.string(), "day": pa.date32(), "at": pa.timestamp("us"),
+        "attz": pa.timestamp("us", "UTC"), "money": pa.decimal128(20, 3), "key": pa.string(), "fixed": pa.binary(),
+        "bytes": pa.binary(), "double": pa.float64(), "nested": NESTED,
+    }
+)  # fmt: skip
+"""ALL_TYPES as Spark gives them."""
+
+
+def every_type(count: int) -> pa.Table:
+    """Rows of GIVEN, in every third one hardly anything but nulls."""
+
+    def row(i: int) -> dict[str, Any]:
+        key = str(UUID(int=i * 2**96 % 2**128))
+        at = datetime(1900 + i % 200, 1, 1, microsecond=i)
+        return {
+            "id": i * 7919 % count, "hour": f"h{i % 5}", "day": date(1 + i % 9000, 2, 3), "at": at,
+            "attz": at.replace(tzinfo=timezone.utc), "money": Decimal(i * 10**12).scaleb(-3), "key": key,
+            "fixed": bytes([i % 256, 0]), "bytes": b"\0" * (i % 4), "double": math.nan if i % 7 == 0 else -float(i),
+            "nested": [{"key": key, "m": [("k", bytes([i % 256]))]}] * (i % 3),
+        }  # fmt: skip
+
+    nothing = dict.fromkeys(GIVEN.names)
+    nested: list[dict[str, Any]] = [{"key": None, "m": []}]
+    some = [nothing | {"id": i, "bytes": b"", "nested": nested if i % 2 else None} for i in range(count)]
+    drawn = [row(i) if i % 3 else some[i] for i in range(count)]
+    return pa.Table.from_pylist(drawn, schema=GIVEN)
+
+
+@pytest.mark.parametrize(
+    "strategy", [kind if kind == ZORDER else pytest.param(kind, marks=pytest.mark.slow) for kind in STRATEGIES]
+)
+def test_rows_of_all_types_go_through_the_shuffle(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Values of every type, nested ones and nulls come out as they went in, wherever NaN is."""
+    divide_all(monkeypatch)
+    settings = settings_of(tmp_path, ALL_TYPES, target=10_000)
+    whole = every_type(1_500)
+    task = group(settings, [whole.slice(start, 500) for start in range(0, 1_500, 500)], 4)
+    order = RowOrder.of(by(10, 2, 7, strategy=strategy), settings)
+    [outcome] = run(spark, [task], order, settings)
+    assert len(outcome.files) > 1
+    found = pa.concat_tables([pq.read_table(local(file.path)) for file in outcome.files])
+    assert repr(rows_of(found)) == repr(content([task], settings))
+    assert sum(sum(file.nan_value_counts.values()) for file in outcome.files) == sum(
+        1 for i in range(1_500) if i % 3 and i % 7 == 0
+    )
+
+
+def scattered(task: MergeTask, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
+    """What a task sends that reads all input files."""
+    work = Scatter((((0, task),),), {0: division}, order, settings, 1)
+    return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
+
+
+@pytest.mark.parametrize("places", [1, 4])
+def test_heavy_equal_keys(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, places: int) -> None:
+    """A part many times larger than planned is written in pieces, by one task or by several in turn."""
+    monkeypatch.setattr(gather, "MAX_SORTED_BYTES", 10_000)
+    monkeypatch.setattr(gather, "WAITING_BYTES", 10_000)
+    monkeypatch.setattr(scatter, "SCATTERED_BYTES", 50_000)
+    monkeypatch.setattr(scatter, "BLOB_BYTES", 5_000)
+    heavy = [rows(v).set_column(0, "user", pa.repeat(pa.scalar(2_500), VICTIM_ROWS)) for v in range(6)]
+    task = group(settings, [rows(100), *heavy], 8)
+    order = replace(RowOrder.of(by(1), settings), sort_order_id=9)
+    sample = order.keys(pa.concat_tables([rows(100), *heavy]))
+    ranking = order.fit(sample)
+    division, outputs = divide(ranking, sample, 8.0, 8, places)
+    assert max(map(len, division.places)) == places
+    destination = Destination(ranking, "k1o-1", task.partition, 7)
+    work = Gather(tuple(Place(0, n) for n in outputs), {0: destination}, order, settings)
+    answers = map(read_answer, (a.column(0)[0].as_py() for a in work(scattered(task, division, order, settings))))
+    files = [file for _, made in answers for file in made]
+    found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
+    assert repr(rows_of(found)) == repr(content([task], settings))
+    for file in files:
+        users = pq.read_table(local(file.path))["user"]
+        if file.sort_order_id == 9:
+            at = users.to_pylist()
+            assert at == sorted(at, key=lambda user: -1 if user is None else user)
+    assert None in {file.sort_order_id for file in files}
+
+
+def test_scattering_again_sends_rows_where_they_went(settings: WriteSettings) -> None:
+    """A stage that is computed again is the same stage, to the byte."""
+    task = group(settings, [rows(v) for v in range(3)], 4)
+    order = RowOrder.of(by(1, 2), settings)
+    sample = order.keys(rows(0))
+    division, _ = divide(order.fit(sample), sample, 8.0, 4, 4)
+    first, second = (scattered(task, division, order, settings) for _ in range(2))
+    assert len(first) == len(division.places) * 1
+    assert all(one.equals(other) for one, other in zip(first, second, strict=True))
+
+
+@given(
+    values=st.lists(st.integers(0, 30) | st.none(), min_size=1, max_size=200),
+    outputs=st.integers(1, 20),
+    slots=st.integers(1, 8),
+    parts=st.floats(0, 40),
+)
+def test_places_follow_each_other(values: list[int | None], outputs: int, slots: int, parts: float) -> None:
+    """Parts go to places in order: one for each slot, but two outputs for each; all rows have one."""
+    order = RowOrder(SORT, (("v", ()),))
+    keys = pa.table({"key 0": pa.array(values, pa.int64())})
+    division, files = divide(order.fit(keys), keys, parts, outputs, slots, 100)
+    assert len(files) == max(1, min(outputs // 2, slots))
+    assert min(files) >= 1
+    assert len(division.places) >= parts
+    starts = [places.start for places in division.places]
+    assert starts == sorted(starts)
+    assert all(100 <= places.start < places.stop <= 100 + len(files) for places in division.places)
+    assert int(division.cuts.part_of(keys).max()) < len(division.places)
+
+
+def test_places_of_even_keys_are_even() -> None:
+    """Every place has its share of the files, however many parts it has."""
+    order = RowOrder(SORT, (("v", ()),))
+    keys = pa.table({"key 0": pa.array(range(10_000))})
+    for outputs, slots, wanted in ((7, 3, (2, 2, 3)), (8, 4, (2, 2, 2, 2)), (5, 8, (2, 3)), (3, 8, (3,))):
+        division, files = divide(order.fit(keys), keys, 20.0, outputs, slots)
+        assert files == wanted
+        of_places = np.array([places.start for places in division.places])[division.cuts.part_of(keys)]
+        assert np.bincount(of_places) / 10_000 == pytest.approx([n / outputs for n in wanted], abs=0.01)

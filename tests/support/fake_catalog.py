@@ -1,0 +1,297 @@
+"""A catalog without files or network for the commit protocol: states, a compare-and-swap, and answers to order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.request import BASE_EXPIRED, CommitRequest, MergedGroup, SwapBusy, SwapLost, SwapRefused
+
+PART = PartitionKey(0, ("a",))
+INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
+ENTRY = LedgerEntry("s", "q", 7)
+
+
+def written(path: str) -> WrittenFile:
+    """A file that a test names."""
+    return WrittenFile(path, 10, 1, PART)
+
+
+def request(**changes: object) -> CommitRequest:
+    """One new file and two merges of two input files each, batch 7, planned on the first state."""
+    groups = (MergedGroup(INPUTS[:2], (written("m0"),)), MergedGroup(INPUTS[2:], (written("m1"),)))
+    whole = CommitRequest("u", 1, 1, 0, 0, "run", (written("new"),), groups, ENTRY)
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class State:
+    """One version of the table. `snapshots` are (id, operation, run id); `deleted` maps files to a delete's number.
+
+    `line` are the head and those it came from, `aside` is what main would be after a move to a branch beside it.
+    `unfit` is why new files could not be read in it.
+    """
+
+    uuid: str = "u"
+    sequence_number: int = 1
+    schema_id: int = 0
+    spec_id: int = 0
+    head_id: int | None = 1
+    snapshots: tuple[tuple[int, str, str], ...] = ((1, "append", "other"),)
+    live: frozenset[str] = frozenset(v.path for v in INPUTS)
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    line: frozenset[int] = frozenset({1})
+    aside: State | None = None
+    moves: int = 0
+    unfit: str | None = None
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal states, and can be looked up."""
+        whole = (self.uuid, self.sequence_number, self.schema_id, self.spec_id, self.head_id, self.snapshots)
+        rows = self.live, frozenset(self.deleted.items()), frozenset(self.properties.items())
+        return *whole, *rows, self.line, self.aside and self.aside.key, self.moves
+
+    def then(self, operation: str, run: str = "other", **changes: object) -> State:
+        """The state after one more snapshot."""
+        number = self.sequence_number + 1
+        snapshots = (*self.snapshots, (number, operation, run))
+        moved = replace(self, sequence_number=number, head_id=number, snapshots=snapshots, line=self.line | {number})
+        return replace(moved, **changes)  # type: ignore[arg-type]
+
+    def beside(self, operation: str, **changes: object) -> State:
+        """The state after one more snapshot on a branch beside main."""
+        branch = self.then(operation, **changes)
+        return replace(self, sequence_number=branch.sequence_number, snapshots=branch.snapshots, aside=branch)
+
+    def moved_aside(self) -> State:
+        """Main is moved to that branch: no new snapshot, and what came to main meanwhile is on no branch any more."""
+        if self.aside is None:
+            return self
+        branch = self.aside
+        there = replace(self, head_id=branch.head_id, live=branch.live, deleted=branch.deleted, line=branch.line)
+        return replace(there, moves=self.moves + 1)
+
+
+@dataclass(frozen=True)
+class FakeLoaded:
+    state: State
+    name: str = "db.t"
+
+    @property
+    def uuid(self) -> str:
+        return self.state.uuid
+
+    @property
+    def schema_id(self) -> int:
+        return self.state.schema_id
+
+    @property
+    def spec_id(self) -> int:
+        return self.state.spec_id
+
+    @property
+    def head_id(self) -> int | None:
+        return self.state.head_id
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.state.properties
+
+    def snapshots_of(self, run_id: str) -> list[tuple[int, str]]:
+        return [(i, operation) for i, operation, run in self.state.snapshots if run == run_id]
+
+    def any_live(self, paths: Collection[str]) -> bool:
+        return bool(self.state.live & set(paths))
+
+    def misfit(self, request: CommitRequest) -> str | None:
+        return self.state.unfit if request.appended else None
+
+    def lost_inputs(self, request: CommitRequest) -> dict[str, str]:
+        inputs = [v.path for v in (*request.absorbed, *(v for g in request.merged for v in g.inputs))]
+        if self.state.head_id == request.base_snapshot_id:
+            return {}
+        if request.base_snapshot_id not in self.state.line & {i for i, _, _ in self.state.snapshots}:
+            return dict.fromkeys(inputs, BASE_EXPIRED)
+        lost = {v: "another writer removed a file of it" for v in inputs if v not in self.state.live}
+        hit = {v for v in inputs if self.state.deleted.get(v, 0) > request.base_sequence_number}
+        return dict.fromkeys(hit, "another writer deleted rows of it") | lost
+
+    def later_than(self, before: FakeLoaded) -> bool:
+        mine, theirs = self.state, before.state
+        if mine.head_id != theirs.head_id and mine.sequence_number != theirs.sequence_number:
+            # the first commit since; an expired one may have been anybody's
+            return theirs.sequence_number + 1 in {number for number, _, _ in mine.snapshots}
+        return (mine.sequence_number, mine.schema_id, mine.spec_id, mine.moves) > (
+            theirs.sequence_number,
+            theirs.schema_id,
+            theirs.spec_id,
+            theirs.moves,
+        )
+
+
+@dataclass
+class FakeStaged:
+    request: CommitRequest
+    on: State
+    snapshots: list[tuple[int, str]]
+    manifest: str
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for attempts that would do the same."""
+        wanted = self.request
+        inputs = frozenset(v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.inputs)))
+        return self.manifest, self.on.key, frozenset(wanted.paths()), inputs
+
+
+class FakeCatalog:
+    """The truth (`states`, newest last), what is on storage, and how the next swaps and loads are answered.
+
+    `answers`: ok, busy, refused, 409 (landed or not, as the swap would go), lie (409, landed), lost (409, not landed),
+    unknown (no answer, not landed), gone (no answer, landed), late (no answer, lands at a later load if it still can),
+    ctrl-c. `rivals` run before the swap they belong to. `loads`: fresh, stale, down.
+    """
+
+    def __init__(self, state: State | None = None) -> None:
+        self.states = [state or State()]
+        self.answers: list[str] = []
+        self.rivals: list[Callable[[FakeCatalog], object]] = []
+        self.loads: list[str] = []
+        self.late: list[FakeStaged] = []
+        self.data = {v.path for v in INPUTS} | {"new", "m0", "m1"}
+        self.manifests: set[str] = set()
+        self.stage_failures: list[Exception] = []
+        self.on_stage: Callable[[], object] = lambda: None
+        self.attempts = 0
+        self.landed: dict[str, FakeStaged] = {}
+        self.between: dict[int, frozenset[str]] = {}
+
+    @property
+    def state(self) -> State:
+        return self.states[-1]
+
+    def change(self, state: State) -> None:
+        """Somebody else's commit."""
+        self.states.append(state)
+
+    def load(self) -> FakeLoaded:
+        how = self.loads.pop(0) if self.loads else "fresh"
+        if how == "down":
+            raise ConnectionError("no route to catalog")
+        if how == "land-late":
+            self.land_late()
+        stale = how == "stale" and len(self.states) > 1
+        return FakeLoaded(self.states[-2] if stale else self.state)
+
+    def land_late(self) -> None:
+        """What hung in the network arrives now."""
+        while self.late:
+            self._apply(self.late.pop(0))
+
+    def stage(self, loaded: FakeLoaded, request: CommitRequest) -> FakeStaged:
+        if self.stage_failures:
+            raise self.stage_failures.pop(0)
+        self.on_stage()
+        self.attempts += 1
+        self.manifests.add(f"manifest-{self.attempts}")
+        first = "overwrite" if request.absorbed else "append"
+        operations = [first] * bool(request.appended) + ["replace"] * bool(request.merged)
+        number = loaded.state.sequence_number
+        snapshots = [(number + i, operation) for i, operation in enumerate(operations, 1)]
+        return FakeStaged(request, loaded.state, snapshots, f"manifest-{self.attempts}")
+
+    def swap(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
+        assert staged.on == loaded.state
+        if self.rivals:
+            self.rivals.pop(0)(self)
+        answer = self.answers.pop(0) if self.answers else "ok"
+        if answer == "busy":
+            raise SwapBusy("429")
+        if answer == "refused":
+            raise SwapRefused("Cannot commit: 403")
+        if answer == "late":
+            self.late.append(staged)
+        landed = answer not in ("lost", "unknown", "late") and self._apply(staged)
+        if answer == "ctrl-c":
+            raise KeyboardInterrupt
+        if answer in ("unknown", "gone", "late"):
+            raise TimeoutError("no answer")
+        if answer in ("lie", "lost") or not landed:
+            raise SwapLost("409")
+
+    def _apply(self, staged: FakeStaged) -> bool:
+        """The compare-and-swap, and what must hold at the moment at which something lands."""
+        now, on, wanted = self.state, staged.on, staged.request
+        if (now.uuid, now.head_id, now.schema_id, now.spec_id) != (on.uuid, on.head_id, on.schema_id, on.spec_id):
+            return False
+        if now.sequence_number != on.sequence_number:
+            return False  # another branch took the number
+        inputs = {v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.inputs))}
+        added = {f.path for f in wanted.appended} | {f.path for g in wanted.merged for f in g.outputs}
+        assert wanted.run_id not in {run for _, _, run in now.snapshots}, "the same work landed twice"
+        assert inputs <= now.live, "a merge brings back a file that somebody removed"
+        assert not any(now.deleted.get(v, 0) > wanted.base_sequence_number for v in inputs), "deleted rows are back"
+        assert added <= self.data, "a file that was deleted became visible"
+        assert staged.manifest in self.manifests, "manifests were deleted before they landed"
+        for _, operation in staged.snapshots:
+            now = now.then(operation, wanted.run_id)
+        if len(staged.snapshots) > 1:
+            gone, new = {f.path for f in wanted.absorbed}, {f.path for f in wanted.appended}
+            self.between[staged.snapshots[0][0]] = now.live - gone | new
+        self.landed[staged.manifest] = staged
+        entry = wanted.ledger
+        properties = {**now.properties, **({entry.key: entry.after(now.properties).to_json()} if entry else {})}
+        self.states.append(replace(now, live=now.live - inputs | added, properties=properties))
+        return True
+
+    def discard(self, staged: FakeStaged) -> None:
+        assert not self._may_need(staged), "manifests of a commit that landed were deleted"
+        self.manifests.discard(staged.manifest)
+
+    def _may_need(self, staged: FakeStaged) -> bool:
+        """Whether a snapshot that the table still has may list manifests of this attempt: it has a file of it."""
+        return staged.manifest in self.landed and any(staged.request.paths() & files for files in self.held.values())
+
+    def delete_data_files(self, paths: Iterable[str]) -> None:
+        gone = set(paths)
+        assert not gone & self.state.live, "a live file was deleted"
+        self.data -= gone
+
+    def arrive(self, which: int) -> None:
+        """One of the requests that hang in the network arrives now."""
+        self._apply(self.late.pop(which))
+
+    @property
+    def held(self) -> dict[int, frozenset[str]]:
+        """By snapshot that the table still has the files it needs."""
+        live = {state.head_id: state.live for state in self.states if state.head_id is not None} | self.between
+        return {number: live[number] for number, _, _ in self.state.snapshots if number in live}
+
+    @property
+    def ever_live(self) -> frozenset[str]:
+        """Every file that was in the table once."""
+        return frozenset().union(*(state.live for state in self.states))
+
+    def fork(self) -> FakeCatalog:
+        """The same truth and storage, which then go their own way; what is ordered (answers, rivals) stays behind."""
+        other = copy(self)
+        other.answers, other.rivals, other.loads = [], [], []
+        other.states, other.late = list(self.states), list(self.late)
+        other.data, other.manifests = set(self.data), set(self.manifests)
+        other.landed, other.between = dict(self.landed), dict(self.between)
+        return other
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for catalogs of which nobody can tell any difference, now or later."""
+        now, before = self.state, self.states[-2 if len(self.states) > 1 else -1]
+        manifests = frozenset(self.manifests), frozenset(self.landed)
+        storage = frozenset(self.data), frozenset(self.data & self.ever_live), *manifests
+        return now.key, before.key, frozenset(self.held.items()), *storage, tuple(s.key for s in self.late)

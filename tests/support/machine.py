@@ -1,0 +1,290 @@
+"""What the model-based test knows of a table: a reader of its own and a model of its rows."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFileContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize import failpoints
+from icesize.clock import Environment
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.rewriting.absorb import Absorption, write_with
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.request import CommitOutcome, CommitRequest
+from tests.support.rest_server import MiniRest
+from tests.support.tables import LIMIT, FakeTime, arrow, check, local, make_table, referenced_metadata, run, small_files
+
+Row = tuple[int, str, int, int | None]
+"""Columns 1 to 4 by their field ids, whatever they are called: id, kind, hours, and a number that came later."""
+Rows = Counter[tuple[PartitionKey, Row]]
+"""Rows and the partitions that their files are in."""
+
+
+class Killed(BaseException):
+    """The process ends here: nothing after it runs, no cleanup either."""
+
+
+@contextmanager
+def killed_at(point: str | None) -> Iterator[None]:
+    """Die at a failpoint, when the block gets there (rivals, in other threads, pass it); the dead remove no file."""
+    mortal, dead = threading.get_ident(), list[bool]()
+
+    def die() -> None:
+        if threading.get_ident() == mortal:
+            dead.append(True)
+            raise Killed(point)
+
+    def stay_dead() -> None:
+        if dead and threading.get_ident() == mortal:
+            raise Killed(point)
+
+    if point is None:
+        yield
+        return
+    with failpoints.armed(point, die), failpoints.armed("cleanup", stay_dead):
+        yield
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One live entry of a manifest."""
+
+    path: str
+    content: DataFileContent
+    partition: PartitionKey
+    sequence_number: int
+
+
+@dataclass
+class Reader:
+    """Rows of a snapshot as Iceberg's specification says, deletes of both kinds applied; PyIceberg reads only one.
+
+    What was read is kept: files never change.
+    """
+
+    _manifests: dict[str, list[Listed]] = field(default_factory=dict)
+    _files: dict[str, list[Any]] = field(default_factory=dict)
+
+    def entries(self, snapshot: Snapshot, io: FileIO) -> list[Listed]:
+        """Live data and delete files."""
+        return [entry for manifest in snapshot.manifests(io) for entry in self._listed(manifest, io)]
+
+    def rows(self, snapshot: Snapshot, io: FileIO) -> Rows:
+        """What a reader of the snapshot sees."""
+        entries = self.entries(snapshot, io)
+        deletes = [e for e in entries if e.content != DataFileContent.DATA]
+        found: Rows = Counter()
+        for data in entries:
+            if data.content == DataFileContent.DATA:
+                gone = [d for d in deletes if d.partition == data.partition]
+                for position, row in enumerate(self.rows_in(data.path)):
+                    if not any(self._hits(delete, data, position, row) for delete in gone):
+                        found[data.partition, row] += 1
+        return found
+
+    def _hits(self, delete: Listed, data: Listed, position: int, row: Row) -> bool:
+        if delete.content == DataFileContent.POSITION_DELETES:
+            of_file = delete.sequence_number >= data.sequence_number
+            return of_file and (data.path, position) in self._pairs(delete.path)
+        return delete.sequence_number > data.sequence_number and any(
+            row[0] == each[0] for each in self.rows_in(delete.path)
+        )
+
+    def _listed(self, manifest: ManifestFile, io: FileIO) -> list[Listed]:
+        if manifest.manifest_path not in self._manifests:
+            self._manifests[manifest.manifest_path] = [
+                Listed(
+                    entry.data_file.file_path,
+                    entry.data_file.content,
+                    PartitionKey(manifest.partition_spec_id, tuple(entry.data_file.partition._data)),
+                    entry.sequence_number or 0,
+                )
+                for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+            ]
+        return self._manifests[manifest.manifest_path]
+
+    def rows_in(self, path: str) -> list[Row]:
+        """What a data file holds (of an equality delete: the ids)."""
+        if path not in self._files:
+            table = pq.read_table(local(path), partitioning=None)
+            by_id = {int(f.metadata[b"PARQUET:field_id"]): table[f.name] for f in table.schema}
+            columns = [by_id[i].to_pylist() if i in by_id else [None] * table.num_rows for i in (1, 2, 3, 4)]
+            columns[2] = [t and int((t - _EPOCH).total_seconds()) // 3600 for t in columns[2]]
+            self._files[path] = list(zip(*columns, strict=True))
+        return self._files[path]
+
+    def _pairs(self, path: str) -> list[tuple[str, int]]:
+        if path not in self._files:
+            table = pq.read_table(local(path), partitioning=None)
+            self._files[path] = list(zip(table["file_path"].to_pylist(), table["pos"].to_pylist(), strict=True))
+        return self._files[path]
+
+
+@dataclass
+class Water:
+    """One table `db.t`, who works on it, and the model: the rows that it must have now, and had at every snapshot."""
+
+    folder: Path
+    version: str = ""
+    rows: Rows = field(default_factory=Counter)
+    history: dict[int, Rows] = field(default_factory=dict)
+    refs: dict[str, int] = field(default_factory=dict)
+    deletes: bool = False
+    equality_deletes: bool = False
+    specs_changed: bool = False
+    next_id: int = 0
+    reader: Reader = field(default_factory=Reader)
+    _files: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    @cached_property
+    def mini(self) -> MiniRest:
+        return MiniRest(self.folder)
+
+    @cached_property
+    def ours(self) -> Catalog:
+        return self.mini.catalog("lake")
+
+    @cached_property
+    def others(self) -> Catalog:
+        return self.mini.catalog("rival")
+
+    def begin(self, version: str) -> None:
+        """Make the table, and one beside it that nobody must touch."""
+        self.version = version
+        properties = {"format-version": version, "commit.manifest.min-count-to-merge": "3"}
+        self.ours.create_namespace_if_not_exists("db")
+        neighbour = make_table(self.ours, name="db.neighbour")
+        neighbour.append(arrow([1]))
+        make_table(self.ours, properties=properties)
+        self._beside = self._digest_beside()
+
+    def table(self) -> Table:
+        table: Table = self.ours.load_table("db.t")
+        return table
+
+    def new_ids(self, count: int) -> list[int]:
+        """In no order, so that what files hold overlaps."""
+        self.next_id += count
+        return [number * 618_034 % 1_000_003 for number in range(self.next_id - count, self.next_id)]
+
+    def arrow(self, table: Table, ids: Sequence[int], kind: str) -> pa.Table:
+        """New rows under the names that the table's columns have now."""
+        schema = table.schema()
+        rows = arrow(ids, kind).rename_columns([schema.find_field(i).name for i in (1, 2, 3)])
+        if (late := schema.find_column_name(4)) is not None:
+            rows = rows.append_column(late, pa.array(ids, pa.int32()))
+        return rows
+
+    def write(
+        self, table: Table, ids: Sequence[int], kind: str, absorbed: Iterable[Sequence[FileFact]] = ()
+    ) -> list[WrittenFile]:
+        """New rows as files of the table, not visible yet, and the rows of older files of some partitions in them."""
+        settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
+        taken = Absorption({0: tuple(MergeTask(tuple(files), files[0].partition) for files in absorbed)})
+        names = FileNames("test", self.next_id, 0)
+        written = write_with(taken, 0, [self.arrow(table, ids, kind)], settings, names)
+        assert not written.failed
+        return list(written.files)
+
+    def rows_of(self, files: Iterable[WrittenFile]) -> Rows:
+        """What the model has when these files become visible."""
+        return Counter((f.partition, row) for f in files for row in self.reader.rows_in(f.path))
+
+    def mergeable(self, table: Table) -> dict[PartitionKey, list[FileFact]]:
+        """By partition of the current spec the files that may be merged, where there are two or more."""
+        found: dict[PartitionKey, list[FileFact]] = {}
+        for file in small_files(table):
+            if file.obstacle is None and file.partition.spec_id == table.metadata.default_spec_id:
+                found.setdefault(file.partition, []).append(file)
+        return {key: files for key, files in found.items() if len(files) > 1}
+
+    def look(self) -> None:
+        """Every invariant of a table at rest; snapshots that are new are read, those that went are forgotten."""
+        table = self.table()
+        metadata, io = table.metadata, table.io
+        for snapshot in metadata.snapshots:
+            if snapshot.snapshot_id not in self.history:
+                self.history[snapshot.snapshot_id] = self.reader.rows(snapshot, io)
+                entries = self.reader.entries(snapshot, io)
+                self._files[snapshot.snapshot_id] = frozenset(e.path for e in entries)
+                self._check_replace(snapshot)
+        there = {s.snapshot_id for s in metadata.snapshots}
+        self.history = {i: rows for i, rows in self.history.items() if i in there}
+        self._files = {i: files for i, files in self._files.items() if i in there}
+        head = metadata.current_snapshot()
+        assert (self.history[head.snapshot_id] if head else Counter()) == self.rows
+        for path in frozenset().union(*self._files.values()):
+            assert local(path).is_file(), f"a snapshot needs {path}"
+        check(table)
+        now = {name: ref.snapshot_id for name, ref in metadata.refs.items() if name in self.refs}
+        assert now == self.refs, "a branch or tag of somebody else was moved or removed"
+        assert self._digest_beside() == self._beside, "something outside of the table was touched"
+
+    def _check_replace(self, snapshot: Snapshot) -> None:
+        parent = self.history.get(snapshot.parent_snapshot_id or 0)
+        if parent is not None and snapshot.summary and snapshot.summary.operation == Operation.REPLACE:
+            assert plain(parent) == plain(self.history[snapshot.snapshot_id]), "a replace changed rows"
+
+    def _digest_beside(self) -> list[tuple[str, int, int]]:
+        """Names, sizes and times of the files below the warehouse that are not the table's."""
+        stats = [(str(p), p.stat()) for p in sorted(self.folder.rglob("*")) if p.is_file() and "/db/t/" not in str(p)]
+        return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+
+    def needed(self) -> set[Path]:
+        """Files (metadata JSON aside) that some snapshot needs."""
+        return {local(path) for path in referenced_metadata(self.table()).union(*self._files.values())}
+
+    def on_storage(self) -> set[Path]:
+        """Files below the table's location besides metadata JSON and the clock of the storage."""
+        found = (p for p in local(self.table().location()).rglob("*") if p.is_file())
+        return {p for p in found if not p.name.endswith(".metadata.json")}
+
+    def age(self, days: int = 4) -> None:
+        """Every file of the table looks some days older."""
+        for path in local(self.table().location()).rglob("*"):
+            if path.is_file():
+                then = path.stat().st_mtime - days * 86_400
+                os.utime(path, (then, then))
+
+    def environment(self, later_ms: int = 0) -> Environment:
+        """No waiting; `later_ms` after the time that the clock shows."""
+        clock = FakeTime()
+        return Environment(clock.timing().clock, lambda: now_ms() + later_ms, clock.sleep)
+
+    def commit(self, request: CommitRequest, table: Table) -> CommitOutcome:
+        return run(self.ours, request, table, now_ms=now_ms())
+
+
+def plain(rows: Rows) -> Counter[Row]:
+    """Rows wherever they are."""
+    found: Counter[Row] = Counter()
+    for (_, row), count in rows.items():
+        found[row] += count
+    return found

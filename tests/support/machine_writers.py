@@ -1,0 +1,176 @@
+"""Others at the table of the model-based test: each tells the model what it does to the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import IntegerType, LongType
+
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from tests.support.machine import Row, Water, now_ms
+from tests.support.row_deletes import delete_ids, delete_rows
+from tests.support.tables import merged, request_on, run, small_files
+
+
+class Rival:
+    """Others at the same table: each method is one commit of theirs, and says in the model what it does to the rows.
+
+    `pick` chooses among what there is to choose from: any whole number will do.
+    """
+
+    OF_FILES = (
+        "append", "delete_position", "delete_equality", "compact_as_icesize", "compact_as_another", "expire",
+        "move_main",
+    )  # fmt: skip
+    ACTS = (
+        *OF_FILES, "tag", "branch", "append_to_branch", "untag", "add_column", "widen_column", "rename_column",
+        "add_field", "remove_field", "roll_back",
+    )  # fmt: skip
+
+    def __init__(self, water: Water) -> None:
+        self.water = water
+
+    def act(self, name: str, pick: int) -> None:
+        """One of ACTS."""
+        getattr(self, name)(pick)
+
+    @property
+    def table(self) -> Table:
+        table: Table = self.water.others.load_table("db.t")
+        return table
+
+    def append(self, pick: int) -> None:
+        table = self.table
+        files = self.water.write(table, self.water.new_ids(1), "ab"[pick % 2])
+        run(self.water.others, request_on(table, files), table, now_ms=now_ms())
+        self.water.rows += self.water.rows_of(files)
+
+    def delete_position(self, pick: int) -> None:
+        files = [f for f in small_files(self.table) if f.obstacle is None]
+        if files and self.water.version == "2":
+            input_file = files[pick % len(files)]
+            self._delete(input_file.partition, self.water.reader.rows_in(input_file.path)[0])
+            delete_rows(self.water.others, input_file)
+
+    def delete_equality(self, pick: int) -> None:
+        rows = sorted(self.water.rows, key=repr)
+        if rows and self.water.version == "2":
+            partition, row = rows[pick % len(rows)]
+            self._delete(partition, row)
+            self.water.equality_deletes = True
+            delete_ids(self.water.others, FileFact("", 0, 0, partition), [row[0]])
+
+    def _delete(self, partition: PartitionKey, row: Row) -> None:
+        self.water.rows -= Counter({(partition, row): 1})
+        self.water.deletes = True
+
+    def compact_as_icesize(self, pick: int) -> None:
+        table = self.table
+        if groups := self._chosen(table, pick):
+            wanted = request_on(table, groups=[merged(table, groups)])
+            run(self.water.others, wanted, table, now_ms=now_ms())
+
+    def compact_as_another(self, pick: int) -> None:
+        """A replace without anything of ours in its summary."""
+        table = self.table
+        if inputs := self._chosen(table, pick):
+            with SnapshotBuilder(table, now_ms()) as builder:
+                snapshot = builder.replace(inputs, merged(table, inputs).outputs, {"engine-name": "other"})
+            base = AssertRefSnapshotId(ref="main", snapshot_id=table.metadata.current_snapshot_id)
+            updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+            self.water.others.commit_table(table, (base,), updates)
+
+    def _chosen(self, table: Table, pick: int) -> Sequence[FileFact]:
+        groups = list(self.water.mergeable(table).values())
+        return groups[pick % len(groups)] if groups else ()
+
+    def expire(self, pick: int) -> None:
+        """By PyIceberg: all but the newest of main, and what branches and tags name; no file is deleted."""
+        table = self.table
+        kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        if ids := [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in kept]:
+            table.maintenance.expire_snapshots().by_ids(ids[pick % 2 :] or ids).commit()
+
+    def tag(self, pick: int) -> None:
+        self._name(pick, lambda table, number, name: table.manage_snapshots().create_tag(number, name).commit())
+
+    def branch(self, pick: int) -> None:
+        self._name(pick, lambda table, number, name: table.manage_snapshots().create_branch(number, name).commit())
+
+    def _name(self, pick: int, create: Callable[[Table, int, str], object]) -> None:
+        table, name = self.table, f"of-{self.water.next_id}-{len(self.water.refs)}"
+        ids = [s.snapshot_id for s in table.metadata.snapshots]
+        if ids and len(self.water.refs) < 3 and name not in self.water.refs:
+            create(table, number := ids[pick % len(ids)], name)
+            self.water.refs[name] = number
+
+    def append_to_branch(self, pick: int) -> None:
+        """Not a row of main, but the next sequence number. PyIceberg's own, so only where it can tell partitions."""
+        if any(isinstance(f.transform, BucketTransform) for f in self.table.spec().fields):
+            return
+        branches = [n for n in sorted(self.water.refs) if self.table.metadata.refs[n].snapshot_ref_type == "branch"]
+        if branches:
+            table, name = self.table, branches[pick % len(branches)]
+            table.append(self.water.arrow(table, self.water.new_ids(1), "a"), branch=name)
+            self.water.refs[name] = self.table.metadata.refs[name].snapshot_id
+
+    def untag(self, pick: int) -> None:
+        if self.water.refs:
+            name = sorted(self.water.refs)[pick % len(self.water.refs)]
+            is_tag = self.table.metadata.refs[name].snapshot_ref_type == "tag"
+            manage = self.table.manage_snapshots()
+            (manage.remove_tag(name) if is_tag else manage.remove_branch(name)).commit()
+            del self.water.refs[name]
+
+    def add_column(self, pick: int) -> None:
+        table = self.table
+        if table.schema().find_column_name(4) is None:
+            table.update_schema().add_column("number", IntegerType()).commit()
+
+    def widen_column(self, pick: int) -> None:
+        table = self.table
+        name = table.schema().find_column_name(4)
+        if name is not None and isinstance(table.schema().find_type(4), IntegerType):
+            table.update_schema().update_column(name, LongType()).commit()
+
+    def rename_column(self, pick: int) -> None:
+        table = self.table
+        name = table.schema().find_field(3).name
+        table.update_schema().rename_column(name, "at" if name == "ts" else "ts").commit()
+
+    def add_field(self, pick: int) -> None:
+        table = self.table
+        if len(table.spec().fields) < 2:
+            table.update_spec().add_field("id", BucketTransform(2), f"bucket_{len(table.specs())}").commit()
+            self.water.specs_changed = True
+
+    def remove_field(self, pick: int) -> None:
+        table = self.table
+        fields = [f for f in table.spec().fields if isinstance(f.transform, BucketTransform)]
+        if fields:
+            table.update_spec().remove_field(fields[0].name).commit()
+            self.water.specs_changed = True
+
+    def roll_back(self, pick: int) -> None:
+        """Main is an older snapshot again; what came after it is on no branch any more."""
+        table = self.table
+        known = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.water.history]
+        line = {s.snapshot_id for s in ancestors_of(table.metadata.current_snapshot(), table.metadata)}
+        if ids := [i for i in known if i in line]:
+            number = ids[max(0, len(ids) - 1 - pick % 3)]
+            table.manage_snapshots().rollback_to_snapshot(number).commit()
+            self.water.rows = Counter(self.water.history[number])
+
+    def move_main(self, pick: int) -> None:
+        """Main is any snapshot that the table knows, also one that it has left or that others made beside it."""
+        table = self.table
+        if ids := [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id in self.water.history]:
+            number = ids[-1 - pick % len(ids)]
+            table.manage_snapshots().set_current_snapshot(number).commit()
+            self.water.rows = Counter(self.water.history[number])

@@ -1,0 +1,305 @@
+"""Small tables in real catalogs, rivals that change them, and what must hold of every table at any time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import LongType, NestedField, StringType, TimestampType
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.rewriting.merge import merge
+from icesize.parquet.writing.row_writer import write_rows
+from icesize.planning.files import FileFact, Layout
+from icesize.table.commit.commit import commit
+from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.commit.request import LEDGER, CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.commit.retry import Timing
+from icesize.table.manifests.entries import read_entries
+from icesize.table.state.layout_reader import LayoutReader
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "ts", TimestampType())
+)
+LIMIT = 2**20
+NOW_MS = 1_700_000_000_000
+_numbers = itertools.count()
+
+
+def sqlite_catalog(folder: Path, name: str = "lake") -> SqlCatalog:
+    """A catalog in one file of `folder`, tables below it, with namespace `db`."""
+    catalog = SqlCatalog(name, uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog.create_namespace_if_not_exists("db")
+    return catalog
+
+
+def spec_of(transforms: Mapping[str, str]) -> PartitionSpec:
+    """A spec with one field for each column: `{"kind": "identity", "id": "bucket[4]"}`."""
+    if not transforms:
+        return UNPARTITIONED_PARTITION_SPEC
+    fields = []
+    for i, (column, transform) in enumerate(transforms.items()):
+        name = column if transform == "identity" else f"{column}_{transform.split('[')[0]}"
+        fields.append(PartitionField(SCHEMA.find_field(column).field_id, 1000 + i, parse_transform(transform), name))
+    return PartitionSpec(*fields, spec_id=0)
+
+
+def make_table(
+    catalog: Catalog,
+    transforms: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+    name: str = "db.t",
+) -> Table:
+    """An empty table of SCHEMA, partitioned by `kind` unless told otherwise."""
+    spec = spec_of({"kind": "identity"} if transforms is None else transforms)
+    table: Table = catalog.create_table(name, SCHEMA, partition_spec=spec, properties=dict(properties or {}))
+    return table
+
+
+def arrow(ids: Iterable[int], kind: str = "a") -> pa.Table:
+    """Rows of SCHEMA with these ids, an hour apart."""
+    ids = list(ids)
+    hours = pa.array([i * 3_600_000_000 for i in ids], pa.timestamp("us"))
+    return pa.table({"id": pa.array(ids, pa.int64()), "kind": pa.array([kind] * len(ids), pa.string()), "ts": hours})
+
+
+def write(table: Table, ids: Iterable[int], kind: str = "a") -> WrittenFile:
+    """Rows as one file of the table, not visible yet."""
+    settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
+    (file,) = write_rows([arrow(ids, kind)], settings, FileNames("test", next(_numbers), 0))
+    return file
+
+
+def layout_of(table: Table) -> Layout:
+    """What is in the loaded table, every file being small."""
+    return LayoutReader(LIMIT).read(table.metadata, table.io)
+
+
+def small_files(table: Table, kind: str | None = None) -> list[FileFact]:
+    """Live files, oldest first; of one partition when `kind` is given."""
+    facts = [f for p in layout_of(table).partitions.values() for f in p.small]
+    chosen = [f for f in facts if kind is None or f.partition.values == (kind,)]
+    return sorted(chosen, key=lambda f: (f.sequence_number, f.path))
+
+
+def merged(table: Table, inputs: Sequence[FileFact]) -> MergedGroup:
+    """Input files merged into one file, not visible yet."""
+    settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
+    task = MergeTask(tuple(inputs), inputs[0].partition)
+    return MergedGroup(task.inputs, merge(task, settings, FileNames("merge", next(_numbers), 0)).files)
+
+
+def request_on(
+    table: Table,
+    appended: Iterable[WrittenFile] = (),
+    groups: Iterable[MergedGroup] = (),
+    batch: LedgerEntry | int | None = None,
+    **others: Any,
+) -> CommitRequest:
+    """A commit planned on the loaded state of a table; a batch number is one of stream `s`, query `q`."""
+    head = table.metadata.current_snapshot()
+    return CommitRequest(
+        table_uuid=str(table.metadata.table_uuid),
+        base_snapshot_id=head.snapshot_id if head else None,
+        base_sequence_number=(head.sequence_number or 0) if head else 0,
+        schema_id=table.metadata.current_schema_id,
+        spec_id=table.metadata.default_spec_id,
+        schema=table.metadata.schema(),
+        spec=table.metadata.spec(),
+        run_id=f"run-{next(_numbers)}",
+        appended=tuple(appended),
+        merged=tuple(groups),
+        ledger=LedgerEntry("s", "q", batch) if isinstance(batch, int) else batch,
+        **others,
+    )
+
+
+class FakeTime:
+    """A clock that only goes on when somebody sleeps; `on_sleep` hooks in what others do meanwhile."""
+
+    def __init__(self, on_sleep: Callable[[], object] = lambda: None) -> None:
+        self.seconds = 0.0
+        self.sleeps: list[float] = []
+        self.on_sleep = on_sleep
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.seconds += seconds + 0.001
+        self.on_sleep()
+
+    def timing(self, deadline_seconds: float = 600.0) -> Timing:
+        return Timing(lambda: self.seconds, self.sleep, deadline_seconds)
+
+
+def run(
+    catalog: Catalog, request: CommitRequest, table: Table, time: FakeTime | None = None, now_ms: int = NOW_MS
+) -> CommitOutcome:
+    """Commit a request by the real committer, without waiting."""
+    committer = PyIcebergCommitter(catalog, table, lambda: now_ms)
+    return commit(request, committer, (time or FakeTime()).timing())
+
+
+def append(catalog: Catalog, ids: Iterable[int], kind: str = "a", batch: int | None = None) -> Table:
+    """Rows committed through icesize; returns the table with them."""
+    table = catalog.load_table("db.t")
+    run(catalog, request_on(table, [write(table, ids, kind)], batch=batch), table)
+    return catalog.load_table("db.t")
+
+
+def compact(catalog: Catalog, kind: str = "a") -> Table:
+    """All files of a partition merged into one, as a rival compaction does."""
+    table = catalog.load_table("db.t")
+    run(catalog, request_on(table, groups=[merged(table, small_files(table, kind))]), table)
+    return catalog.load_table("db.t")
+
+
+def ids_of(catalog: Catalog, name: str = "db.t") -> list[int]:
+    """All rows that a reader sees, by id."""
+    return sorted(catalog.load_table(name).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+
+
+def opened_by(monkeypatch: pytest.MonkeyPatch, module: str) -> list[str]:
+    """Paths of the manifests that a module opens from now on."""
+    opened: list[str] = []
+
+    def noted(io: FileIO, manifest: ManifestFile, **options: Any) -> Any:
+        opened.append(manifest.manifest_path)
+        return read_entries(io, manifest, **options)
+
+    monkeypatch.setattr(f"{module}.read_entries", noted)
+    return opened
+
+
+def live_paths(table: Table) -> list[str]:
+    """Data files of the current snapshot, as PyIceberg itself reads its manifests; one twice if listed twice."""
+    head = table.metadata.current_snapshot()
+    manifests = [m for m in head.manifests(table.io) if m.content == ManifestContent.DATA] if head else []
+    return [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io)]
+
+
+def local(path: str) -> Path:
+    """A location in the local file system: Java writes one slash where Python writes three."""
+    return Path("/" + path.removeprefix("file:").lstrip("/"))
+
+
+def data_files_on_disk(table: Table) -> set[str]:
+    """Every data file below the table's folder, referenced or not."""
+    return {f"file://{p}" for p in local(table.location()).rglob("*.parquet")}
+
+
+def metadata_files_on_disk(table: Table) -> set[str]:
+    """Every manifest and manifest list below the table's folder."""
+    return {f"file://{p}" for p in local(table.location()).rglob("*.avro")}
+
+
+def referenced_metadata(table: Table) -> set[str]:
+    """Manifests and manifest lists that some snapshot of the table needs."""
+    lists = {s.manifest_list for s in table.metadata.snapshots}
+    return lists | {m.manifest_path for s in table.metadata.snapshots for m in s.manifests(table.io)}
+
+
+def operations(table: Table) -> list[str]:
+    """What the snapshots of the table did, oldest first."""
+    return [s.summary.operation.value for s in table.metadata.snapshots if s.summary]
+
+
+def check(table: Table) -> None:
+    """What holds of every table at any time, whatever happened to it."""
+    paths = live_paths(table)
+    assert len(paths) == len(set(paths)), "a file is listed twice"
+    head = table.metadata.current_snapshot()
+    rows = size = 0
+    for manifest in head.manifests(table.io) if head else []:
+        if manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                file = entry.data_file
+                assert local(file.file_path).stat().st_size == file.file_size_in_bytes
+                assert pq.read_metadata(local(file.file_path)).num_rows == file.record_count
+                rows, size = rows + file.record_count, size + file.file_size_in_bytes
+    if head and head.summary:
+        summary = head.summary.additional_properties
+        assert int(summary["total-data-files"]) == len(paths)
+        assert int(summary["total-records"]) == rows
+        assert int(summary["total-files-size"]) == size
+    for snapshot in table.metadata.snapshots:
+        for manifest in snapshot.manifests(table.io):
+            assert local(manifest.manifest_path).is_file()
+    assert not removed_and_live(table), "a file that a snapshot has removed is live, expiry by Java would delete it"
+    times = [entry.timestamp_ms for entry in table.metadata.snapshot_log]
+    assert times == sorted(times)
+    assert table.metadata.last_updated_ms >= (times[-1] if times else 0)
+    check_batches(table.metadata)
+
+
+def removed_and_live(table: Table) -> set[str]:
+    """Live data files that the head or a snapshot before it in its history lists as removed.
+
+    Iceberg's Java library deletes what an expired snapshot has removed, without looking whether it is live.
+    """
+    line = list(ancestors_of(table.metadata.current_snapshot(), table.metadata))
+    manifests = {m.manifest_path: m for s in line for m in s.manifests(table.io)}.values()
+    entries = (e for m in manifests for e in m.fetch_manifest_entry(table.io, discard_deleted=False))
+    removed = {e.data_file.file_path for e in entries if e.status == ManifestEntryStatus.DELETED}
+    return removed & set(live_paths(table))
+
+
+def check_batches(metadata: TableMetadata) -> None:
+    """Each batch has at most one snapshot that brings its rows, and one that merges."""
+    batches = [
+        (s.summary.additional_properties[LEDGER], s.summary.operation == Operation.REPLACE)
+        for s in metadata.snapshots
+        if s.summary and LEDGER in s.summary.additional_properties
+    ]
+    assert len(batches) == len(set(batches)), "a batch was committed twice"
+
+
+def expire(table: Table, *, keep: int = 1) -> None:
+    """Expire all but the newest snapshots of main."""
+    ids = [entry.snapshot_id for entry in table.metadata.snapshot_log][:-keep]
+    table.maintenance.expire_snapshots().by_ids(ids).commit()
+
+
+def with_run_id(request: CommitRequest) -> CommitRequest:
+    """The same work asked for by another process."""
+    return replace(request, run_id=f"run-{next(_numbers)}")
+
+
+def two_files(catalog: Catalog, **options: Any) -> Table:
+    """A table with rows 1 and 2 in two small files of partition `a`."""
+    make_table(catalog, **options)
+    append(catalog, [1])
+    return append(catalog, [2])
+
+
+def batch(catalog: Catalog, number: int = 1) -> CommitRequest:
+    """Row 3 and a merge of all files of partition `a`, written and ready to be committed."""
+    table = catalog.load_table("db.t")
+    return request_on(table, [write(table, [3])], [merged(table, small_files(table, "a"))], batch=number)
+
+
+def landed(catalog: Catalog, rows: list[int]) -> Table:
+    """The table, in good order, with exactly these rows."""
+    table = catalog.load_table("db.t")
+    check(table)
+    assert ids_of(catalog) == rows
+    return table

@@ -1,0 +1,278 @@
+"""Catalogs are found from Spark's settings or PyIceberg's, and what is missing or unfit is told in a sentence."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from icesize.errors import TableError, TableNotFound, UnsupportedTable
+from icesize.table.catalog import loading, opening
+from tests.support.rest_faults import Fault
+from tests.support.rest_server import MiniRest
+from tests.support.tables import SCHEMA, append, ids_of, make_table, spec_of, sqlite_catalog
+
+SECRET = "s3cr3t@/:%x"
+
+
+def mapped(**settings: str) -> dict[str, str]:
+    """Properties of Spark's catalog `lake` with these settings; `__` stands for `.`, `_` for `-`."""
+    conf = {f"spark.sql.catalog.lake.{k.replace('__', '.').replace('_', '-')}": v for k, v in settings.items()}
+    return opening.pyiceberg_properties("lake", {"spark.sql.catalog.lake": "SparkCatalog", **conf})
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"type": "rest"}, "rest"),
+        ({"type": "hive"}, "hive"),
+        ({"type": "glue"}, "glue"),
+        ({"type": "jdbc", "uri": "jdbc:sqlite:/x.db"}, "sql"),
+        ({"catalog_impl": "org.apache.iceberg.rest.RESTCatalog"}, "rest"),
+        ({"catalog_impl": "org.apache.iceberg.hive.HiveCatalog"}, "hive"),
+        ({"catalog_impl": "org.apache.iceberg.aws.glue.GlueCatalog"}, "glue"),
+        ({"catalog_impl": "org.apache.iceberg.jdbc.JdbcCatalog", "uri": "jdbc:sqlite:/x.db"}, "sql"),
+        ({}, "hive"),
+    ],
+)
+def test_catalog_types_are_mapped(settings: dict[str, str], kind: str) -> None:
+    """Type or implementation class choose PyIceberg's type; none is Hive, as in Iceberg."""
+    assert mapped(**settings)["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("jdbc:sqlite:/data/c.db", "sqlite:////data/c.db"),
+        ("jdbc:sqlite:c.db", "sqlite:///c.db"),
+        ("jdbc:sqlite:file:/data/c.db?journal_mode=WAL", "sqlite:////data/c.db"),
+        ("jdbc:postgresql://h:5432/d", "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h:5432/d"),
+        ("jdbc:postgresql://h/d?sslmode=require", "postgresql+psycopg2://me:s3cr3t%40%2F%3A%25x@h/d?sslmode=require"),
+        ("jdbc:mysql://h/d", "mysql+pymysql://me:s3cr3t%40%2F%3A%25x@h/d"),
+    ],
+)
+def test_jdbc_addresses_become_sqlalchemy_ones(uri: str, expected: str) -> None:
+    """Both sides then share one database; user and password are encoded, and no `jdbc.` key is left over."""
+    properties = mapped(type="jdbc", uri=uri, jdbc__user="me", jdbc__password=SECRET, jdbc__schema_version="V1")
+    assert properties == {"type": "sql", "uri": expected}
+
+
+def test_names_that_differ_are_translated_and_the_rest_is_kept() -> None:
+    """Same keys stay, REST's signing keys and path style are renamed, Java-only keys go."""
+    properties = mapped(
+        type="rest", uri="http://h", warehouse="w", token="t", credential="c", scope="s", prefix="p",
+        header__X_A="1", rest__sigv4_enabled="true", rest__signing_region="eu", rest__access_key_id="a",
+        rest__secret_access_key="b", rest__session_token="d", io_impl="org.apache.iceberg.aws.s3.S3FileIO",
+        s3__endpoint="http://s3", s3__path_style_access="false", client__region="eu",
+        client__assume_role__arn="arn", cache_enabled="false", cache__expiration_interval_ms="0",
+        default_namespace="db",
+    )  # fmt: skip
+    assert properties == {
+        "type": "rest", "uri": "http://h", "warehouse": "w", "token": "t", "credential": "c", "scope": "s",
+        "prefix": "p", "header.X-A": "1", "rest.sigv4-enabled": "true", "rest.signing-region": "eu",
+        "client.access-key-id": "a", "client.secret-access-key": "b", "client.session-token": "d",
+        "s3.endpoint": "http://s3", "s3.force-virtual-addressing": "true", "client.region": "eu",
+        "client.role-arn": "arn",
+    }  # fmt: skip
+
+
+def test_path_style_needs_no_setting() -> None:
+    """PyArrow uses path style with an endpoint by itself."""
+    assert mapped(type="rest", s3__path_style_access="true") == {"type": "rest"}
+
+
+@pytest.mark.parametrize(("kind", "left"), [("oauth2", {}), ("none", {}), ("sigv4", {"rest.sigv4-enabled": "true"})])
+def test_authentication_that_pyiceberg_finds_by_itself(kind: str, left: dict[str, str]) -> None:
+    """OAuth 2 and SigV4 are chosen by their other properties."""
+    assert mapped(type="rest", rest__auth__type=kind) == {"type": "rest", **left}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"type": "hadoop"}, "its type is 'hadoop'; a path-based catalog has no atomic commit; use a REST, JDBC"),
+        ({"catalog_impl": "org.apache.iceberg.hadoop.HadoopCatalog"}, "its type is 'hadoop'"),
+        ({"type": "nessie"}, "use Nessie's Iceberg REST endpoint: type=rest"),
+        ({"catalog_impl": "org.apache.iceberg.nessie.NessieCatalog"}, "its type is 'nessie'"),
+        ({"type": "unity"}, "does not know the type 'unity'; pass a PyIceberg catalog object"),
+        ({"catalog_impl": "com.example.Mine"}, "does not know the type 'com.example.Mine'"),
+        ({"type": "rest", "rest__auth__type": "basic", "token": SECRET}, "'rest.auth.type' is 'basic'; pass a PyIc"),
+    ],
+)
+def test_what_pyiceberg_cannot_open_is_refused(settings: dict[str, str], sentence: str) -> None:
+    """A sentence says what to use instead, and holds no credentials."""
+    with pytest.raises(UnsupportedTable) as raised:
+        mapped(**settings)
+    assert sentence in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_an_unknown_spark_catalog_names_the_nearest() -> None:
+    """A misspelt catalog is told with the one that was meant."""
+    conf = {"spark.sql.catalog.lake": "x", "spark.sql.catalog.lake.uri": "u", "spark.sql.catalogImplementation": "y"}
+    with pytest.raises(
+        TableNotFound, match=r"Spark has no setting 'spark\.sql\.catalog\.lakes'; did you mean 'lake'\?"
+    ):
+        opening.pyiceberg_properties("lakes", conf)
+
+
+def test_an_unknown_configured_catalog_says_where_it_was_looked_for() -> None:
+    """Without Spark the places of PyIceberg's configuration are named."""
+    with pytest.raises(TableNotFound, match=r"\.pyiceberg\.yaml, PYICEBERG_CATALOG__NAME__URI, or --catalog-uri"):
+        opening.open_catalog("nowhere_to_be_found")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"type": "sql", "uri": f"nonsense {SECRET}"},
+        {"type": "sql", "uri": f"nosuchdialect://me:{SECRET}@h/d"},
+        {"uri": f"mysql+nosuch://me:{SECRET}@h/d"},
+        {"type": "rest", "token": SECRET},
+        {"type": "rest", "uri": "http://127.0.0.1:1", "credential": SECRET},
+        {"type": "nope", "token": SECRET},
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_tells_no_secret(properties: dict[str, str]) -> None:
+    """Whatever library fails, one sentence comes, without credentials in it or in what it is chained to."""
+    with pytest.raises(TableError, match="Cannot open catalog 'lake': ") as raised:
+        opening.open_catalog("lake", properties)
+    assert SECRET not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+def test_a_jdbc_catalog_of_spark_opens_the_same_tables(tmp_path: Path) -> None:
+    """The mapped SQLite address and the same catalog name find what another client created."""
+    mine = sqlite_catalog(tmp_path)
+    make_table(mine)
+    append(mine, [1])
+    theirs = opening.open_catalog("lake", mapped(type="jdbc", uri=f"jdbc:sqlite:{tmp_path}/catalog.db"))
+    assert ids_of(theirs) == [1]
+    theirs.close()
+    mine.close()
+
+
+def test_calls_without_an_answer_end(mini: MiniRest) -> None:
+    """Every HTTP call of a catalog has a timeout; setting it twice keeps the first."""
+    catalog = opening.with_timeout(opening.with_timeout(mini.catalog("lake"), 0.2), 500.0)
+    table = make_table(catalog)
+    mini.fail_next_commit(Fault("hang"))
+    began = time.monotonic()
+    with pytest.raises(requests.ReadTimeout):
+        table.transaction().set_properties({"a": "b"}).commit_transaction()
+    assert time.monotonic() - began < 100
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("lake.db.t", ("lake", ("db", "t"))),
+        ("lake.a.b.t", ("lake", ("a", "b", "t"))),
+        ("`lake`.`db`.t", ("lake", ("db", "t"))),
+    ],
+)
+def test_names_are_split(name: str, parts: tuple[str, tuple[str, ...]]) -> None:
+    """Catalog first, then namespaces of any depth; backticks as in Spark."""
+    assert loading.split_name(name) == parts
+
+
+@pytest.mark.parametrize("name", ["t", "db.t", "lake..t", ""])
+def test_short_names_are_refused(name: str) -> None:
+    """A name without a catalog or a namespace is told what is expected."""
+    with pytest.raises(TableNotFound, match=r"expected CATALOG\.NAMESPACE\.TABLE"):
+        loading.split_name(name)
+
+
+def test_names_in_a_given_catalog(lake: SqlCatalog) -> None:
+    """With a catalog object its name may be given or left out."""
+    assert loading.namespace_and_table(lake, "db.t") == ("db", "t")
+    assert loading.namespace_and_table(lake, "lake.db.t") == ("db", "t")
+    assert loading.namespace_and_table(lake, "other.db.t") == ("other", "db", "t")
+    with pytest.raises(TableNotFound, match=r"expected NAMESPACE\.TABLE"):
+        loading.namespace_and_table(lake, "t")
+
+
+def test_a_missing_table_names_the_nearest(lake: SqlCatalog) -> None:
+    """A misspelt table is told with the one that was meant; a far one without."""
+    make_table(lake, name="db.events")
+    with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.event'; did you mean 'events'\?"):
+        loading.load(lake, ("db", "event"))
+    with pytest.raises(TableNotFound, match=r"'lake\.db\.zzz'$"):
+        loading.load(lake, ("db", "zzz"))
+
+
+def test_a_missing_namespace_is_told(mini: MiniRest) -> None:
+    """The part that does not exist is named."""
+    with pytest.raises(TableNotFound, match="there is no namespace 'nope'"):
+        loading.load(mini.catalog("lake"), ("nope", "t"))
+
+
+def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog) -> None:
+    """The nearest name is a courtesy: without the right to list, the sentence comes without it."""
+
+    class NoListing(SqlCatalog):
+        def list_tables(self, *_: Any) -> Any:
+            raise PermissionError("may not list")
+
+    catalog = NoListing("lake", **lake.properties)
+    with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.t'$"):
+        loading.load(catalog, ("db", "t"))
+    catalog.close()
+
+
+def test_a_view_is_refused(lake: SqlCatalog) -> None:
+    """A view under the name is told as such."""
+
+    class WithView(SqlCatalog):
+        def view_exists(self, *_: Any) -> bool:
+            return True
+
+    catalog = WithView("lake", **lake.properties)
+    with pytest.raises(UnsupportedTable, match=r"Cannot open 'lake\.db\.v': it is a view"):
+        loading.load(catalog, ("db", "v"))
+    catalog.close()
+
+
+def table_with(lake: SqlCatalog, **properties: str) -> Table:
+    return make_table(lake, properties={k.replace("_", "-").replace("--", "."): v for k, v in properties.items()})
+
+
+@pytest.mark.parametrize(
+    ("properties", "conf", "sentence"),
+    [
+        ({"write__wap__enabled": "true"}, {}, "'write.wap.enabled' is true"),
+        ({}, {"spark.wap.id": "7"}, "the session sets 'spark.wap.id'"),
+        ({}, {"spark.wap.branch": "audit"}, "the session sets 'spark.wap.branch'"),
+        ({"encryption__key_id": "k"}, {}, "the table is encrypted"),
+    ],
+)
+def test_tables_that_cannot_be_written_safely_are_refused(
+    lake: SqlCatalog, properties: dict[str, str], conf: dict[str, str], sentence: str
+) -> None:
+    """Format v3, write-audit-publish and encryption: one sentence each."""
+    with pytest.raises(UnsupportedTable, match=sentence):
+        loading.check_supported(table_with(lake, **properties), conf)
+
+
+def test_format_v3_is_refused(lake: SqlCatalog) -> None:
+    """Row lineage and deletion vectors are not written by this committer; PyIceberg cannot make such a table either."""
+    v3 = new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "file:///x", {"format-version": "3"})
+    table = Table(("db", "t"), v3, "file:///x/v1.metadata.json", load_file_io(), lake)
+    with pytest.raises(UnsupportedTable, match=r"'db\.t': its format version is 3; icesize writes versions 1 and 2"):
+        loading.check_supported(table)
+
+
+def test_plain_tables_are_supported(lake: SqlCatalog) -> None:
+    """Format v1 and v2 pass, also with settings that only look like the refused ones."""
+    plain = table_with(lake, format_version="1", write__wap__enabled="false")
+    assert loading.check_supported(plain, {"spark.wap.id": ""}) is None  # type: ignore[func-returns-value]

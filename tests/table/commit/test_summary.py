@@ -1,0 +1,61 @@
+"""Running totals of snapshot summaries: carried on where they are known, never made up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.summary import counts, with_totals
+
+FILE = FileFact("x", 10, 100, PartitionKey(0, ()))
+KNOWN = {"total-records": "500", "total-data-files": "5", "total-files-size": "5000", "total-delete-files": "0",
+         "total-position-deletes": "0", "total-equality-deletes": "0"}  # fmt: skip
+OPERATIONS = [Operation.APPEND, Operation.REPLACE, Operation.OVERWRITE]
+
+
+def _parent(summary: Summary | None) -> Snapshot:
+    return Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="m", summary=summary)
+
+
+def _totals(operation: Operation, facts: dict[str, str], parent: Snapshot | None) -> dict[str, str]:
+    found = with_totals(operation, facts, parent).additional_properties
+    return {key: value for key, value in found.items() if key.startswith("total-")}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@given(lost=st.sets(st.sampled_from(sorted(KNOWN))), gone=st.integers(0, 3), broken=st.booleans())
+def test_totals_that_the_parent_lacks_are_left_out(
+    operation: Operation, lost: set[str], gone: int, broken: bool
+) -> None:
+    """Those that it has are what PyIceberg makes of them; of the others, numbers or not, nothing is said."""
+    facts = counts([FILE], [FILE] * gone)
+    has = {**KNOWN, **dict.fromkeys(lost, "many")} if broken else {k: v for k, v in KNOWN.items() if k not in lost}
+    helper = Operation.APPEND if operation == Operation.APPEND else Operation.OVERWRITE
+    expected = update_snapshot_summaries(Summary(helper, **facts), KNOWN).additional_properties
+    assert _totals(operation, facts, _parent(Summary(Operation.APPEND, **has))) == {
+        key: expected[key] for key in KNOWN if key not in lost
+    }
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_parent_without_summary_has_no_totals(operation: Operation) -> None:
+    """The table holds files that nobody counted, so a sum that begins at zero would be wrong."""
+    for parent in (_parent(None), _parent(Summary(Operation.APPEND))):
+        assert _totals(operation, counts([FILE]), parent) == {}
+
+
+def test_the_first_snapshot_begins_at_zero() -> None:
+    """A table without snapshots holds nothing, and its first one knows all totals."""
+    known = {"total-records": "100", "total-data-files": "1", "total-files-size": "10"}
+    assert _totals(Operation.APPEND, counts([FILE]), None) == {**dict.fromkeys(KNOWN, "0"), **known}
+
+
+def test_totals_below_nothing_are_left_out() -> None:
+    """A parent that counted too little says so by a negative sum; Iceberg leaves that one out."""
+    wrong = {**KNOWN, "total-records": "50"}
+    found = _totals(Operation.REPLACE, counts([], [FILE]), _parent(Summary(Operation.APPEND, **wrong)))
+    assert "total-records" not in found
+    assert found["total-data-files"] == "4"

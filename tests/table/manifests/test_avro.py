@@ -1,0 +1,293 @@
+"""Avro containers and values: what one side writes, the other reads, and damage is noticed."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.avro.codecs import KNOWN_CODECS
+from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
+
+from icesize.errors import TableError
+from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerReader, ContainerWriter
+from icesize.table.manifests.avro_decode import inlined, reader, skipper, structure
+from icesize.table.manifests.avro_encode import write_bytes, write_long, writer
+
+_LONGS = st.integers(-(2**63), 2**63 - 1)
+_INT_MAP = {
+    "type": "array",
+    "logicalType": "map",
+    "items": {
+        "type": "record",
+        "name": "pair",
+        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}],
+    },
+}
+_BYTES_MAP = {
+    "type": "array",
+    "logicalType": "map",
+    "items": {
+        "type": "record",
+        "name": "pair",
+        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "bytes"}],
+    },
+}
+_DECIMAL = {"type": "fixed", "name": "d", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+_VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    ("null", st.none()),
+    ("boolean", st.booleans()),
+    ("int", st.integers(-(2**31), 2**31 - 1)),
+    ("long", _LONGS),
+    ("float", st.floats(width=32, allow_nan=False)),
+    ("double", st.floats(allow_nan=False)),
+    ("bytes", st.binary(max_size=300)),
+    ("string", st.text(max_size=100)),
+    ({"type": "int", "logicalType": "date"}, st.integers(-(2**31), 2**31 - 1)),
+    ({"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True}, _LONGS),
+    ({"type": "fixed", "name": "f", "size": 3}, st.binary(min_size=3, max_size=3)),
+    ({"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}, st.uuids()),
+    ({"type": "string", "logicalType": "uuid"}, st.uuids()),
+    (_DECIMAL, st.decimals(-9999999, 9999999, places=2)),
+    ({**_DECIMAL, "type": "bytes"}, st.decimals(-9999999, 9999999, places=2)),
+    (["null", "long"], st.none() | _LONGS),
+    (["string", "null"], st.none() | st.text(max_size=9)),
+    ({"type": "array", "items": "long"}, st.lists(_LONGS, max_size=9)),
+    ({"type": "array", "items": "string"}, st.lists(st.text(max_size=9), max_size=9)),
+    (_INT_MAP, st.dictionaries(st.integers(0, 2**31 - 1), _LONGS, max_size=9)),
+    (_BYTES_MAP, st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=9), max_size=9)),
+]
+
+
+def _record(types: list[Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "r", "fields": [{"name": f"f{i}", "type": t} for i, t in enumerate(types)]}
+
+
+@st.composite
+def _schema_and_record(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    chosen = draw(st.lists(st.sampled_from(_VALUES), min_size=1, max_size=6))
+    return inlined(_record([t for t, _ in chosen])), tuple(draw(values) for _, values in chosen)
+
+
+def _decoders(data: bytes) -> list[BinaryDecoder]:
+    """PyIceberg's compiled decoder, where there is one, and the one that is always there."""
+    return [new_decoder(data), StreamingBinaryDecoder(data)]
+
+
+@given(_schema_and_record())
+def test_every_type_reads_back_as_written(case: tuple[dict[str, Any], tuple[Any, ...]]) -> None:
+    """A record of any types of manifests reads back equal, by both decoders, and skipping it ends at its end."""
+    schema, values = case
+    out = bytearray()
+    writer(schema)(out, values)
+    for decoder in _decoders(bytes(out) + b"end"):
+        assert reader(schema)(decoder) == values
+        assert decoder.tell() == len(out)
+    for decoder in _decoders(bytes(out) + b"end"):
+        skipper(schema)(decoder)
+        assert decoder.tell() == len(out)
+
+
+def test_nan_keeps_its_bits() -> None:
+    """NaN in a double reads back as NaN."""
+    out = bytearray()
+    writer("double")(out, math.nan)
+    assert math.isnan(reader("double")(new_decoder(bytes(out))))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(_INT_MAP, {1: 2, 3: 4}), ({"type": "array", "items": "string"}, ["a", "b"]), (_BYTES_MAP, {1: b"xy"})],
+)
+def test_blocks_with_a_size_are_read_and_skipped(schema: Any, value: Any) -> None:
+    """Avro allows arrays in blocks with a negative count and their size; they read and skip as the others do."""
+    plain = bytearray()
+    writer(schema)(plain, value)
+    sized = bytearray()
+    write_long(sized, -len(value))
+    write_bytes(sized, bytes(plain[1:-1]))
+    sized.append(0)
+    for decoder in _decoders(bytes(sized)):
+        assert reader(schema)(decoder) == value
+    for decoder in _decoders(bytes(sized)):
+        skipper(schema)(decoder)
+        assert decoder.tell() == len(sized)
+
+
+def test_types_that_only_others_write_are_read_and_skipped() -> None:
+    """String maps, enums and unions of three types, which Iceberg may come to use, are no obstacle."""
+    schema = inlined(
+        _record(
+            [
+                {"type": "map", "values": "long"},
+                {"type": "enum", "name": "e", "symbols": ["A", "B"]},
+                ["null", "long", "string"],
+                {"type": {"type": "long"}},
+            ]
+        )
+    )
+    data = bytes([2, 2]) + b"k" + bytes([14, 0]) + bytes([2]) + bytes([4, 2]) + b"s" + bytes([8])
+    for decoder in _decoders(data):
+        assert reader(schema)(decoder) == ({"k": 7}, "B", "s", 4)
+    for decoder in _decoders(data):
+        skipper(schema)(decoder)
+        assert decoder.tell() == len(data)
+
+
+def test_a_value_of_the_wrong_size_is_refused() -> None:
+    """A fixed of another length would shift everything behind it, so it is not written."""
+    with pytest.raises(ValueError, match="Cannot write 2 bytes as an Avro fixed of 3"):
+        writer({"type": "fixed", "name": "f", "size": 3})(bytearray(), b"ab")
+    with pytest.raises(ValueError, match="Cannot write a value of the Avro type"):
+        writer(["null", "long", "string"])
+
+
+def test_names_are_spelt_out_once_each() -> None:
+    """Java's references to a named type and PyIceberg's repeated definitions become definitions of different names."""
+    by_java = _record([_DECIMAL, "d"])
+    by_pyiceberg = _record([_DECIMAL, _DECIMAL])
+    assert inlined(by_java) == inlined(by_pyiceberg)
+    assert [field["type"]["name"] for field in inlined(by_java)["fields"]] == ["d", "d_2"]
+    assert by_java == _record([_DECIMAL, "d"])
+
+
+def test_structure_tells_what_can_be_copied() -> None:
+    """Names, docs and logical types do not matter to bytes; types, optionality, scale, order and field ids do."""
+
+    def key(kind: Any, field_id: int = 1, **more: str) -> str:
+        field = {"name": "x", "type": kind, "field-id": field_id, **more}
+        return structure(inlined({"type": "record", "name": "r", "fields": [field]}))
+
+    assert key("int", doc="a", name="y") == key({"type": "int", "logicalType": "date"})
+    assert key({**_DECIMAL, "name": "other"}) == key(_DECIMAL)
+    others = [key("int"), key("int", 2), key("long"), key(["null", "int"]), key(["int", "null"]), key(_DECIMAL)]
+    others.append(key({**_DECIMAL, "scale": 3}))
+    assert len(set(others)) == len(others)
+
+
+def _container(records: list[bytes]) -> bytes:
+    out = ContainerWriter("bytes", {"a": "b"})
+    for record in records:
+        encoded = bytearray()
+        write_bytes(encoded, record)
+        out.add(bytes(encoded[:1]), bytes(encoded[1:]))
+    return out.finish()
+
+
+def _records(data: bytes) -> list[bytes]:
+    return [b.decoder.read_bytes() for b in ContainerReader(data, "m").blocks() for _ in range(b.count)]
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_container_holds_its_records(records: list[bytes]) -> None:
+    """A container gives back its records in order and its header."""
+    data = _container(records)
+    assert _records(data) == records
+    metadata = ContainerReader(data, "m").metadata
+    assert (metadata["a"], json.loads(metadata["avro.schema"]), metadata["avro.codec"]) == ("b", "bytes", "deflate")
+
+
+def test_blocks_are_bounded() -> None:
+    """Records are cut into blocks of about 64 kB, so that readers need not hold a whole manifest decoded."""
+    data = _container([bytes([i % 251]) * 1000 for i in range(200)])
+    counts = [block.count for block in _consumed(data)]
+    assert sum(counts) == 200
+    assert max(counts) <= BLOCK_BYTES // 1000 + 1
+    assert min(counts[:-1]) >= BLOCK_BYTES // 1002
+
+
+def _consumed(data: bytes) -> list[Any]:
+    found = []
+    for block in ContainerReader(data, "m").blocks():
+        for _ in range(block.count):
+            block.decoder.skip_bytes()
+        found.append(block)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "bzip2"])
+def test_codecs_of_other_writers_are_read(codec: str) -> None:
+    """Containers compressed otherwise than ours are read as well."""
+    body = bytearray()
+    for record in (b"one", b"two"):
+        write_bytes(body, record)
+    kind = KNOWN_CODECS[codec]  # type: ignore[index]
+    assert _records(_by_hand(codec, bytes(body) if kind is None else kind.compress(bytes(body))[0])) == [b"one", b"two"]
+
+
+def _by_hand(codec: str, block: bytes, count: int = 2) -> bytes:
+    out = bytearray(b"Obj\x01")
+    # The header's map in one block with a size, as Java's writer never does but Avro allows.
+    pairs = bytearray()
+    for text in ("avro.schema", '"bytes"', "avro.codec", codec):
+        write_bytes(pairs, text.encode())
+    write_long(out, -2)
+    write_bytes(out, bytes(pairs))
+    out += b"\x00" + b"s" * 16
+    write_long(out, count)
+    write_bytes(out, block)
+    return bytes(out + b"s" * 16)
+
+
+def test_damage_is_noticed() -> None:
+    """A file that is no container, has an unknown codec, is cut off or holds other records than it says is refused."""
+    good = _container([b"x" * 40] * 3)
+    for bad, why in [
+        (b"PAR1" + good, "it is not an Avro file"),
+        (b"", "it is not an Avro file"),
+        (good[:-1], "it is cut off or damaged"),
+        (good[:-20], "it is cut off or damaged"),
+        (good[:-16] + b"0" * 16, "it is cut off or damaged"),
+        (good[:6], "it is cut off or damaged"),
+        (_by_hand("lzo", b""), "its codec 'lzo' is unknown"),
+        (_by_hand("deflate", b"\xff\xff"), "a block does not decompress"),
+        (_by_hand("null", b"\x02a\x02b", 1), "it is cut off or damaged"),
+    ]:
+        with pytest.raises(TableError) as raised:
+            _records(bad)
+        assert str(raised.value).startswith(f"Cannot read m: {why}")
+        assert raised.value.facts == {"path": "m"}
+
+
+def test_values_are_pyicebergs() -> None:
+    """Decimals and UUIDs are objects, dates and timestamps numbers, as in PyIceberg's partition records."""
+    schema = inlined(
+        _record([_DECIMAL, {"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}, _VALUES[8][0]])
+    )
+    out = bytearray()
+    values = (Decimal("-1.50"), UUID(int=7), 19000)
+    writer(schema)(out, values)
+    assert reader(schema)(new_decoder(bytes(out))) == values
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("int", 2**31), ("int", -(2**31) - 1), ("int", 3_000_000_000), ("long", 2**63), ("long", -(2**63) - 1),
+        ("float", 0.1), ("float", 1e300), ("float", 16_777_217), ("double", 2**53 + 1),
+        (_DECIMAL, Decimal("99999999.99")), (_DECIMAL, Decimal("12345678901234.50")), (_DECIMAL, Decimal("1.5")),
+        ({**_DECIMAL, "type": "bytes"}, Decimal("99999999.99")), ({**_DECIMAL, "type": "bytes"}, Decimal("1.500")),
+        ({"type": "fixed", "name": "f", "size": 3}, b"four"), ("null", 1),
+    ],
+)  # fmt: skip
+def test_numbers_without_a_place_in_their_type_are_refused(schema: Any, value: Any) -> None:
+    """A number that would come back as another one is an error: nothing is wrapped, rounded or cut off."""
+    with pytest.raises(ValueError, match=r"Cannot write .* as an Avro"):
+        writer(schema)(bytearray(), value)
+
+
+@given(st.integers(-(2**33), 2**33))
+def test_ints_are_written_or_refused(value: int) -> None:
+    """Whatever an int has a place for reads back equal, and only that is written."""
+    out = bytearray()
+    if -(2**31) <= value < 2**31:
+        writer("int")(out, value)
+        assert reader("int")(new_decoder(bytes(out))) == value
+    else:
+        with pytest.raises(ValueError, match=f"Cannot write {value} as an Avro int"):
+            writer("int")(out, value)

@@ -1,0 +1,108 @@
+"""Which files have deletes pending, as Iceberg's scan planning defines it."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestContent
+
+from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.write import DataFileSchema, Entry
+from tests.support.row_deletes import delete_ids, delete_rows
+from tests.support.tables import append, make_table, small_files
+
+PART = PartitionKey(0, ("a",))
+POSITION, EQUALITY = 1, 2
+
+
+def entry(content: int, number: int, **paths: str | None) -> Entry:
+    schema = DataFileSchema("", {})
+    return Entry(1, 1, number, number, content, "d", "PARQUET", ("a",), 1, 1, False, b"", schema, **paths)  # type: ignore[arg-type]
+
+
+def index(*entries: Entry) -> DeleteIndex:
+    return DeleteIndex({PART: list(entries)})
+
+
+def file(number: int, path: str = "file:///t/a.parquet", partition: PartitionKey = PART) -> FileFact:
+    return FileFact(path, 10, 1, partition, number)
+
+
+@pytest.mark.parametrize(("content", "hit"), [(POSITION, [True, True, False]), (EQUALITY, [True, False, False])])
+def test_sequence_numbers_decide(content: int, hit: list[bool]) -> None:
+    """Position deletes hit files up to their own number, equality deletes only older ones."""
+    deletes = index(entry(content, 5))
+    assert [deletes.applies(file(n)) for n in (4, 5, 6)] == hit
+
+
+def test_another_partition_is_not_hit() -> None:
+    """A delete of one partition leaves files of another, and of another spec's, alone."""
+    deletes = index(entry(POSITION, 5), entry(EQUALITY, 5))
+    assert not deletes.applies(file(1, partition=PartitionKey(0, ("b",))))
+    assert not deletes.applies(file(1, partition=PartitionKey(1, ("a",))))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "hit"),
+    [
+        ({"referenced_path": "file:///t/a.parquet"}, True),
+        ({"referenced_path": "file:///t/b.parquet"}, False),
+        ({"referenced_path": "file:/t/a.parquet"}, True),
+        ({"referenced_path": "/t/a.parquet"}, True),
+        ({"lowest_path": "file:///t/a.parquet", "highest_path": "file:///t/a.parquet"}, True),
+        ({"lowest_path": "file:///t/b", "highest_path": "file:///t/c"}, False),
+        ({"lowest_path": "file:///t/a", "highest_path": "file:///t/b"}, True),
+        ({"lowest_path": "file:///t/A", "highest_path": "file:///t/Z"}, False),
+        ({"lowest_path": "file:/t/a", "highest_path": "file:/t/b"}, True),
+        ({"lowest_path": "file:///u/x", "highest_path": "file:/s/y"}, True),
+        ({"lowest_path": "file:///t/b"}, True),
+        ({}, True),
+    ],
+)
+def test_paths_narrow_a_position_delete(bounds: dict[str, str], hit: bool) -> None:
+    """A named file or bounds of paths rule others out, however local paths are spelt; doubt counts as a hit."""
+    assert index(entry(POSITION, 5, **bounds)).applies(file(1)) is hit
+
+
+@pytest.mark.parametrize(("content", "hit"), [(EQUALITY, True), (POSITION, False)])
+def test_equality_deletes_of_an_unpartitioned_spec_apply_everywhere(content: int, hit: bool) -> None:
+    """Deletes written without a partition reach every partition when they are by equality."""
+    deletes = DeleteIndex(
+        {PartitionKey(1, ()): [entry(content, 5)]}, [entry(content, 5)] if content == EQUALITY else []
+    )
+    assert deletes.applies(file(1)) is hit
+
+
+def test_deletes_are_read_from_a_table(lake: SqlCatalog) -> None:
+    """Position and equality deletes of a real table mark exactly the files they are about."""
+    make_table(lake)
+    append(lake, [1])
+    append(lake, [2])
+    table = append(lake, [3], "b")
+    first, second, other = small_files(table)
+    table = delete_rows(lake, first)
+    assert [f.obstacle for f in small_files(table)] == [SkipReason.HAS_DELETES, None, None]
+    table = delete_ids(lake, second, [99])
+    assert [f.obstacle for f in small_files(table)] == [SkipReason.HAS_DELETES, SkipReason.HAS_DELETES, None]
+    table = append(lake, [4])
+    assert [f.obstacle for f in small_files(table)][2:] == [None, None]
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    manifests = [m for m in head.manifests(table.io) if m.content == ManifestContent.DELETES]
+    assert DeleteIndex.of(table.io, manifests, above=4).applies(second)
+    assert not DeleteIndex.of(table.io, manifests, above=5).applies(second)
+    assert not DeleteIndex.of(table.io, manifests).applies(other)
+
+
+def test_equality_deletes_without_partition_values_are_read_as_global(lake: SqlCatalog) -> None:
+    """In a real unpartitioned table an equality delete reaches all files, also those of a later spec."""
+    make_table(lake, {})
+    table = append(lake, [1])
+    (old,) = small_files(table)
+    with table.update_spec() as update:
+        update.add_identity("kind")
+    append(lake, [2], "b")
+    table = delete_ids(lake, old, [2])
+    reasons = {f.partition.values: f.obstacle for f in small_files(table)}
+    assert reasons == {(): SkipReason.OLD_SPEC, ("b",): SkipReason.HAS_DELETES}

@@ -1,0 +1,121 @@
+"""Manifest lists are read as PyIceberg reads them, but only what is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+
+from icesize.errors import TableError
+from icesize.table.manifests.avro_container import ContainerWriter
+from icesize.table.manifests.avro_encode import write_bytes, write_long
+from icesize.table.manifests.lists import read_new
+from tests.support.row_deletes import delete_ids
+from tests.support.tables import append, compact, local, small_files, two_files
+
+FIELDS = (
+    "manifest_path",
+    "manifest_length",
+    "partition_spec_id",
+    "content",
+    "sequence_number",
+    "min_sequence_number",
+    "added_snapshot_id",
+    "added_files_count",
+    "existing_files_count",
+    "deleted_files_count",
+    "added_rows_count",
+    "existing_rows_count",
+    "deleted_rows_count",
+)
+
+
+def facts(manifests: list[ManifestFile]) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(manifest, name) for name in FIELDS) for manifest in manifests]
+
+
+def newest_list(table: Table) -> str:
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    return head.manifest_list
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_the_same_as_pyiceberg(lake: SqlCatalog, version: str) -> None:
+    """Every field but the summaries of partitions, in the lists of both format versions."""
+    table = two_files(lake, properties={"format-version": version})
+    if version == "2":
+        delete_ids(lake, small_files(table)[1], [99])
+    append(lake, [3], "b")
+    table = compact(lake, "b") if version == "2" else lake.load_table("db.t")
+    assert table.metadata.format_version == int(version)
+    contents = set()
+    for snapshot in table.metadata.snapshots:
+        found = list(read_new(table.io, snapshot.manifest_list, lambda path: False))
+        assert facts(found) == facts(snapshot.manifests(table.io))
+        contents |= {manifest.content for manifest in found}
+    assert contents == ({ManifestContent.DATA, ManifestContent.DELETES} if version == "2" else {ManifestContent.DATA})
+
+
+def test_known_manifests_are_passed_over(lake: SqlCatalog) -> None:
+    """What is asked for by path is left out, whichever place it has in the list."""
+    two_files(lake)
+    table = append(lake, [3], "b")
+    everything = [m.manifest_path for m in read_new(table.io, newest_list(table), lambda path: False)]
+    assert len(everything) == 3
+    for path in everything:
+        found = read_new(table.io, newest_list(table), path.__eq__)
+        assert [m.manifest_path for m in found] == [each for each in everything if each != path]
+
+
+def test_the_path_need_not_be_first(tmp_path: Path) -> None:
+    """Fields are found by their ids, in any order, with unknown ones between them."""
+    schema = {
+        "type": "record",
+        "name": "manifest_file",
+        "fields": [
+            {"name": "length", "type": "long", "field-id": 501},
+            {"name": "odd", "type": ["null", "string"], "field-id": 9_999},
+            {"name": "path", "type": "string", "field-id": 500},
+            {"name": "new", "type": "bytes", "field-id": 10_000},
+            {"name": "by", "type": ["null", "long"], "field-id": 503},
+        ],
+    }
+    writer = ContainerWriter(schema, {})
+    for number in range(3):
+        record = bytearray()
+        write_long(record, 70 + number)
+        write_long(record, 0)
+        write_bytes(record, f"m{number}".encode())
+        write_bytes(record, b"xyz")
+        write_long(record, 1)
+        write_long(record, 5 + number)
+        writer.add(bytes(record))
+    (tmp_path / "list.avro").write_bytes(writer.finish())
+    found = list(read_new(PyArrowFileIO(), f"{tmp_path}/list.avro", "m1".__eq__))
+    assert [(m.manifest_path, m.manifest_length, m.added_snapshot_id) for m in found] == [("m0", 70, 5), ("m2", 72, 7)]
+    assert [(m.content, m.sequence_number) for m in found] == [(ManifestContent.DATA, 0)] * 2
+
+
+@pytest.mark.parametrize("keep", [0, 3, 50, -1, -20])
+def test_a_damaged_list_is_said_to_be(lake: SqlCatalog, keep: int) -> None:
+    """A list that is cut off names too few manifests: an error, never a shorter answer."""
+    table = two_files(lake)
+    location = newest_list(table)
+    data = local(location).read_bytes()
+    local(location).write_bytes(data[:keep])
+    with pytest.raises(TableError, match=f"Cannot read {location}"):
+        list(read_new(table.io, location, lambda path: False))
+
+
+def test_a_missing_list_is_missing(lake: SqlCatalog) -> None:
+    """What the FileIO raises is passed on: callers may know why it is gone."""
+    table = two_files(lake)
+    local(newest_list(table)).unlink()
+    with pytest.raises(FileNotFoundError):
+        list(read_new(table.io, newest_list(table), lambda path: False))

@@ -1,0 +1,654 @@
+"""Manifests read and written by icesize are those that PyIceberg reads and writes, statistics included."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog.memory import InMemoryCatalog
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    construct_partition_summaries,
+    read_manifest_list,
+    write_manifest,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from icesize.errors import TableError, UnsupportedTable
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.planning.files import PartitionKey
+from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
+from icesize.table.manifests.write import (
+    ADDED,
+    DELETED,
+    EXISTING,
+    Entry,
+    read_changes,
+    read_entries,
+    under_new_path,
+    without_gc,
+    write_list,
+    write_manifests,
+)
+
+SCHEMA = Schema(
+    NestedField(1, "flag", BooleanType()),
+    NestedField(2, "int", IntegerType(), required=True),
+    NestedField(3, "long", LongType()),
+    NestedField(4, "float", FloatType()),
+    NestedField(5, "double", DoubleType()),
+    NestedField(6, "date", DateType()),
+    NestedField(7, "at", TimestampType()),
+    NestedField(8, "attz", TimestamptzType()),
+    NestedField(9, "text", StringType()),
+    NestedField(10, "uuid", UUIDType()),
+    NestedField(11, "bytes", BinaryType()),
+    NestedField(12, "money", DecimalType(9, 2)),
+    NestedField(13, "big", DecimalType(38, 5)),
+    NestedField(14, "other", DecimalType(9, 3)),
+)
+_TRANSFORMS: dict[int, Transform[Any, Any]] = {
+    1: VoidTransform(),
+    3: BucketTransform(16),
+    7: DayTransform(),
+    11: TruncateTransform(2),
+}
+SPEC = PartitionSpec(
+    *[
+        PartitionField(f.field_id, 1000 + f.field_id, _TRANSFORMS.get(f.field_id, IdentityTransform()), f"p_{f.name}")
+        for f in SCHEMA.fields
+    ],
+    spec_id=0,
+)
+_INTS = st.integers(-(2**31), 2**31 - 1)
+_LONGS = st.integers(-(2**63), 2**63 - 1)
+_DOUBLES = st.floats(width=32)  # PyIceberg 0.12.0 reads a double with the precision of a float
+VALUES = st.tuples(
+    st.none(),
+    _INTS,
+    st.none() | st.integers(0, 15),
+    st.none() | st.floats(width=32),
+    st.none() | _DOUBLES,
+    st.none() | _INTS,
+    st.none() | _INTS,
+    st.none() | _LONGS,
+    st.none() | st.text(max_size=9),
+    st.none() | st.uuids(),
+    st.none() | st.binary(max_size=2),
+    st.none() | st.decimals(-9999999, 9999999, places=2),
+    st.none() | st.decimals(-(10**30), 10**30, places=5),
+    st.none() | st.decimals(-999999, 999999, places=3),
+)
+_COUNTS = st.dictionaries(st.integers(1, 200), st.integers(0, 2**40), max_size=5)
+_BOUNDS = st.dictionaries(
+    st.integers(1, 200), st.binary(max_size=16) | st.just(to_bytes(DoubleType(), math.nan)), max_size=5
+)
+SEQUENCE, SNAPSHOT = 5, 77
+
+
+@st.composite
+def _written(draw: st.DrawFn) -> WrittenFile:
+    return WrittenFile(
+        path=f"file:///w/{draw(st.text('abcä', max_size=9))}-{draw(st.uuids())}.parquet",
+        size_bytes=draw(st.integers(0, 2**40)),
+        rows=draw(st.integers(0, 2**40)),
+        partition=PartitionKey(0, draw(VALUES)),
+        column_sizes=draw(_COUNTS),
+        value_counts=draw(_COUNTS),
+        null_value_counts=draw(_COUNTS),
+        nan_value_counts=draw(_COUNTS),
+        lower_bounds=draw(_BOUNDS),
+        upper_bounds=draw(_BOUNDS),
+        split_offsets=tuple(sorted(draw(st.sets(st.integers(4, 2**40), max_size=3)))),
+        sort_order_id=draw(st.none() | st.integers(0, 9)),
+        sequence_number=draw(st.none() | st.integers(0, SEQUENCE)),
+    )
+
+
+FILES = st.lists(_written(), min_size=1, max_size=6)
+relaxed = settings(
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+
+
+class Shelf:
+    """Tables of both format versions, and paths for manifests of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.io, self._n = folder, PyArrowFileIO(), itertools.count()
+        self._catalog = InMemoryCatalog("m", warehouse=f"file://{folder}")
+        self._catalog.create_namespace("db")
+        self._tables: dict[tuple[int, PartitionSpec], Table] = {}
+
+    def new_path(self) -> str:
+        return f"file://{self.folder}/m{next(self._n)}.avro"
+
+    def table(self, version: int, spec: PartitionSpec = SPEC, properties: dict[str, str] | None = None) -> Table:
+        name = f"db.t{next(self._n)}"
+        if properties:
+            return self._catalog.create_table(name, SCHEMA, partition_spec=spec, properties=properties)
+        if (version, spec) not in self._tables:
+            made = self._catalog.create_table(
+                name, SCHEMA, partition_spec=spec, properties={"format-version": str(version)}
+            )
+            self._tables[version, spec] = made
+        return self._tables[version, spec]
+
+    def write(
+        self, version: int, *, spec: PartitionSpec = SPEC, snapshot_id: int = SNAPSHOT, **what: Any
+    ) -> list[ManifestFile]:
+        """Manifests by icesize, listed and read back from their list."""
+        metadata = self.table(version, spec).metadata
+        made = write_manifests(self.io, metadata, spec.spec_id, snapshot_id, self.new_path, **what)
+        location = self.new_path()
+        write_list(metadata, self.io, location, snapshot_id, None, SEQUENCE + 1, made)
+        return list(read_manifest_list(self.io.new_input(location)))
+
+    def write_by_pyiceberg(
+        self, version: int, files: Sequence[WrittenFile], status: int = ADDED, sequence: int = SEQUENCE
+    ) -> ManifestFile:
+        table = self.table(version)
+        path = self.new_path()
+        out = write_manifest(version, table.spec(), table.schema(), self.io.new_output(path), SNAPSHOT, "deflate")  # type: ignore[arg-type]
+        with out:
+            for file in files:
+                number = file.sequence_number if status == ADDED else file.sequence_number or 0
+                out.add_entry(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus(status),
+                        snapshot_id=SNAPSHOT,
+                        sequence_number=number,
+                        file_sequence_number=None if status == ADDED else 3,
+                        data_file=by_pyiceberg(file),
+                    )
+                )
+        manifest = out.to_manifest_file()
+        manifest.sequence_number = sequence if version > 1 else 0
+        return manifest
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+def by_pyiceberg(file: WrittenFile) -> DataFile:
+    """The same file as PyIceberg's own value."""
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*file.partition.values),
+        record_count=file.rows,
+        file_size_in_bytes=file.size_bytes,
+        column_sizes=file.column_sizes,
+        value_counts=file.value_counts,
+        null_value_counts=file.null_value_counts,
+        nan_value_counts=file.nan_value_counts,
+        lower_bounds=file.lower_bounds,
+        upper_bounds=file.upper_bounds,
+        key_metadata=None,
+        split_offsets=list(file.split_offsets) or None,
+        equality_ids=None,
+        sort_order_id=file.sort_order_id,
+    )
+
+
+def plain(value: Any) -> Any:
+    """A value that equals itself: NaN as text, lazy maps as dicts, records as tuples."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, Record):
+        return tuple(plain(value[i]) for i in range(len(value)))
+    if isinstance(value, tuple | list):
+        return tuple(map(plain, value))
+    return dict(value) if hasattr(value, "items") else value
+
+
+def facts(entry: ManifestEntry) -> tuple[Any, ...]:
+    """Everything that PyIceberg knows of an entry but its status and where it came from."""
+    return plain(entry.data_file)  # type: ignore[no-any-return]
+
+
+def _but_path(known: tuple[Any, ...]) -> list[Any]:
+    """Facts of a file without its path, which stands behind its content."""
+    return [*known[:1], *known[2:]]
+
+
+def of_pyiceberg(entry: ManifestEntry) -> tuple[Any, ...]:
+    file = entry.data_file
+    return (
+        *(int(entry.status), entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, int(file.content)),
+        *(file.file_path, file.file_format.value, plain(file.partition), file.record_count, file.file_size_in_bytes),
+        file.key_metadata is not None,
+    )
+
+
+def of_ours(entry: Entry) -> tuple[Any, ...]:
+    return (
+        *(entry.status, entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, entry.content),
+        *(entry.path, entry.file_format, plain(entry.values), entry.rows, entry.size_bytes, entry.encrypted),
+    )
+
+
+def fetched(shelf: Shelf, manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
+    return [e for m in manifests for e in m.fetch_manifest_entry(shelf.io, discard_deleted=False)]
+
+
+def read(shelf: Shelf, manifests: Iterable[ManifestFile], **how: bool) -> list[Entry]:
+    return [e for m in manifests for e in read_entries(shelf.io, m, **how)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("status", [ADDED, EXISTING, DELETED])
+@relaxed
+@given(files=FILES)
+def test_reads_what_pyiceberg_reads(shelf: Shelf, version: int, status: int, files: list[WrittenFile]) -> None:
+    """Entries written by PyIceberg, of all partition types, read as its own reader reads them, inheritance included."""
+    manifest = shelf.write_by_pyiceberg(version, files, status)
+    expected = fetched(shelf, [manifest])
+    assert [of_ours(e) for e in read(shelf, [manifest], live_only=False)] == [of_pyiceberg(e) for e in expected]
+    assert len(read(shelf, [manifest])) == (0 if status == DELETED else len(files))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@relaxed
+@given(files=FILES)
+def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: list[WrittenFile]) -> None:
+    """PyIceberg reads back every statistic and partition value of new files, and we read what it reads."""
+    listed = shelf.write(version, added=files)
+    entries = fetched(shelf, listed)
+    assert [facts(e) for e in entries] == [plain(by_pyiceberg(f)) for f in files]
+    assert {int(e.status) for e in entries} == {ADDED}
+    assert {e.snapshot_id for e in entries} == {SNAPSHOT}
+    given_or_inherited = [SEQUENCE + 1 if f.sequence_number is None else f.sequence_number for f in files]
+    assert [e.sequence_number for e in entries] == (given_or_inherited if version > 1 else [0] * len(files))
+    assert [of_ours(e) for e in read(shelf, listed)] == [of_pyiceberg(e) for e in entries]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("source", ["icesize", "pyiceberg"])
+@relaxed
+@given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
+def test_copies_are_identical(
+    shelf: Shelf, version: int, source: str, files: list[WrittenFile], new: list[WrittenFile], cut: int
+) -> None:
+    """Kept and deleted entries keep every field, their status is right, and one manifest takes them all."""
+    origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
+    before = {e.data_file.file_path: e for e in fetched(shelf, origin)}
+    entries = read(shelf, origin)
+    listed = shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut])
+    after = fetched(shelf, listed)
+    assert len(listed) == 1
+    assert [int(e.status) for e in after] == (
+        [ADDED] * len(new) + [DELETED] * len(entries[:cut]) + [EXISTING] * len(entries[cut:])
+    )
+    kept = [e for e in after if int(e.status) != ADDED]
+    assert [facts(e) for e in kept] == [facts(before[e.data_file.file_path]) for e in kept]
+    for entry in kept:
+        old = before[entry.data_file.file_path]
+        assert (entry.sequence_number, entry.file_sequence_number) == (old.sequence_number, old.file_sequence_number)
+        assert entry.snapshot_id == (SNAPSHOT if int(entry.status) == EXISTING else 99)
+    assert [facts(e) for e in after if int(e.status) == ADDED] == [plain(by_pyiceberg(f)) for f in new]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("source", ["icesize", "pyiceberg"])
+@relaxed
+@given(files=FILES, folder=st.text(max_size=200))
+def test_copies_are_described_as_what_they_are_copies_of(
+    shelf: Shelf, version: int, source: str, files: list[WrittenFile], folder: str
+) -> None:
+    """PyIceberg reads them as files of the new snapshot, with all that the old ones had but path and numbers."""
+    origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
+    before = fetched(shelf, origin)
+    copies = [under_new_path(e, f"{folder}/{i}.parquet") for i, e in enumerate(read(shelf, origin))]
+    listed = shelf.write(version, snapshot_id=99, copied=copies)
+    after = fetched(shelf, listed)
+    assert [e.data_file.file_path for e in after] == [f"{folder}/{i}.parquet" for i in range(len(files))]
+    assert [_but_path(facts(e)) for e in after] == [_but_path(facts(e)) for e in before]
+    assert [(int(e.status), e.snapshot_id) for e in after] == [(ADDED, 99)] * len(files)
+    number = SEQUENCE + 1 if version > 1 else 0
+    assert [(e.sequence_number, e.file_sequence_number) for e in after] == [(number, number)] * len(files)
+    assert [of_ours(e) for e in read(shelf, listed)] == [of_pyiceberg(e) for e in after]
+    (manifest,) = listed
+    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
+    assert counts == (len(files), 0, 0)
+    assert manifest.added_rows_count == sum(f.rows for f in files)
+    assert manifest.min_sequence_number == number
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@relaxed
+@given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
+def test_manifest_files_describe_their_entries(
+    shelf: Shelf, version: int, files: list[WrittenFile], new: list[WrittenFile], cut: int
+) -> None:
+    """Counts, rows, the lowest sequence number, length and partition summaries are those that PyIceberg would write."""
+    entries = read(shelf, shelf.write(version, added=files))
+    (manifest,) = shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut])
+    old, gone = entries[cut:], entries[:cut]
+    assert (manifest.added_files_count, manifest.added_rows_count) == (len(new), sum(f.rows for f in new))
+    assert (manifest.existing_files_count, manifest.existing_rows_count) == (len(old), sum(e.rows for e in old))
+    assert (manifest.deleted_files_count, manifest.deleted_rows_count) == (len(gone), sum(e.rows for e in gone))
+    assert manifest.added_snapshot_id == 99
+    assert manifest.partition_spec_id == 0
+    assert manifest.manifest_length == len(shelf.io.new_input(manifest.manifest_path))
+    live = [e.sequence_number or 0 for e in old] + [f.sequence_number for f in new if f.sequence_number is not None]
+    if version > 1:
+        assert manifest.sequence_number == SEQUENCE + 1
+        assert manifest.min_sequence_number == min(live, default=SEQUENCE + 1)
+    records = [Record(*values) for values in [e.values for e in entries] + [f.partition.values for f in new]]
+    expected = construct_partition_summaries(SPEC, shelf.table(version).schema(), records)
+    assert [plain(s) for s in manifest.partitions or []] == [
+        without_zero_sign(s, manifest, i) for i, s in enumerate(expected)
+    ]
+
+
+def without_zero_sign(summary: Any, manifest: ManifestFile, i: int) -> Any:
+    """0.0 and -0.0 are equal, so either may be the bound; take the one that was written."""
+    assert manifest.partitions is not None
+    zeros = (bytes(4), bytes(8), b"\0\0\0\x80", b"\0\0\0\0\0\0\0\x80")
+    return tuple(
+        ours if ours in zeros and value in zeros else value
+        for value, ours in zip(plain(summary), plain(manifest.partitions[i]), strict=True)
+    )
+
+
+def _file(i: int, **more: Any) -> WrittenFile:
+    made = WrittenFile(f"file:///w/{i}.parquet", 1000 + i, 10 + i, PartitionKey(0, (None, i, *[None] * 12)))
+    return replace(made, **more)
+
+
+def test_doubles_keep_their_precision(shelf: Shelf) -> None:
+    """A double partition value is read and copied exactly, which PyIceberg 0.12.0's compiled decoder does not do."""
+    values = (None, 1, None, None, 0.1, *[None] * 9)
+    listed = shelf.write(2, added=[_file(1, partition=PartitionKey(0, values))])
+    assert [e.values for e in read(shelf, listed)] == [values]
+    assert listed[0].partitions is not None
+    assert listed[0].partitions[4].lower_bound == to_bytes(DoubleType(), 0.1)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 2)])
+def test_other_encodings_keep_a_manifest_of_their_own(shelf: Shelf, first: int, second: int) -> None:
+    """Entries of v1 or PyIceberg's manifests are copied under their own schema, new files go where most entries are."""
+    foreign = read(shelf, [shelf.write_by_pyiceberg(first, [_file(i) for i in range(3)])])
+    ours = read(shelf, shelf.write(second, added=[_file(i) for i in range(10, 15)]))
+    listed = shelf.write(2, snapshot_id=99, added=[_file(20)], existing=[*foreign, *ours])
+    assert [len(fetched(shelf, [m])) for m in listed] == [3, 6]
+    after = {e.data_file.file_path: e for e in fetched(shelf, listed)}
+    assert set(after) == {f"file:///w/{i}.parquet" for i in [*range(3), *range(10, 15), 20]}
+    numbers = {e.sequence_number for path, e in after.items() if path in {f.path for f in foreign}}
+    assert numbers == {0 if first == 1 else SEQUENCE}
+    again = shelf.write(2, snapshot_id=100, added=[_file(30)], existing=read(shelf, listed[:1]))
+    assert fetched(shelf, again)[0].data_file.file_path == "file:///w/30.parquet"
+    assert [of_ours(e) for e in read(shelf, again)] == [of_pyiceberg(e) for e in fetched(shelf, again)]
+
+
+def test_manifests_are_cut_at_the_target_size(shelf: Shelf) -> None:
+    """No manifest exceeds `commit.manifest.target-size-bytes`, and together they hold everything in order."""
+    table = shelf.table(2, properties={"commit.manifest.target-size-bytes": "150000"})
+    bounds = {k: bytes([k]) * 16 for k in range(1, 15)}
+    files = [_file(i, path=f"file:///w/{uuid5(NAMESPACE_URL, str(i))}", lower_bounds=bounds) for i in range(4000)]
+    made = write_manifests(shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, added=files)
+    assert len(made) > 1
+    assert all(m.manifest_length <= 150_000 for m in made)
+    assert sum(m.added_files_count or 0 for m in made) == 4000
+    assert len({m.manifest_path for m in made}) == len(made)
+    assert [e.path for e in read(shelf, made)] == [f.path for f in files]
+    later = made[1].partitions
+    assert later is not None
+    assert later[1].lower_bound == to_bytes(IntegerType(), made[0].added_files_count)
+
+
+def test_a_list_assigns_sequence_numbers_to_its_own_manifests(shelf: Shelf) -> None:
+    """Manifests of the listed snapshot get its sequence number in the result, those of older snapshots keep theirs."""
+    table = shelf.table(2)
+    made = write_manifests(
+        shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, added=[_file(1), _file(2, sequence_number=2)]
+    )
+    first = write_list(table.metadata, shelf.io, shelf.new_path(), SNAPSHOT, None, 6, made)
+    assert [(m.sequence_number, m.min_sequence_number) for m in made] == [(UNASSIGNED_SEQ, 2)]
+    assert [(m.sequence_number, m.min_sequence_number) for m in first] == [(6, 2)]
+    more = write_manifests(shelf.io, table.metadata, 0, 78, shelf.new_path, added=[_file(3)])
+    location = shelf.new_path()
+    second = write_list(table.metadata, shelf.io, location, 78, SNAPSHOT, 7, [*more, *first])
+    listed = list(read_manifest_list(shelf.io.new_input(location)))
+    for manifests in (second, listed):
+        assert [(m.sequence_number, m.min_sequence_number) for m in manifests] == [(7, 7), (6, 2)]
+    assert [e.sequence_number for e in read(shelf, listed)] == [7, 6, 2]
+
+
+def test_old_specs_keep_their_own_manifests(shelf: Shelf) -> None:
+    """Entries of a spec that is no longer the default are written with that spec and its partition values."""
+    table = shelf._catalog.create_table("db.evolved", SCHEMA, partition_spec=SPEC)
+    with table.update_spec() as update:
+        update.remove_field("p_text")
+    old = read(shelf, shelf.write(2, added=[_file(1)]))
+    made = write_manifests(shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, existing=old)
+    assert [(m.partition_spec_id, len(m.partitions or [])) for m in made] == [(0, 14)]
+    assert [e.values for e in read(shelf, made)] == [e.values for e in old]
+    with pytest.raises(ValueError, match="is of partition spec 0, the manifest of spec 1"):
+        write_manifests(shelf.io, table.metadata, 1, SNAPSHOT, shelf.new_path, added=[_file(1)])
+
+
+def test_unpartitioned_tables(shelf: Shelf) -> None:
+    """Without partition fields values are empty and there are no summaries."""
+    spec = PartitionSpec(spec_id=0)
+    listed = shelf.write(2, spec=spec, added=[_file(1, partition=PartitionKey(0))])
+    assert [e.values for e in read(shelf, listed)] == [()]
+    assert not listed[0].partitions
+
+
+def test_values_that_do_not_fit_are_refused(shelf: Shelf) -> None:
+    """Too few partition values raise instead of writing a manifest that nobody can read."""
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        shelf.write(2, added=[_file(1, partition=PartitionKey(0, (1, 2)))])
+
+
+def test_format_v3_is_refused(shelf: Shelf) -> None:
+    """Format v3 needs row ids that are not written here, so it is refused before anything is written."""
+    metadata = new_table_metadata(SCHEMA, SPEC, UNSORTED_SORT_ORDER, "file:///w", {"format-version": "3"})
+    with pytest.raises(UnsupportedTable, match="format v3: only v1 and v2 are supported"):
+        write_manifests(shelf.io, metadata, 0, SNAPSHOT, shelf.new_path, added=[_file(1)])
+
+
+def test_an_entry_without_sequence_number_is_refused(shelf: Shelf) -> None:
+    """An EXISTING entry of v2 that lacks its sequence number is not made worse by copying it."""
+    (entry,) = read(shelf, shelf.write(2, added=[_file(1)]))
+    entry.sequence_number = None
+    with pytest.raises(UnsupportedTable, match=r"1\.parquet': its manifest entry has no sequence number"):
+        shelf.write(2, existing=[entry])
+
+
+def test_nothing_to_write_writes_nothing(shelf: Shelf) -> None:
+    """No files, no manifest."""
+    metadata = shelf.table(2).metadata
+    assert write_manifests(shelf.io, metadata, 0, SNAPSHOT, shelf.new_path) == []
+
+
+def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
+    """Of delete files the bounds of the deleted paths and the columns of equality deletes are read."""
+    table = shelf.table(2)
+    path = shelf.new_path()
+    low, high = b"file:///w/1.parquet", b"file:///w/9.parquet"
+    positions = by_pyiceberg(
+        _file(1, lower_bounds={2147483546: low}, upper_bounds={2147483546: high, 2147483545: b"x"})
+    )
+    equality = by_pyiceberg(_file(2))
+    positions[0], equality[0], equality[14] = DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES, [2, 3]
+    out = write_manifest(2, table.spec(), table.schema(), shelf.io.new_output(path), SNAPSHOT, "deflate")
+    with out:
+        for file in (positions, equality):
+            out.add(ManifestEntry.from_args(sequence_number=4, data_file=file))
+    written = out.to_manifest_file()
+    manifest = ManifestFile(*[ManifestContent.DELETES if i == 3 else written[i] for i in range(len(written))])
+    first, second = read(shelf, [manifest])
+    assert (first.content, first.lowest_path, first.highest_path, first.equality_ids) == (
+        1,
+        low.decode(),
+        high.decode(),
+        None,
+    )
+    assert (second.content, second.lowest_path, second.highest_path, second.equality_ids) == (2, None, None, (2, 3))
+    assert first.referenced_path is None
+
+
+def test_data_can_be_left_out(shelf: Shelf) -> None:
+    """Planning reads entries without their bytes; everything else is the same."""
+    listed = shelf.write(2, added=[_file(1)])
+    (full,), (lean,) = read(shelf, listed), read(shelf, listed, with_data=False)
+    assert full.data
+    assert lean.data == b""
+    assert of_ours(full) == of_ours(lean)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@relaxed
+@given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
+def test_changes_are_what_was_added_and_deleted(
+    shelf: Shelf, version: int, files: list[WrittenFile], new: list[WrittenFile], cut: int
+) -> None:
+    """Whatever the order of the entries; those that stay are left out, and so are the bytes."""
+    entries = read(shelf, [shelf.write_by_pyiceberg(version, files)])
+    for manifest in (
+        *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
+        *(shelf.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
+    ):
+        changes = list(read_changes(shelf.io, manifest))
+        whole = read(shelf, [manifest], live_only=False)
+        assert [of_ours(e) for e in changes] == [of_ours(e) for e in whole if e.status != EXISTING]
+        assert not any(e.data for e in changes)
+
+
+def test_reading_changes_ends_with_the_last_of_them(shelf: Shelf) -> None:
+    """What a manifest keeps is not even decompressed, unless the manifest does not say how many changes it has."""
+    kept = [_file(i, path=f"file:///w/{uuid5(NAMESPACE_URL, str(i))}") for i in range(3000)]
+    old = read(shelf, shelf.write(2, added=kept))
+    (manifest,) = shelf.write(2, snapshot_id=99, added=[_file(5000)], existing=old[1:], deleted=old[:1])
+    place = Path(manifest.manifest_path.removeprefix("file://"))
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-1000] + bytes(1000))
+    found = [(e.status, e.path) for e in read_changes(shelf.io, manifest)]
+    assert found == [(ADDED, "file:///w/5000.parquet"), (DELETED, kept[0].path)]
+    with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
+        read(shelf, [manifest])
+    uncounted = ManifestFile(*[None if i == 7 else manifest[i] for i in range(len(manifest))])
+    assert uncounted.added_files_count is None
+    with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
+        list(read_changes(shelf.io, uncounted))
+    place.write_bytes(whole)
+    assert len(list(read_changes(shelf.io, uncounted))) == 2
+    (untouched,) = shelf.write(2, snapshot_id=99, existing=old)
+    Path(untouched.manifest_path.removeprefix("file://")).unlink()
+    assert list(read_changes(shelf.io, untouched)) == [], "a manifest without changes is not opened"
+
+
+def test_a_damaged_manifest_is_named(shelf: Shelf) -> None:
+    """A manifest that is cut off, has no schema or has entries that do not decode raises a TableError with its path."""
+    (manifest,) = shelf.write(2, added=[_file(1)])
+    place = Path(manifest.manifest_path.removeprefix("file://"))
+    whole = place.read_bytes()
+    schema = ContainerReader(whole, "m").metadata["avro.schema"]
+    nameless = ContainerWriter(json.loads(schema), {})
+    nameless.add(b"\x02\x00\x00\x00\x00\x02\xff")
+    overlong = ContainerWriter(json.loads(schema), {})
+    overlong.add(b"\x02\x00\x00\x00\x00\x01")
+    for damaged in (whole[:-3], nameless.finish(), overlong.finish()):
+        place.write_bytes(damaged)
+        with pytest.raises(TableError, match="Cannot read file:///") as raised:
+            read(shelf, [manifest])
+        assert raised.value.facts == {"path": manifest.manifest_path}
+
+
+def test_gc_is_off_while_reading_and_restored_after(shelf: Shelf) -> None:
+    """The collector is off inside, also nested, and back as it was after an abandoned or failed iteration."""
+    assert gc.isenabled()
+    entries: Iterator[Entry] = read_entries(shelf.io, shelf.write(2, added=[_file(1), _file(2)])[0])
+    next(entries)
+    assert not gc.isenabled()
+    with without_gc():
+        del entries
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(KeyError), without_gc():
+        raise KeyError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with without_gc():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_decimals_and_uuids_are_values(shelf: Shelf) -> None:
+    """Partition values keep the types of PyIceberg's partition records."""
+    values = (
+        None,
+        1,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        UUID(int=5),
+        None,
+        Decimal("1.25"),
+        None,
+        Decimal("0.001"),
+    )
+    listed = shelf.write(2, added=[_file(1, partition=PartitionKey(0, values))])
+    assert [e.values for e in read(shelf, listed)] == [values]
+    assert plain(fetched(shelf, listed)[0].data_file.partition) == values

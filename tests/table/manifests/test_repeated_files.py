@@ -1,0 +1,109 @@
+"""Files that a table lists more than once: nothing that we do removes one listing while another stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import icesize
+from icesize.errors import UnsupportedTable
+from icesize.planning.files import PartitionKey
+from icesize.sized_table import SizedTable
+from icesize.table.manifests.repeated_files import Listings
+from tests.support.tables import append, ids_of, make_table, removed_and_live, request_on, run, write
+
+PATHS = ("file:///w/a", "file:/w/a", "/w/b", "s3://b/c", "s3a://b/c", "s3://b/d")
+SAME = {"file:/w/a": "file:///w/a", "s3a://b/c": "s3://b/c"}
+
+
+@given(manifests=st.lists(st.lists(st.sampled_from(PATHS), max_size=4), max_size=6), gone=st.sets(st.integers(0, 5)))
+def test_listings_are_counted(manifests: list[list[str]], gone: set[int]) -> None:
+    """However manifests come and go, and however a path is spelt."""
+    listings = Listings()
+    for paths in manifests:
+        listings.add(paths)
+    stay = []
+    for number, paths in enumerate(manifests):
+        if number in gone:
+            listings.remove(paths)
+        else:
+            stay += paths
+    times = Counter(SAME.get(path, path) for path in stay)
+    twice = {path for path in PATHS if times[SAME.get(path, path)] > 1}
+    assert {path for path in PATHS if path in listings} == twice
+    assert bool(listings) == bool(twice)
+
+
+def opened(catalog: SqlCatalog) -> SizedTable:
+    return icesize.open(None, "db.t", catalog=catalog, policy={"max-small-files": 1})
+
+
+def listed(catalog: SqlCatalog, *partitions: PartitionKey) -> Table:
+    """Rows 1 to 3 in three files of partition `a`, the first of them listed again for each of the partitions."""
+    table = make_table(catalog)
+    file = write(table, [1])
+    run(catalog, request_on(table, [file]), table)
+    append(catalog, [2])
+    append(catalog, [3])
+    for key in partitions:
+        table = catalog.load_table("db.t")
+        run(catalog, request_on(table, [replace(file, partition=key)]), table)
+    return catalog.load_table("db.t")
+
+
+A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
+
+
+@pytest.mark.parametrize("again", [(A,), (A, A), (B,), (A, B)])
+def test_files_listed_more_than_once_are_not_merged(lake: SqlCatalog, again: tuple[PartitionKey, ...]) -> None:
+    """In the same partition or in another; the others are merged."""
+    listed(lake, *again)
+    rows = ids_of(lake)
+    report = opened(lake).compact()
+    assert (report.files_removed, report.files_added, report.skipped["LISTED_TWICE"]) == (2, 1, 1 + len(again))
+    table = lake.load_table("db.t")
+    assert (ids_of(lake), removed_and_live(table)) == (rows, set())
+    assert opened(lake).compact().snapshot_ids == ()
+
+
+def test_files_listed_under_two_specs_are_not_merged(lake: SqlCatalog) -> None:
+    """The older listing can never be merged, so the newer one must not be."""
+    table = make_table(lake, {})
+    file = write(table, [1])
+    run(lake, request_on(table, [file]), table)
+    with lake.load_table("db.t").update_spec() as update:
+        update.add_identity("kind")
+    append(lake, [2])
+    append(lake, [3])
+    table = lake.load_table("db.t")
+    again = replace(file, partition=PartitionKey(table.metadata.default_spec_id, ("a",)))
+    run(lake, request_on(table, [again]), table)
+    report = opened(lake).compact()
+    assert (report.files_removed, report.skipped["OLD_SPEC"], report.skipped["LISTED_TWICE"]) == (2, 1, 1)
+    assert (ids_of(lake), removed_and_live(lake.load_table("db.t"))) == ([1, 1, 2, 3], set())
+
+
+def test_a_filter_that_leaves_the_other_listing_out_is_refused(lake: SqlCatalog) -> None:
+    """Manifests that it rules out are looked through before anything is rewritten; a plan does not."""
+    listed(lake, B)
+    sized = opened(lake)
+    assert sized.plan("kind = 'a'").groups
+    with pytest.raises(
+        UnsupportedTable, match="the table lists it more than once, also in a partition that the filter"
+    ):
+        opened(lake).compact("kind = 'a'")
+    assert ids_of(lake) == [1, 1, 2, 3]
+
+
+def test_files_listed_twice_are_not_clustered(lake: SqlCatalog) -> None:
+    """Clustering looks at files of any size; it leaves these out as merges do."""
+    listed(lake, B)
+    plan = opened(lake).plan_clustering(by=["id"])
+    assert plan is not None
+    assert plan.skipped_by_reason["LISTED_TWICE"] == 2

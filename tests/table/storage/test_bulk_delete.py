@@ -1,0 +1,106 @@
+"""Many files are deleted at once: failures are counted, missing files are done, stopping is clean."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize.errors import TableError
+from icesize.table.storage.bulk_delete import Swept, delete_all, deleter
+
+
+def test_all_are_deleted_and_counted() -> None:
+    """Every location is tried once, and the progress is the number tried so far."""
+    tried: list[str] = []
+    seen: list[int] = []
+    names = [f"f{i}" for i in range(100)]
+    assert delete_all(names, tried.append, 3, seen.append) == Swept(100, 0, "")
+    assert sorted(tried) == sorted(names)
+    assert seen == list(range(1, 101))
+
+
+def test_failures_are_counted_and_the_others_go_on() -> None:
+    """The first failure in order is told with its location; a missing file is no failure."""
+
+    def delete(location: str) -> None:
+        if location in ("f3", "f4"):
+            raise PermissionError(f"not {location}")
+        if location == "f5":
+            raise FileNotFoundError(location)
+        if location == "f6":
+            raise OSError(2, "Path does not exist")
+
+    assert delete_all([f"f{i}" for i in range(10)], delete) == Swept(8, 2, "f3: PermissionError: not f3")
+
+
+def test_nothing_to_delete() -> None:
+    """An empty sweep deletes nothing and asks nobody."""
+    assert delete_all([], lambda location: pytest.fail(location)) == Swept()
+
+
+def test_only_so_many_at_a_time() -> None:
+    """Never more requests than allowed, and only a few locations are taken ahead of them."""
+    lock, under_way, most, ahead = threading.Lock(), [0], [0], [0]
+    started = [0]
+
+    def delete(location: str) -> None:
+        with lock:
+            started[0] += 1
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        with lock:
+            under_way[0] -= 1
+
+    def locations() -> Iterator[str]:
+        for i in range(500):
+            ahead[0] = max(ahead[0], i - started[0])
+            yield f"f{i}"
+
+    assert delete_all(locations(), delete, 2) == Swept(500)
+    assert most[0] <= 2
+    assert ahead[0] <= 8
+
+
+def test_stopping_leaves_the_rest() -> None:
+    """What interrupts the caller stops the sweep: what had not begun is not deleted."""
+    gone: list[str] = []
+
+    def progress(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        delete_all([f"f{i}" for i in range(1000)], gone.append, 2, progress)
+    assert 1 <= len(gone) <= 8
+
+
+@pytest.mark.parametrize("kind", [PyArrowFileIO, FsspecFileIO])
+def test_files_of_a_file_io(tmp_path: Path, kind: type[PyArrowFileIO] | type[FsspecFileIO]) -> None:
+    """Local files go through either FileIO, by each spelling; missing ones are said to be missing."""
+    delete = deleter(kind({}))
+    for name, spelling in (("a", f"file://{tmp_path}/a"), ("b", f"file:{tmp_path}/b")):
+        (tmp_path / name).write_text("x")
+        delete(spelling)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        delete(f"file://{tmp_path}/a")
+
+
+@pytest.mark.parametrize("kind", [PyArrowFileIO, FsspecFileIO])
+def test_names_that_mean_other_files_are_refused(
+    tmp_path: Path, kind: type[PyArrowFileIO] | type[FsspecFileIO]
+) -> None:
+    """`a#b` would delete `a`, and `*` everything: neither happens, and a file of such a name goes alone."""
+    for name in ("a", "a#b", "b", "*", "[ab]"):
+        (tmp_path / name).write_text("x")
+    delete = deleter(kind({}))
+    for name in ("*", "[ab]"):
+        delete(f"file://{tmp_path}/{name}")
+    for name in ("a#b", "a?b"):
+        with pytest.raises(TableError, match="its name would be taken for that of other files"):
+            delete(f"file://{tmp_path}/{name}")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a#b", "b"]

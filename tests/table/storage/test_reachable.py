@@ -1,0 +1,127 @@
+"""What the states of a table need: every file of every snapshot, and nothing that only lies there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import InputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
+
+from icesize.table.storage.reachable import Reachable, read_reachable
+from tests.support.row_deletes import delete_ids, delete_rows
+from tests.support.tables import (
+    append,
+    compact,
+    data_files_on_disk,
+    expire,
+    local,
+    make_table,
+    metadata_files_on_disk,
+    small_files,
+    two_files,
+    write,
+)
+
+
+def reachable(table: Table) -> Reachable:
+    return read_reachable(table.metadata, table.metadata_location, table.io)
+
+
+class Counting(PyArrowFileIO):
+    """Remembers what was opened."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.opened: list[str] = []
+
+    def new_input(self, location: str) -> InputFile:  # type: ignore[override]
+        self.opened.append(location)
+        return super().new_input(location)
+
+
+def test_every_file_of_every_snapshot(lake: SqlCatalog) -> None:
+    """Data and delete files, manifests, lists and metadata: all that is on disk when nothing was lost."""
+    table = two_files(lake)
+    first, second = small_files(table)
+    delete_rows(lake, first)
+    delete_ids(lake, second, [99])
+    table = compact(lake)
+    found = reachable(table)
+    assert found.data == data_files_on_disk(table)
+    assert found.manifests | found.lists == metadata_files_on_disk(table)
+    on_disk = {f"file://{p}" for p in local(table.location()).rglob("*.metadata.json")}
+    assert found.metadata == on_disk | {f"{table.location()}/metadata/version-hint.text"}
+    assert found.statistics == set()
+    assert len(found) == sum(map(len, (found.data, found.manifests, found.lists, found.metadata)))
+
+
+def test_what_nobody_committed_is_not_needed(lake: SqlCatalog) -> None:
+    """A file that was only written is not reachable; each spelling of one that is needed is."""
+    table = two_files(lake)
+    found = reachable(table)
+    assert write(table, [9]).path not in found
+    path = small_files(table)[0].path
+    assert all(each in found for each in (path, path.replace("file://", "file:"), path.removeprefix("file://")))
+
+
+def test_files_of_expired_snapshots_are_beyond(lake: SqlCatalog) -> None:
+    """What only removed snapshots need comes with the data first, lists last."""
+    before = compact(lake) if two_files(lake) else None
+    assert before is not None
+    removed = before.metadata.snapshots[:-1]
+    expire(before)
+    kept = reachable(lake.load_table("db.t"))
+    doomed = Reachable()
+    doomed.add_snapshots(removed, before.io)
+    candidates = list(doomed.beyond(kept))
+    kinds = ["data" if p.endswith(".parquet") else "list" if "/snap-" in p else "manifest" for p in candidates]
+    assert kinds == sorted(kinds, key=["data", "manifest", "list"].index)
+    assert {p for p in candidates if p.endswith(".parquet")} == data_files_on_disk(before) - kept.data
+    assert kinds.count("data") == 2
+    assert kinds.count("list") == 2
+
+
+def test_nothing_is_read_twice(lake: SqlCatalog) -> None:
+    """A manifest in many lists is read once, and snapshots that are known already are not looked at again."""
+    make_table(lake)
+    for i in range(5):
+        table = append(lake, [i])
+    io = Counting()
+    found = Reachable()
+    found.add_snapshot(table.metadata.snapshots[0], io)
+    found.add_snapshots(table.metadata.snapshots, io)
+    found.add_snapshots(table.metadata.snapshots, io)
+    assert sorted(io.opened) == sorted(found.lists | found.manifests)
+    assert (len(found.lists), len(found.manifests), len(found.data)) == (5, 5, 5)
+
+
+def test_statistics_are_needed(lake: SqlCatalog) -> None:
+    """Statistics files belong to the table as long as its metadata names them."""
+    table = two_files(lake)
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    path = f"{table.location()}/metadata/{head.snapshot_id}.stats"
+    statistics = StatisticsFile(
+        snapshot_id=head.snapshot_id,
+        statistics_path=path,
+        file_size_in_bytes=1,
+        file_footer_size_in_bytes=1,
+        blob_metadata=[],
+    )
+    with table.update_statistics() as update:
+        update.set_statistics(statistics)
+    assert reachable(lake.load_table("db.t")).statistics == {path}
+
+
+def test_the_tables_own_spelling_is_remembered(lake: SqlCatalog, tmp_path: Path) -> None:
+    """Files are deleted by the name that the table gives them, compared by the normal one."""
+    table = two_files(lake)
+    metadata = table.metadata.model_copy(update={"location": f"{tmp_path}//warehouse"})
+    found = Reachable()
+    found.add_metadata(metadata, f"file:{tmp_path}/x.metadata.json")
+    assert f"file://{tmp_path}/x.metadata.json" in found.metadata
+    assert found.spelt(f"file://{tmp_path}/x.metadata.json") == f"file:{tmp_path}/x.metadata.json"
+    assert f"{tmp_path}//warehouse/metadata/version-hint.text" in list(found.beyond(Reachable()))
