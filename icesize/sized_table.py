@@ -1,42 +1,58 @@
-"""The facade: one table, and everything that can be done to its files. Wires the floors, decides nothing."""
+"""The facade: one table, and everything that can be done to its files. Wires the rooms, decides nothing."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from icesize.clock import Environment
-from icesize.clustered_table import ClusteredTable, Progress, noted
-from icesize.errors import EngineUnavailable, UnsupportedTable
-from icesize.maintenance.compaction import Maintenance, all_failed
+from icesize.errors import EngineUnavailable, TableError
+from icesize.maintenance import cluster_table, merging
+from icesize.maintenance.cluster_settings import ForgetClusterBy, ForgottenClusterBy
+from icesize.maintenance.cluster_table import Columns, Wish
+from icesize.maintenance.context import MOST_BYTES_WITHOUT_SPARK, LatestTable, Progress, TableContext
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
+from icesize.maintenance.restore import plan_restore, restore
+from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.rewriting.forecast import forecast
+from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.threads import Result, merge_in_threads
-from icesize.planning.files import Layout, PartitionKey, SkipReason
+from icesize.planning.files import PartitionKey
 from icesize.planning.inspection import Inspection
 from icesize.planning.inspection import inspect as inspect_layout
-from icesize.planning.merging.planner import Plan, plan_merges
+from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog import loading, opening
+from icesize.table.catalog.access_errors import readable
+from icesize.table.cleanup.expiry import ExpiryReport, expire
+from icesize.table.cleanup.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
+from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import ledger
 from icesize.table.commit.forget_stream import ForgetStream
-from icesize.table.state.changed_partitions import partitions_changed
+from icesize.table.state import versions as history
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.layout_reader import Labels
+from icesize.table.state.naming import find_partition, known_snapshot, snapshot_as_of
+from icesize.table.state.partition_changes import ChangeReader
 from icesize.table.state.recent_batches import bytes_per_partition_and_day
 from icesize.table.state.where import Where
+from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
+    from icesize.spark.stream.process_state import TableSource
     from icesize.spark.stream.sink import Sink
+
+Partition = Mapping[str, Any]
+"""Partition field -> value exactly as `inspect` prints it: `{"hour": "h191"}`; `{}` for an unpartitioned table."""
+Outcome = TypeVar("Outcome")
 
 
 def open(
@@ -59,8 +75,11 @@ def open(
     return SizedTable(spark, name, catalog, policy, environment or Environment())
 
 
-class SizedTable(ClusteredTable):
-    """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment."""
+class SizedTable:
+    """One Iceberg table. Every call loads it anew, so schema, properties and credentials are those of the moment.
+
+    Calls from several threads are made one after the other, but for those that only look.
+    """
 
     def __init__(
         self,
@@ -71,18 +90,27 @@ class SizedTable(ClusteredTable):
         environment: Environment,
     ) -> None:
         if spark is None:
-            handle = _handle_without_spark(name, catalog, policy)
+            self._source: TableSource | None = None
+            self._handle = _handle_without_spark(name, catalog, policy)
             # wrong names and settings are told here, not by the first call
-            handle.load()
-            self._source = None
+            self._handle.load()
         else:
             from icesize.spark.stream import process_state
 
             token = process_state.remember_catalog(catalog) if catalog is not None else None
             source = process_state.TableSource(name, policy, token)
-            handle, _ = process_state.handle_of(spark, source, process_state.state_of(source, None))
-            self._source = replace(source, table_uuid=handle.load().uuid)
-        super().__init__(spark, handle, environment)
+            self._handle, _ = process_state.handle_of(spark, source, process_state.state_of(source, None))
+            self._source = replace(source, table_uuid=self._handle.load().uuid)
+        self._spark = spark
+        self._environment = environment
+        self._context = TableContext(self._handle, environment, _Engine(spark))
+        self._lock = threading.RLock()
+        self._changes = ChangeReader()
+
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+        return self._handle.name
 
     @property
     def policy(self) -> SizePolicy:
@@ -91,21 +119,21 @@ class SizedTable(ClusteredTable):
 
     def inspect(self, where: Where = None) -> Inspection:
         """How well sized the files are; `where` limits it to partitions that match as a whole."""
-        current, layout, notes = self._read(where)
-        labels = Labels(current.table.metadata)
+        selection = self._context.select(where)
+        metadata = selection.current.table.metadata
+        labels = Labels(metadata)
         return inspect_layout(
-            current.name,
-            layout,
-            current.policy,
-            {key: labels.values(key) for key in layout.partitions},
-            bytes_per_partition_and_day(current.table.metadata),
-            (*current.warnings, *notes),
+            selection.current.name,
+            selection.layout,
+            selection.current.policy,
+            {key: labels.values(key) for key in selection.layout.partitions},
+            bytes_per_partition_and_day(metadata),
+            (*selection.current.warnings, *selection.notes),
         )
 
     def plan(self, where: Where = None) -> Plan:
         """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
-        current, layout, notes = self._read(where)
-        return _foreseen(noted(plan_merges(layout, current.policy), current, notes), current)
+        return merging.plan_compaction(self._context.select(where))
 
     def compact(
         self,
@@ -121,11 +149,7 @@ class SizedTable(ClusteredTable):
         more than 1 GiB is to be merged and there is no Spark.
         """
         with self._lock:
-            current, layout, notes = self._read(where)
-            plan = noted(plan_merges(layout, current.policy), current, notes)
-            if on_plan is not None:
-                on_plan(_foreseen(plan, current))
-            return self._maintain(current, layout, plan, notes, progress)
+            return merging.compact(self._context, where, on_plan, progress)
 
     def after_batch(self) -> Report:
         """Another writer has appended: merge what is due in the partitions changed since icesize last merged.
@@ -133,16 +157,7 @@ class SizedTable(ClusteredTable):
         Raises what `compact` raises.
         """
         with self._lock:
-            current, layout, notes = self._read(None)
-            changed = partitions_changed(current.table.metadata, current.table.io)
-            plan = plan_merges(
-                layout,
-                current.policy,
-                # what an earlier call had to leave is due again, although nothing has changed there
-                touched=layout.partitions.keys() if changed is None else changed | _in_backlog(layout, current.policy),
-                budget_bytes=current.policy.budget_for(_newest_bytes(current)),
-            )
-            return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
+            return merging.merge_changed(self._context)
 
     def maintain(self, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
         """One bounded pass of all maintenance: cold partitions, compaction, manifests, expiry by the table's own rules,
@@ -158,18 +173,69 @@ class SizedTable(ClusteredTable):
 
         Partitions that others change all the time are left alone, and named. Without Spark at most 1 GiB.
         """
-        budget_bytes = self._affordable(budget_bytes)
         with self._lock:
-            current, layout, notes = self._read(None)
-            incoming: Mapping[PartitionKey, int] | None = {} if cold_only else None
-            contested = self._handle.contested(current, self._environment)
-            plan = plan_merges(
-                layout, current.policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested
-            )
-            waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
-            if not plan.groups and not waits:
-                return None
-            return self._maintain(current, layout, plan, notes, lambda size_bytes: None)
+            return merging.merge_round(self._context, budget_bytes, cold_only=cold_only)
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
+        return cluster_table.is_clustered(self._context)
+
+    def cluster(
+        self,
+        by: Columns = None,
+        strategy: str | None = None,
+        where: Where = None,
+        budget_bytes: int | None = None,
+        *,
+        on_plan: Callable[[Plan], object] | None = None,
+        progress: Progress = lambda size_bytes: None,
+    ) -> Report:
+        """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit.
+
+        `strategy`: "sort" (the first column's queries profit most), "zorder" or "hilbert" (those of up to four columns
+        alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
+        the first time. Partitions that are in order are left alone, and new files until they have a fifth of the bytes
+        of those that they are to join; with `budget_bytes` what pays most comes first. `on_plan` hears the plan before
+        rows are moved, `progress` the bytes of each finished group.
+
+        Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
+        RewriteFailed when every partition failed, and EngineUnavailable when more than 1 GiB is to be written and there
+        is no Spark.
+        """
+        with self._lock:
+            wish = Wish(_names(by), strategy, where, budget_bytes)
+            return cluster_table.cluster(self._context, wish, on_plan, progress)
+
+    def forget_clustering(self) -> ForgottenClusterBy:
+        """Take back what `cluster` has stored in the table: columns and strategy in its properties, and the sort order
+        where a sort has set it. Files stay as they are, and nobody clusters them any more.
+
+        Raises TableError for a table that does not say by what it is clustered.
+        """
+        with self._lock:
+            return self._handle.change(self._handle.load(), ForgetClusterBy(self._environment), self._environment)
+
+    def plan_clustering(
+        self,
+        by: Columns = None,
+        strategy: str | None = None,
+        where: Where = None,
+        budget_bytes: int | None = None,
+    ) -> Plan | None:
+        """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
+        with self._lock:
+            return cluster_table.plan_clustering(self._context, Wish(_names(by), strategy, where, budget_bytes))
+
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
+        """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
+        bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
+        report without snapshots when something is, and is too large.
+
+        Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
+        """
+        with self._lock:
+            return cluster_table.cluster_round(self._context, budget_bytes, most_bytes)
 
     def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
         """Append a DataFrame in few, well-sized files, and merge what that makes due, in one commit.
@@ -216,28 +282,170 @@ class SizedTable(ClusteredTable):
         change = ForgetStream(self.name, stream_id, self._environment)
         self._handle.change(self._handle.load(), change, self._environment)
 
-    def _spark_source(self, what: str) -> Any:
+    def versions(self, partition: Partition | None = None) -> list[history.Version]:
+        """Versions of a partition, newest first; of every partition when none is given.
+
+        What one icesize commit did is one version, named by its last snapshot. Only what the table still keeps is
+        here. Raises TableError for a partition that never had files.
+        """
+        return self._versions(self._handle.load(self._environment), partition)[1]
+
+    def read_version(
+        self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
+    ) -> DataFrame:
+        """The rows of a partition at a snapshot, or as of a time (naive: UTC; or milliseconds since 1970).
+
+        The columns are those of the table now. Raises TableError for a snapshot that the table does not have and for a
+        partition that never had files, UnsupportedTable when deletes are pending there.
+        """
+        if self._spark is None:
+            raise EngineUnavailable("Cannot read a version: it needs Spark; open the table with a session")
+        if (snapshot_id is None) == (as_of is None):
+            raise ValueError("Cannot read a version: give either 'snapshot_id' or 'as_of'")
+        from icesize.spark.engine.read_version import read_version
+
+        current = self._handle.load(self._environment)
+        metadata = current.table.metadata
+        if as_of is not None:
+            snapshot_id = snapshot_as_of(metadata, as_of)
+        version = known_snapshot(metadata, snapshot_id or 0)
+        return read_version(self._spark, current, self._key(current, partition), version.snapshot_id)
+
+    def restore(self, partition: Partition, snapshot_id: int | str, *, dry_run: bool = False) -> Report:
+        """Make a partition what it was at a snapshot, in one `overwrite` commit.
+
+        Files that it has no more are copied byte for byte, in threads of this process, to new names; the report says
+        how many rows the partition has before and after. With `dry_run` nothing is changed, and the report says what
+        would be. Streaming readers of the table stop at an overwrite. The ledger of batches is not rolled back: the
+        report names the streams whose later rows are gone from the partition. Raises TableError when the version cannot
+        be had any more, CommitConflict when the partition changes meanwhile.
+        """
+        with self._lock:
+            current = self._handle.load(self._environment)
+            snapshot_id = known_snapshot(current.table.metadata, snapshot_id).snapshot_id
+            key = self._key(current, partition)
+            if dry_run:
+                return plan_restore(current, key, snapshot_id, self._environment)
+            return self._seen(restore(self._handle, current, key, snapshot_id, self._environment))
+
+    def expire_snapshots(
+        self,
+        keep_versions: int | None = None,
+        older_than: datetime | timedelta | None = None,
+        retain_last: int | None = None,
+        dry_run: bool = False,
+        *,
+        readers: Sequence[str] = (),
+        force: bool = False,
+        max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> ExpiryReport:
+        """Remove snapshots that no rule keeps, and the files that only they needed.
+
+        Without arguments the table's own rules hold: `history.expire.*`, and `keep-versions` of the policy. Branches,
+        tags, the newest append (streaming readers stand there) and what `readers` (checkpoint folders) have not read
+        always stay. `keep_versions` keeps the newest versions of each partition besides what is young: only an explicit
+        `older_than`, a point in time or an age, goes below the table's own age. Raises what
+        `icesize.table.cleanup.expiry.expire` does.
+        """
+        options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
+        with self._lock:
+            return self._seen(
+                expire(
+                    self._handle, options, self._environment, dry_run=dry_run,
+                    max_concurrent_deletes=max_concurrent_deletes, progress=progress,
+                )
+            )  # fmt: skip
+
+    def remove_orphan_files(
+        self,
+        older_than: timedelta = timedelta(milliseconds=DEFAULT_OLDER_THAN_MS),
+        dry_run: bool = True,
+        *,
+        max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> OrphanReport:
+        """Find files below the table's location that nothing refers to, and with `dry_run=False` delete them.
+
+        Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay. Raises TableError
+        when metadata of another table lies in the location, or when it cannot be listed whole.
+        """
+        with self._lock:
+            loader = LatestTable(self._handle)
+            search = OrphanSearch(
+                self.name, loader.load, loader.delete, self._environment,
+                max_concurrent_deletes=max_concurrent_deletes, progress=progress,
+            )  # fmt: skip
+            return search.run(older_than // timedelta(milliseconds=1), dry_run)
+
+    def rewrite_manifests(self) -> ManifestReport:
+        """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""
+        with self._lock:
+            return self._seen(rewrite_manifests(self._handle, self._handle.load(self._environment), self._environment))
+
+    def _versions(
+        self, current: Current, partition: Partition | None
+    ) -> tuple[PartitionKey | None, list[history.Version]]:
+        with readable(current.name):
+            found = history.versions(current.table.metadata, current.table.io, self._changes)
+        if partition is None:
+            return None, found
+        key = find_partition(current.table.metadata, {v.key for v in found}, partition)
+        return key, [v for v in found if v.key == key]
+
+    def _key(self, current: Current, partition: Partition) -> PartitionKey:
+        key, _ = self._versions(current, partition)
+        if key is None:
+            raise TableError("Cannot find a partition: none was named")
+        return key
+
+    def _seen(self, report: Outcome) -> Outcome:
+        """The report, after the engine was made to see what was committed."""
+        self._context.engine.refresh(self._handle)
+        return report
+
+    def _spark_source(self, what: str) -> TableSource:
         if self._source is None:
             raise EngineUnavailable(f"Cannot {what}: it needs Spark; open the table with a session")
         return self._source
 
-    def _maintain(
-        self, current: Current, layout: Layout, plan: Plan, notes: Sequence[str], progress: Progress
-    ) -> Report:
-        self._check_affordable(plan, "merge", "small files")
 
-        def run(tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
-            if self._spark is None:
-                return merge_in_threads(tasks, settings, prefix, progress=progress)
-            from icesize.spark.engine.merge_job import run_merges
+@dataclass(frozen=True)
+class _Engine:
+    """Spark, or threads of this process where there is no session."""
 
-            return run_merges(self._spark, tasks, settings, prefix, threading.Event(), progress)
+    spark: SparkSession | None
 
-        failed = partial(all_failed, self.name, "compact")
-        report = Maintenance(
-            self._handle, current, layout, plan, run, self._environment, tuple(notes), on_failure=failed
-        ).run()
-        return self._seen(report) if report.snapshot_ids else report
+    @property
+    def most_bytes(self) -> int | None:
+        return MOST_BYTES_WITHOUT_SPARK if self.spark is None else None
+
+    def merge(
+        self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str, progress: Progress
+    ) -> list[Result]:
+        if self.spark is None:
+            return merge_in_threads(tasks, settings, prefix, progress=progress)
+        from icesize.spark.engine.merge_job import run_merges
+
+        return run_merges(self.spark, tasks, settings, prefix, threading.Event(), progress)
+
+    def cluster(
+        self,
+        tasks: Sequence[MergeTask],
+        prefixes: Sequence[str],
+        order: RowOrder,
+        settings: WriteSettings,
+        progress: Progress,
+    ) -> list[Result]:
+        from icesize.spark.clustering.run import run_clusters
+
+        return run_clusters(self.spark, tasks, prefixes, order, settings, threading.Event(), progress)
+
+    def refresh(self, handle: TableHandle) -> None:
+        if self.spark is not None:
+            from icesize.spark.engine import session
+
+            session.refresh(self.spark, handle.name, handle.spark_conf)
 
 
 def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:
@@ -247,26 +455,6 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
     return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
 
 
-def _foreseen(plan: Plan, current: Current) -> Plan:
-    if not plan.groups:
-        return plan
-    try:
-        return replace(plan, forecast=forecast(plan.groups, current.settings()))
-    except UnsupportedTable as error:
-        return replace(plan, notes=(*plan.notes, str(error)))
-
-
-def _in_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
-    """Partitions with more mergeable small files than they may hold."""
-    return {
-        key
-        for key, facts in layout.partitions.items()
-        if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
-    }
-
-
-def _newest_bytes(current: Current) -> int:
-    """Bytes that the newest snapshot added: what the budget of `after_batch` grows with."""
-    head = current.table.metadata.current_snapshot()
-    summary: Mapping[str, str] = head.summary.additional_properties if head and head.summary else {}
-    return int(summary.get("added-files-size", "0"))
+def _names(by: Columns) -> Columns:
+    """To be read more than once."""
+    return by if by is None or isinstance(by, str) else list(by)

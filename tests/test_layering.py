@@ -37,8 +37,6 @@ ROOMS = [
     "icesize.spark.routing",
     "icesize.spark.clustering",
     "icesize.spark.stream",
-    "icesize.versioned_table",
-    "icesize.clustered_table",
     "icesize.sized_table",
     "icesize.console",
     "icesize.demo",
@@ -110,7 +108,7 @@ def _packages(path: Path) -> set[str]:
 
 def test_only_the_spark_rooms_import_pyspark() -> None:
     """Outside of `spark/` pyspark is imported for types, by the demo's child program, and where a session is made."""
-    allowed = {"icesize.sized_table", "icesize.versioned_table", "icesize.cli.main", "icesize.cli.options"}
+    allowed = {"icesize.sized_table", "icesize.cli.main", "icesize.cli.options"}
     others = [p for p in MODULES if not _name(p).startswith((*SPARK_ROOMS, "icesize.demo")) and _name(p) not in allowed]
     assert [p for p in others if "pyspark" in _packages(p)] == []
 

@@ -2,13 +2,17 @@
 
 - `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
   forgotten
+- `cluster_table`: clustering a table: what was asked for, what its properties say, or a round of a pass
 - `clustering`: one pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it
   has changed
 - `compaction`: merging without new rows: the flow of a batch with nothing to write
+- `context`: what every job of maintenance works with: a table, the environment, and who moves the bytes
 - `file_copies`: whole data files again under new names, byte for byte: a data file knows neither its name nor its
   table
 - `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look
   at orphans
+- `merging`: merging small files of a table that nobody writes to right now: all of them, what is due, or a round of a
+  pass
 - `reporting`: from a plan, written files and a commit to the Report of what happened
 - `restore`: A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE
 - `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it

@@ -24,9 +24,6 @@ from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.missing_files import check_still_there
 
-MAX_BYTES_WITHOUT_SPARK = 2**30
-"""Bytes of data files that are written anew in one process; more are Spark's work."""
-
 ROUND_BYTES = 2 * 2**30
 """Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
 cores, which is what a killed pass loses at most."""

@@ -391,7 +391,8 @@ def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, mo
 
 def test_more_than_a_gibibyte_asks_for_spark(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the bound compact names the options that start Spark, after it has printed the plan."""
-    monkeypatch.setattr("icesize.maintenance.compaction.MAX_BYTES_WITHOUT_SPARK", 1000)
+    monkeypatch.setattr("icesize.sized_table.MOST_BYTES_WITHOUT_SPARK", 1000)
+    monkeypatch.setattr("icesize.maintenance.context.MOST_BYTES_WITHOUT_SPARK", 1000)
     result = run("compact")
     assert result.exit_code == 1
     assert result.stdout.startswith("plan: 3 partitions")

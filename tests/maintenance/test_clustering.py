@@ -237,7 +237,7 @@ def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog, monkeypatch: pyte
     """The bound without Spark is told before a row is read; rounds of maintenance keep to it."""
     make_table(lake, properties={"icesize.cluster.by": "id"})
     fill(lake, 8)
-    monkeypatch.setattr("icesize.maintenance.compaction.MAX_BYTES_WITHOUT_SPARK", 60_000)
+    monkeypatch.setattr("icesize.sized_table.MOST_BYTES_WITHOUT_SPARK", 60_000)
     table = opened(lake)
     with pytest.raises(EngineUnavailable, match=r"Cannot cluster .* of files without Spark: the bound is 58\.6 KiB"):
         table.cluster(["id"])

@@ -397,7 +397,7 @@ def test_policies_come_from_the_table_unless_given(lake: SqlCatalog) -> None:
 
 def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound without Spark is told before anything is read."""
-    monkeypatch.setattr("icesize.maintenance.compaction.MAX_BYTES_WITHOUT_SPARK", 100)
+    monkeypatch.setattr("icesize.sized_table.MOST_BYTES_WITHOUT_SPARK", 100)
     make_table(lake)
     before = fill(lake, 2, "a")
     with pytest.raises(EngineUnavailable, match="without Spark: the bound is 100 B; open the table with a session"):

@@ -1,0 +1,128 @@
+"""What every job of maintenance works with: a table, the environment, and who moves the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyiceberg.table import Table
+
+from icesize.clock import Environment
+from icesize.errors import EngineUnavailable
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.threads import Result
+from icesize.planning.files import Layout
+from icesize.planning.plan import Plan
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
+from icesize.table.storage.bulk_delete import deleter
+from icesize.units import format_bytes
+
+MOST_BYTES_WITHOUT_SPARK = 2**30
+"""Bytes of data files that are written anew in one process; more are Spark's work."""
+
+Progress = Callable[[int], None]
+"""Hears the bytes of each group of files that is done."""
+
+
+class Engine(Protocol):
+    """Who rewrites files: threads of this process, or Spark. One result for each task, in their order."""
+
+    @property
+    def most_bytes(self) -> int | None:
+        """Bytes that one call may rewrite; None for no bound."""
+
+    def merge(
+        self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str, progress: Progress
+    ) -> list[Result]:
+        """Merge each task's files, under file names with this prefix."""
+
+    def cluster(
+        self,
+        tasks: Sequence[MergeTask],
+        prefixes: Sequence[str],
+        order: RowOrder,
+        settings: WriteSettings,
+        progress: Progress,
+    ) -> list[Result]:
+        """Write each task's rows in this order, under file names with its own prefix."""
+
+    def refresh(self, handle: TableHandle) -> None:
+        """Make later queries of this engine see what was committed."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A loaded table and the partitions that a filter takes; `notes` are sentences about what it left out."""
+
+    current: Current
+    layout: Layout
+    filter: PartitionFilter
+    notes: tuple[str, ...] = ()
+
+    def noted(self, plan: Plan) -> Plan:
+        """The plan with what the table's settings and the filter make worth knowing, each sentence once."""
+        return replace(plan, notes=tuple(dict.fromkeys((*self.current.warnings, *self.notes, *plan.notes))))
+
+
+@dataclass(frozen=True)
+class TableContext:
+    """One table to maintain, with the engine that does it."""
+
+    handle: TableHandle
+    environment: Environment
+    engine: Engine
+
+    @property
+    def name(self) -> str:
+        """`catalog.namespace.table`."""
+        return self.handle.name
+
+    def load(self) -> Current:
+        """The table now; a catalog that does not answer is asked again for a while."""
+        return self.handle.load(self.environment)
+
+    def select(self, where: Where = None, current: Current | None = None) -> Selection:
+        """The partitions that match `where` as a whole, of the table as it is now or as `current` has it."""
+        current = current or self.load()
+        metadata, io = current.table.metadata, current.table.io
+        chosen = partition_filter(metadata, where)
+        layout, partly = chosen.select(self.handle.reader(current.policy).read(metadata, io, chosen.may_hold))
+        notes = (f"{partly:,} partitions match the filter only in part and were left out",) if partly else ()
+        if where is not None and not layout.partitions:
+            notes = (NO_MATCH, *notes)
+        return Selection(current, layout, chosen, notes)
+
+    def affordable(self, budget_bytes: int) -> int:
+        """What of a budget the engine may rewrite in one call."""
+        return budget_bytes if self.engine.most_bytes is None else min(budget_bytes, self.engine.most_bytes)
+
+    def check_affordable(self, plan: Plan, what: str) -> None:
+        """Raise EngineUnavailable when a plan that was asked for as a whole is more than the engine may rewrite."""
+        most_bytes = self.engine.most_bytes
+        if most_bytes is not None and plan.bytes_to_write > most_bytes:
+            raise EngineUnavailable(
+                f"Cannot {what} {plan.bytes_to_write / 2**30:.1f} GiB of "
+                f"{'small files' if what == 'merge' else 'files'} without Spark: the bound is "
+                f"{format_bytes(most_bytes)}; open the table with a session, or choose fewer partitions (where=...)"
+            )
+
+
+class LatestTable:
+    """Loads a table again and again, and deletes files with the credentials that came with it last."""
+
+    def __init__(self, handle: TableHandle) -> None:
+        self._handle = handle
+        self._table: Table | None = None
+
+    def load(self) -> Table:
+        """The table as the catalog has it now."""
+        self._table = self._handle.load().table
+        return self._table
+
+    def delete(self, location: str) -> None:
+        """Delete one file of the table's storage; raises when it cannot."""
+        deleter((self._table or self.load()).io)(location)
