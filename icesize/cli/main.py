@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icesize.cli import versions
-from icesize.cli.options import SparkChoice, Target, choice_options, print_json, spark_options, table_options
+from icesize.cli.options import SparkChoice, Target, answer, choice_options, print_json, spark_options, table_options
 from icesize.clock import Commitment
 from icesize.errors import ArgumentError, CommitStateUnknown, EngineUnavailable, IcesizeError, PolicyError
 from icesize.planning.cluster_by import STRATEGIES
@@ -122,16 +122,14 @@ def main() -> None:
 @main.command()
 @choice_options
 @table_options
-def inspect(target: Target, as_json: bool, where: str | None, policy: Mapping[str, str]) -> None:
+def inspect(target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str]) -> None:
     """Show how well sized the files of TABLE are."""
-    from icesize.console.tables import console_on, show_inspection
+    from icesize.console.tables import show_inspection
 
     inspection = target.open(policy).inspect(where)
-    if as_json:
-        print_json(inspection.to_dict())
-    else:
+    if not as_json:
         _warn(inspection.advice)
-        show_inspection(console_on(), inspection)
+    answer(inspection, as_json, show_inspection)
 
 
 def _by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -150,7 +148,7 @@ def _by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., 
 @choice_options
 @table_options
 def plan(
-    target: Target, as_json: bool, where: str | None, policy: Mapping[str, str], by: list[str] | None,
+    target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str], by: list[str] | None,
     strategy: str | None,
 ) -> None:  # fmt: skip
     """Show what `compact` would do to TABLE, and `cluster` where it is to be clustered; change nothing."""
@@ -179,7 +177,7 @@ def plan(
 @spark_options
 @choice_options
 @table_options
-def compact(target: Target, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice) -> None:
+def compact(target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice) -> None:
     """Merge the small files of TABLE to as few as possible, in one commit.
 
     Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
@@ -196,7 +194,7 @@ def compact(target: Target, as_json: bool, where: str | None, policy: Mapping[st
 @choice_options
 @table_options
 def cluster(
-    target: Target, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
+    target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
     by: list[str] | None, strategy: str | None, budget_bytes: int | None, forget: bool,
 ) -> None:  # fmt: skip
     """Lay the rows of TABLE out for queries by some columns, in one commit; what is in order is left alone.
@@ -274,7 +272,7 @@ def _check_size(plan: Plan, spark: SparkSession | None) -> None:
 @main.command()
 @click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
 @table_options
-def streams(target: Target, as_json: bool, forget: str | None) -> None:
+def streams(target: Target, *, as_json: bool, forget: str | None) -> None:
     """List the streams that have committed to TABLE, each with its newest batch."""
     from dataclasses import asdict
 

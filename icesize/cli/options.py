@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ from icesize.errors import EngineUnavailable, TableNotFound
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
+    from rich.console import Console
 
     from icesize.sized_table import SizedTable
 
@@ -189,6 +190,25 @@ class SparkChoice:
 def print_json(data: object) -> None:
     """What `--json` prints, and nothing else."""
     click.echo(json.dumps(data, indent=2))
+
+
+class Result(Protocol):
+    """What a call of the API gives back."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+_Result = TypeVar("_Result", bound=Result)
+
+
+def answer(result: _Result, as_json: bool, show: Callable[[Console, _Result], object]) -> None:
+    """Print what a command came to: its dictionary, or as people see it."""
+    from icesize.console.tables import console_on
+
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        show(console_on(), result)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from icesize.cli.options import (
     SparkChoice,
     Target,
     age_option,
+    answer,
     partition_option,
     print_json,
     spark_options,
@@ -23,7 +24,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done
 @click.command()
 @partition_option(required=False)
 @table_options
-def versions(target: Target, as_json: bool, partition: Mapping[str, str] | None) -> None:
+def versions(target: Target, *, as_json: bool, partition: Mapping[str, str] | None) -> None:
     """List the versions of a partition of TABLE, newest first; of all partitions without --partition."""
     from icesize.console.tables import console_on
     from icesize.console.versions import show_versions
@@ -43,13 +44,12 @@ def versions(target: Target, as_json: bool, partition: Mapping[str, str] | None)
 @_DRY_RUN
 @table_options
 def restore(
-    target: Target, as_json: bool, partition: Mapping[str, str], snapshot_id: int, yes: bool, dry_run: bool
+    target: Target, *, as_json: bool, partition: Mapping[str, str], snapshot_id: int, yes: bool, dry_run: bool
 ) -> None:
     """Make a partition of TABLE what it was at a snapshot; files that it has no more are copied.
 
     Streaming readers of the table stop at the commit, which is an overwrite.
     """
-    from icesize.console.tables import console_on
     from icesize.console.versions import rows_before_and_after, show_restored
 
     if as_json and not (yes or dry_run):
@@ -65,10 +65,7 @@ def restore(
             err=True,
         )
     report = sized.restore(partition, snapshot_id, dry_run=dry_run)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        show_restored(console_on(), report)
+    answer(report, as_json, show_restored)
 
 
 @click.command("expire-snapshots")
@@ -81,6 +78,7 @@ def restore(
 @table_options
 def expire_snapshots(
     target: Target,
+    *,
     as_json: bool,
     keep_versions: int | None,
     older_than: datetime | timedelta | None,
@@ -106,38 +104,32 @@ def expire_snapshots(
         print_json(report.to_dict())
     else:
         show_expiry(out, report)
-    _fail_if(report.files_failed > 0)
+    if report.files_failed > 0:
+        raise click.exceptions.Exit(1)
 
 
 @click.command("remove-orphan-files")
 @age_option("3d", help_text="At least 24h.")
 @click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
 @table_options
-def remove_orphan_files(target: Target, as_json: bool, older_than: timedelta, dry_run: bool) -> None:
+def remove_orphan_files(target: Target, *, as_json: bool, older_than: timedelta, dry_run: bool) -> None:
     """Find files in the location of TABLE that nothing refers to; delete them with --delete."""
-    from icesize.console.tables import console_on
     from icesize.console.versions import show_orphans
 
     report = target.open().remove_orphan_files(older_than, dry_run)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        show_orphans(console_on(), report)
-    _fail_if(report.files_failed > 0)
+    answer(report, as_json, show_orphans)
+    if report.files_failed > 0:
+        raise click.exceptions.Exit(1)
 
 
 @click.command("rewrite-manifests")
 @table_options
-def rewrite_manifests(target: Target, as_json: bool) -> None:
+def rewrite_manifests(target: Target, *, as_json: bool) -> None:
     """Write many small manifests of TABLE together, in one commit."""
-    from icesize.console.tables import console_on
     from icesize.console.versions import show_manifests
 
     report = target.open().rewrite_manifests()
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        show_manifests(console_on(), report)
+    answer(report, as_json, show_manifests)
 
 
 @click.command()
@@ -146,26 +138,18 @@ def rewrite_manifests(target: Target, as_json: bool) -> None:
 @spark_options
 @table_options
 def maintain(
-    target: Target, as_json: bool, budget_bytes: int | None, budget_seconds: float | None, spark: SparkChoice
+    target: Target, *, as_json: bool, budget_bytes: int | None, budget_seconds: float | None, spark: SparkChoice
 ) -> None:
     """One bounded pass over TABLE: merges, manifests, expiry by its own rules, a dry run of orphan cleanup.
 
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
-    from icesize.console.tables import console_on
     from icesize.console.versions import show_upkeep
 
     with spark.session("maintain") as session:
         report = target.open(None, session).maintain(budget_bytes, budget_seconds)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        show_upkeep(console_on(), report)
-    _fail_if(not report.is_well)
-
-
-def _fail_if(failed: bool) -> None:
-    if failed:
+    answer(report, as_json, show_upkeep)
+    if not report.is_well:
         raise click.exceptions.Exit(1)
 
 
