@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -15,6 +16,8 @@ from pyspark.sql import DataFrame
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.column_matching import ColumnAligner
+from icesize.parquet.rewriting.absorb import Absorption, Written
+from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.parquet.writing.size_estimates import row_size
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.router import route
@@ -40,6 +43,22 @@ UNDIVIDED = sys.maxsize
 MOST_BYTES_ALONG = 32 * 2**20
 """Older small files that one thread decodes and writes again at most: it takes half a second, as long as counting the
 batch and starting a Spark job for it."""
+
+
+@dataclass(frozen=True)
+class DriverWriter:
+    """Threads of this process write the rows that it has already, each one of `parts`."""
+
+    parts: tuple[pa.Table, ...]
+    starts_a_job = False
+
+    def can_take_along(self, absorption: Absorption) -> bool:
+        """Not where a Spark job has decoded them sooner."""
+        return absorption.most_bytes <= MOST_BYTES_ALONG
+
+    def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
+        """Raises RewriteFailed; the DataFrame is not computed again."""
+        return write_in_threads(self.parts, settings, prefix, absorption)
 
 
 def is_small(df: DataFrame) -> bool:
@@ -74,7 +93,7 @@ def plan_rows_in_hand(
         rows=rows.num_rows,
         size_bytes=sum(weights.values()),
         bytes_per_row=sizes.bytes_per_row,
-        parts=parts,
+        writer=DriverWriter(parts),
         is_complete=True,
         weights=weights,
         owners=owners,

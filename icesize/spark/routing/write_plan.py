@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.rewriting.absorb import Absorption, Written
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.parallelism import side_by_side
 from icesize.planning.routing.range_bounds import range_bounds
@@ -18,6 +19,7 @@ from icesize.planning.routing.router import Routing, route, skew
 from icesize.planning.routing.row_sizes import RowSizes
 from icesize.planning.sizing import merged_files
 from icesize.policy import SizePolicy
+from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
 from icesize.spark.routing import repartition, sketches, task_column
 from icesize.spark.routing.task_column import Choices as Shares
@@ -48,17 +50,44 @@ class PartitionRows:
     is_complete: bool = False
 
 
+class Writer(Protocol):
+    """Writes the rows of a batch: threads of this process, or the tasks of a Spark job."""
+
+    @property
+    def starts_a_job(self) -> bool:
+        """Whether merges that begin at the same time have to leave the cores to a Spark job."""
+
+    def can_take_along(self, absorption: Absorption) -> bool:
+        """Whether these older files are few enough to be written again together with the new rows."""
+
+    def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
+        """Write the rows as `WritePlan.place` has divided them; nothing that was written outlives an error."""
+
+
+class SparkWriter:
+    """Each task of a Spark job writes what it finds."""
+
+    starts_a_job = True
+
+    def can_take_along(self, absorption: Absorption) -> bool:
+        """Executors have room for any of them."""
+        return True
+
+    def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
+        """Raises SchemaMismatch or RewriteFailed."""
+        return jobs.write_rows(placed, settings, prefix, absorption)
+
+
 @dataclass(frozen=True)
 class WritePlan:
     """How a batch will be written.
 
     `incoming` are the small files each partition is expected to get, None when nothing is known of the batch;
     `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
-    unknown too. `rows` is None unless they were counted. `place` gives the DataFrame whose tasks write what they find.
-    `parts` are the rows themselves, one table for each thread, when the batch is in this process already; a thread
-    counts as a task. `merge_tasks` may merge beside the write job, None: as many as there are cores. `routed` can be
-    divided anew, `expected` is what would have been done without counting. `is_complete`: the batch has rows in the
-    partitions of `incoming`, and in no other.
+    unknown too. `rows` is None unless they were counted. `place` gives the DataFrame that `writer` writes; of threads
+    in this process each counts as a task. `merge_tasks` may merge beside the write job, None: as many as there are
+    cores. `routed` can be divided anew, `expected` is what would have been done without counting. `is_complete`: the
+    batch has rows in the partitions of `incoming`, and in no other.
     """
 
     tasks: int
@@ -67,7 +96,7 @@ class WritePlan:
     rows: int | None = None
     size_bytes: float | None = None
     bytes_per_row: float | None = None
-    parts: tuple[pa.Table, ...] | None = None
+    writer: Writer = field(default_factory=SparkWriter)
     weights: Mapping[PartitionKey, float] = field(default_factory=dict)
     owners: Mapping[PartitionKey, int] = field(default_factory=dict)
     merge_tasks: int | None = None
@@ -85,8 +114,8 @@ class WritePlan:
         if self.routed is None or not merges_bytes:
             return self
         divided = side_by_side(self.routed.work_bytes, merges_bytes, self.tasks, cores)
-        shape = self if divided.tasks == self.tasks else self.routed.over(divided.tasks)
-        return replace(shape, merge_tasks=divided.merge_tasks, expected=self.expected)
+        plan = self if divided.tasks == self.tasks else self.routed.over(divided.tasks)
+        return replace(plan, merge_tasks=divided.merge_tasks, expected=self.expected)
 
 
 @dataclass(frozen=True)

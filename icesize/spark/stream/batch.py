@@ -18,15 +18,14 @@ from icesize.errors import CommitConflict, TableError, TableNotFound
 from icesize.maintenance.reporting import MergeResults, report_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
-from icesize.parquet.rewriting.threads import write_in_threads
+from icesize.parquet.rewriting.absorb import NOTHING, Written
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.spark.engine import columns, jobs, session
+from icesize.spark.engine import columns, session
 from icesize.spark.engine.merge_job import MergeRun, finish_all, in_order, stop_all, stopping, work_for_spark
-from icesize.spark.routing.driver_batch import MOST_BYTES_ALONG, is_small, plan_rows_in_hand
+from icesize.spark.routing.driver_batch import is_small, plan_rows_in_hand
 from icesize.spark.routing.statistics import plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.merge_decision import Absorbing, Appending, Decision, Placement, WritingOnce
@@ -197,18 +196,19 @@ class _Batch:
     ) -> Report:
         placement = self._placement(current.policy, layout)
         begun = placement.before(shape)
-        if shape.parts and begun and begun.absorption.most_bytes > MOST_BYTES_ALONG:
+        if begun and not shape.writer.can_take_along(begun.absorption):
             shape = self._shape(current, settings, layout)
             begun = placement.before(shape)
         shape = self._beside_merges(shape, begun, settings)
         # looks at values of the batch for tables with a sort order: before the merges take the cores
-        routed = None if shape.parts else shape.place(self.df)
+        placed = shape.place(self.df)
         self.watch.lap("plan")
         failpoints.reach("planned")
         runs: list[MergeRun] = []
         with nothing_left(settings.storage, self.options.environment) as environment, stopping(runs):
             self._start(runs, begun.merges if begun else (), settings, shape)
-            written = self._write(settings, shape, routed, begun.absorption if begun else NOTHING)
+            taken_along = begun.absorption if begun else NOTHING
+            written = shape.writer.write(placed, settings, self._prefix, taken_along)
             deadline = self._deadline_seconds(current.policy, int(self.watch.lap("write") * 1000))
             if written.new_rows == 0:
                 stop_all(runs)
@@ -269,13 +269,6 @@ class _Batch:
             return None
         return policy.merge_deadline_for(write_ms) / 1000
 
-    def _write(
-        self, settings: WriteSettings, shape: WritePlan, routed: DataFrame | None, absorption: Absorption
-    ) -> Written:
-        if routed is None:
-            return write_in_threads(shape.parts or (), settings, self._prefix, absorption)
-        return jobs.write_rows(routed, settings, self._prefix, absorption)
-
     def _beside_merges(self, shape: WritePlan, decision: Decision | None, settings: WriteSettings) -> WritePlan:
         """The cores divided between rows and merges; who takes files along was decided by task and stays."""
         if decision is None or decision.absorption.by_writer or self.options.write_tasks is not None:
@@ -293,7 +286,7 @@ class _Batch:
         """Merge in the background, in a run that is among `runs` before it starts; `beside` is the batch whose write
         job is about to start."""
         tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in groups]
-        waits = beside is not None and beside.parts is None
+        waits = beside is not None and beside.writer.starts_a_job
         most = beside.merge_tasks if beside else None
         runs.append(MergeRun(self.spark, tasks, settings, self._prefix, waits, most))
         runs[-1].start()

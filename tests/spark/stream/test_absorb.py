@@ -20,7 +20,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.planning.routing import parallelism
 from icesize.report import Report
-from icesize.spark.stream import batch
+from icesize.spark.routing import driver_batch
 from icesize.spark.stream.sink import Sink
 from tests.spark.stream.test_stream import feed, forget_commit, run
 from tests.support.row_deletes import delete_rows
@@ -176,8 +176,8 @@ def test_large_small_files_are_taken_along_by_spark(
     lake.create()
     sink = absorb(spark, lake, safe=False)
     fill(spark, lake, sink, 2)
-    monkeypatch.setattr(batch, "MOST_BYTES_ALONG", 0)
-    monkeypatch.setattr(batch, "write_in_threads", None)
+    monkeypatch.setattr(driver_batch, "MOST_BYTES_ALONG", 0)
+    monkeypatch.setattr(driver_batch, "write_in_threads", None)
     assert sink.run(counted(spark, events(range(20, 30), 2)), 2).operations == ("overwrite",)
     assert lake.files_per_partition() == Counter({("h0",): 1, ("h1",): 1})
     assert lake.rows() == rows_of(events(range(30), 2))
