@@ -23,7 +23,7 @@ from benchmarks.merge_child import WAYS, Job
 from benchmarks.show import finish
 
 _TITLES = {
-    "splice": "icesize splice",
+    "row groups": "icesize, row groups",
     "pages": "icesize pages",
     "chosen": "icesize as it chooses",
     "decode": "icesize decode",
@@ -32,7 +32,7 @@ _TITLES = {
     "rewrite": "rewrite_data_files",
 }
 _COLUMNS = ("", "MB/s", "x decode", "seconds", "peak MB", "groups", "MB out")
-_COPYING = ("splice", "pages")
+_COPYING = ("row groups", "pages")
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def peak_bytes(pid: int | str = "self") -> int:
     return int(line.split()[1]) * 1024
 
 
-def _splice(job: Job) -> Once:
+def _row_groups(job: Job) -> Once:
     from icesize.parquet.copying.row_groups import copy_row_groups
 
     return _copying(job, copy_row_groups)
@@ -128,7 +128,7 @@ def _duckdb(job: Job) -> Once:
 
 
 WAYS: dict[str, Callable[[Job], Once]] = {
-    "splice": _splice,
+    "row groups": _row_groups,
     "pages": _pages,
     "chosen": _chosen,
     "decode": _decode,

@@ -27,7 +27,7 @@ def _small_files(folder: Path) -> list[str]:
     return paths
 
 
-@pytest.mark.parametrize("way", ["splice", "pages", "pyarrow", "duckdb"])
+@pytest.mark.parametrize("way", ["row groups", "pages", "pyarrow", "duckdb"])
 def test_every_way_to_merge_writes_all_rows_in_order(tmp_path: Path, way: str) -> None:
     """Rows in the order of the files, and counts as they are printed."""
     job = Job(str(tmp_path), _small_files(tmp_path), str(tmp_path / "merged.parquet"), 1)
@@ -36,7 +36,7 @@ def test_every_way_to_merge_writes_all_rows_in_order(tmp_path: Path, way: str) -
     assert pq.ParquetFile(job.out).read()["id"].to_pylist() == list(range(FILES * ROWS))
     facts = written(outputs)
     assert (facts["files"], facts["rows"]) == (1, FILES * ROWS)
-    assert facts["row_groups"] == (FILES if way == "splice" else 1)
+    assert facts["row_groups"] == (FILES if way == "row groups" else 1)
     assert facts["bytes"] == Path(job.out).stat().st_size
 
 
