@@ -18,7 +18,7 @@ from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import split
-from icesize.table.manifests.write import Entry
+from icesize.table.manifests.entries import Entry
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")

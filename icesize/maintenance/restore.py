@@ -44,7 +44,7 @@ from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergS
 from icesize.table.commit.request import RUN_ID
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.commit.uncommitted import nothing_left
-from icesize.table.manifests.write import Entry, under_new_path
+from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
 from icesize.table.state.partition_changes import ChangeReader

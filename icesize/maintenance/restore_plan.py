@@ -16,7 +16,7 @@ from icesize.errors import TableError, UnsupportedTable
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.write import Entry, read_entries
+from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.state.layout_reader import Labels
 from icesize.table.state.naming import known_snapshot
 from icesize.units import format_count

@@ -20,7 +20,7 @@ from icesize.maintenance import file_copies as copies
 from icesize.maintenance.file_copies import Copy, copy_files
 from icesize.parquet.files.storage import Storage
 from icesize.table.commit.uncommitted import nothing_left
-from icesize.table.manifests.write import Entry, read_entries
+from icesize.table.manifests.entries import Entry, read_entries
 from tests.support.tables import append, data_files_on_disk, local, make_table
 
 

@@ -46,7 +46,7 @@ from icesize.table.commit.request import (
 )
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.write import ADDED, read_changes, read_entries
+from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 
 LOG = logging.getLogger("icesize")
 

@@ -25,8 +25,9 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.summary import counts, with_totals
+from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, pack, worth_packing
-from icesize.table.manifests.write import Entry, read_entries, write_list, write_manifests
+from icesize.table.manifests.write import write_list, write_manifests
 from icesize.table.manifests.writer import Target
 
 LOG = logging.getLogger("icesize")
@@ -265,7 +266,13 @@ class SnapshotBuilder:
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
         listed = write_list(
-            self._metadata, self._io, location, snapshot_id, parent_id, self._sequence_number, manifests
+            self._metadata,
+            self._io,
+            location,
+            manifests,
+            snapshot_id=snapshot_id,
+            parent_id=parent_id,
+            sequence_number=self._sequence_number,
         )
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
         self._parent = Snapshot(

@@ -7,9 +7,10 @@ key and value) are dicts.
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -19,9 +20,11 @@ from pyiceberg.utils.decimal import bytes_to_decimal
 
 AvroSchema: TypeAlias = Any
 Read: TypeAlias = Callable[[BinaryDecoder], Any]
+_ReadBlock: TypeAlias = Callable[[BinaryDecoder, int, Any], None]
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "enum", "fixed"})
+_LARGEST = 2**63 - 1
 
 
 def inlined(schema: AvroSchema) -> AvroSchema:
@@ -141,9 +144,10 @@ def reader(schema: AvroSchema) -> Read:
         reads = [reader(field["type"]) for field in schema["fields"]]
         return lambda decoder: tuple([read(decoder) for read in reads])
     if kind == "array":
-        return _array_reader(reader(schema["items"]), dict if is_pairs(schema) else list)
+        items = schema["items"]
+        return _array_reader(_pairs_reader(items), dict) if is_pairs(schema) else _list_reader(items)
     if kind == "map":
-        return _array_reader(_pair(_READ["string"], reader(schema["values"])), dict)
+        return _array_reader(_pairs(_pair(_READ["string"], reader(schema["values"]))), dict)
     if kind == "enum":
         symbols = schema["symbols"]
         return lambda decoder: symbols[decoder.read_int()]
@@ -161,6 +165,27 @@ def _logical_reader(schema: Mapping[str, Any]) -> Read:
     return read
 
 
+def fields_reader(
+    fields: Sequence[Mapping[str, Any]], places: Mapping[int, Any]
+) -> Callable[[BinaryDecoder, Any], None]:
+    """A function that reads some fields of an inlined record, by Iceberg field id, into their `places` of a list or
+    dict, and passes over the others.
+    """
+    steps: list[tuple[Any, Read]] = []
+    for place, run in itertools.groupby(fields, lambda field: places.get(field["field-id"])):
+        types = [field["type"] for field in run]
+        steps.append((place, _fields_skipper(types) if place is None else reader(types[0])))
+
+    def read(decoder: BinaryDecoder, row: Any) -> None:
+        for place, step in steps:
+            if place is None:
+                step(decoder)
+            else:
+                row[place] = step(decoder)
+
+    return read
+
+
 def skipper(schema: AvroSchema) -> Read:
     """A function that passes over one value of an inlined schema, cheaply for the maps that carry statistics."""
     if isinstance(schema, str):
@@ -169,8 +194,7 @@ def skipper(schema: AvroSchema) -> Read:
         return _union([skipper(branch) for branch in schema], nothing_first=schema[0] == "null")
     kind = schema["type"]
     if kind == "record":
-        skips = [skipper(field["type"]) for field in schema["fields"]]
-        return _sequence(skips)
+        return _fields_skipper([field["type"] for field in schema["fields"]])
     if kind == "array":
         return _array_skipper(schema["items"])
     if kind == "map":
@@ -180,13 +204,31 @@ def skipper(schema: AvroSchema) -> Read:
     return _SKIP["int"] if kind == "enum" else _SKIP[kind]
 
 
+def _is_number(schema: AvroSchema) -> bool:
+    return schema in ("int", "long")
+
+
+def _fields_skipper(types: Iterable[AvroSchema]) -> Read:
+    """Passes over the fields of a record; a run of numbers by one call."""
+    steps: list[Read] = []
+    for numbers, run in itertools.groupby(types, _is_number):
+        some = list(run)
+        steps += [methodcaller("read_ints", len(some))] if numbers else [skipper(each) for each in some]
+    return steps[0] if len(steps) == 1 else _sequence(steps)
+
+
 def _array_skipper(items: AvroSchema) -> Read:
-    types = [field["type"] for field in items["fields"]] if isinstance(items, dict) and "fields" in items else [items]
-    if all(kind in ("int", "long") for kind in types):
+    types = _types_of(items)
+    if all(map(_is_number, types)):
         return _skip_ints(len(types))
     if types == ["int", "bytes"]:
         return _skip_int_bytes
     return _skip_each(skipper(items))
+
+
+def _types_of(items: AvroSchema) -> list[AvroSchema]:
+    """The types of the fields of an array's items, or the one type that they are of."""
+    return [field["type"] for field in items["fields"]] if isinstance(items, dict) and "fields" in items else [items]
 
 
 def _union(branches: list[Read], *, nothing_first: bool) -> Read:
@@ -208,18 +250,48 @@ def _pair(key: Read, value: Read) -> Read:
     return lambda decoder: (key(decoder), value(decoder))
 
 
-def _array_reader(item: Read, make: Callable[[list[Any]], Any]) -> Read:
+def _list_reader(items: AvroSchema) -> Read:
+    item = reader(items)
+    return _array_reader(lambda decoder, count, values: values.extend([item(decoder) for _ in range(count)]), list)
+
+
+def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:
     def read(decoder: BinaryDecoder) -> Any:
-        items: list[Any] = []
+        values = make()
         while count := decoder.read_int():
             if count < 0:
                 # A negative count is followed by the size of the block, for those who skip it.
                 count = -count
                 decoder.skip_int()
-            items.extend([item(decoder) for _ in range(count)])
-        return make(items)
+            read_block(decoder, count, values)
+        return values
 
     return read
+
+
+def _pairs_reader(items: AvroSchema) -> _ReadBlock:
+    """Reads a block of a logical map; one of counts or bounds by field id, of which a file has six, by one call."""
+    types = _types_of(items)
+    if types == ["int", "long"]:
+        return _read_counts
+    return _read_bounds if types == ["int", "bytes"] else _pairs(reader(items))
+
+
+def _pairs(pair: Read) -> _ReadBlock:
+    return lambda decoder, count, values: values.update([pair(decoder) for _ in range(count)])
+
+
+def _read_counts(decoder: BinaryDecoder, count: int, values: dict[int, int]) -> None:
+    numbers = decoder.read_ints(2 * count)
+    if max(numbers) > _LARGEST:
+        # The compiled decoder takes negative numbers for large ones.
+        numbers = tuple(n - 2**64 if n > _LARGEST else n for n in numbers)
+    pairs = iter(numbers)
+    values.update(zip(pairs, pairs, strict=True))
+
+
+def _read_bounds(decoder: BinaryDecoder, count: int, values: dict[int, bytes]) -> None:
+    decoder.read_int_bytes_dict(count, values)
 
 
 def _skip_each(skip: Read) -> Read:

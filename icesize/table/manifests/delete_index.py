@@ -10,7 +10,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestFile
 
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.manifests.write import Entry, read_entries
+from icesize.table.manifests.entries import Entry, read_entries
 
 
 @dataclass(frozen=True)

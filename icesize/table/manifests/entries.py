@@ -5,21 +5,18 @@ The writer's own schema decides how an entry is read, so that statistics are pas
 
 from __future__ import annotations
 
-import gc
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.table.manifests.avro_container import ContainerReader
-from icesize.table.manifests.avro_decode import AvroSchema, Read, inlined, reader, skipper, structure
+from icesize.table.manifests.avro_container import read_records
+from icesize.table.manifests.avro_decode import AvroSchema, fields_reader, inlined, skipper, structure
 from icesize.table.manifests.avro_encode import writer
 
 EXISTING, ADDED, DELETED = 0, 1, 2
@@ -27,8 +24,6 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Values of `Entry.content`."""
 
-# What the compiled and the plain decoder raise for bytes that are not what the schema says.
-_DAMAGE = (EOFError, IndexError, MemoryError, SystemError, ValueError)
 _DELETED_PATH = 2147483546  # field id of `file_path` in position delete files
 
 
@@ -38,6 +33,10 @@ class DataFileSchema:
 
     key: str = field(repr=False)
     avro: AvroSchema = field(compare=False, repr=False)
+
+    def place(self, field_id: int) -> int:
+        """Which of its fields has this Iceberg field id."""
+        return next(i for i, each in enumerate(self.avro["fields"]) if each["field-id"] == field_id)
 
 
 @dataclass(slots=True)
@@ -75,27 +74,14 @@ def read_entries(
 ) -> Iterator[Entry]:
     """The entries of one manifest in their order; `live_only` leaves out those of status DELETED.
 
-    Python's garbage collector is off while the iteration runs: collecting over growing lists of entries more than
-    doubles the time. Without `with_data` the bytes to copy are left out. Raises `TableError` for a damaged manifest
-    and whatever `io` raises for a missing one.
+    Without `with_data` the bytes to copy are left out. Raises `TableError` for a damaged manifest and whatever `io`
+    raises for a missing one.
     """
-    with io.new_input(manifest.manifest_path).open() as stream:
-        container = ContainerReader(stream.read(), manifest.manifest_path)
-    if "avro.schema" not in container.metadata:
-        raise container.broken("it has no schema")
     deletes = manifest.content == ManifestContent.DELETES
-    read = _compiled(container.metadata["avro.schema"], deletes)
-    inherited = manifest.sequence_number, manifest.added_snapshot_id
-    with without_gc():
-        for block in container.blocks():
-            buffer = block.buffer if with_data else b""
-            for _ in range(block.count):
-                try:
-                    entry = read(block.decoder, buffer)
-                except _DAMAGE as damage:
-                    raise container.broken(f"an entry is damaged ({damage})") from damage
-                if entry.status != DELETED or not live_only:
-                    yield _carry_over(entry, *inherited)
+    entries = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, deletes, with_data))
+    for entry in entries:
+        if entry.status != DELETED or not live_only:
+            yield _carry_over(entry, manifest.sequence_number, manifest.added_snapshot_id)
 
 
 def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
@@ -120,19 +106,28 @@ def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
 def under_new_path(entry: Entry, path: str) -> Entry:
     """What a manifest says of a byte for byte copy of a file: all that it says of the file, but nothing of when it came
     into the table. `entry` was read with its data."""
-    decoder = new_decoder(entry.data)
-    record = entry.schema.avro["fields"]
-    at = next(i for i, each in enumerate(record) if each["field-id"] == _FILE_PATH)
-    for each in record[:at]:
-        skipper(each["type"])(decoder)
-    start = decoder.tell()
-    skipper(record[at]["type"])(decoder)
-    written = bytearray()
-    writer(record[at]["type"])(written, path)
-    data = entry.data[:start] + bytes(written) + entry.data[decoder.tell() :]
+    kind = entry.schema.avro["fields"][entry.schema.place(_FILE_PATH)]["type"]
+    data = with_other_value(entry.schema, _FILE_PATH, kind)(entry.data, path)
     return replace(
         entry, status=ADDED, snapshot_id=None, sequence_number=None, file_sequence_number=None, path=path, data=data
     )
+
+
+def with_other_value(schema: DataFileSchema, field_id: int, kind: AvroSchema) -> Callable[[bytes, Any], bytes]:
+    """A function that writes another value into a field of an encoded data file, as `kind`; all else is copied."""
+    at, fields = schema.place(field_id), schema.avro["fields"]
+    skip_before = skipper({"type": "record", "fields": fields[:at]})
+    skip, write = skipper(fields[at]["type"]), writer(kind)
+
+    def written(data: bytes, value: Any) -> bytes:
+        decoder = new_decoder(data)
+        skip_before(decoder)
+        out = bytearray(data[: decoder.tell()])
+        skip(decoder)
+        write(out, value)
+        return bytes(out + data[decoder.tell() :])
+
+    return written
 
 
 def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> Entry:
@@ -146,76 +141,38 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
     return entry
 
 
-_gc_lock = threading.Lock()
-_gc_holders = 0
-_gc_was_enabled = False
-
-
-@contextmanager
-def without_gc() -> Iterator[None]:
-    """Python's cyclic garbage collector is off inside; the outermost user of any thread restores it."""
-    global _gc_holders, _gc_was_enabled
-    with _gc_lock:
-        if _gc_holders == 0:
-            _gc_was_enabled = gc.isenabled()
-            gc.disable()
-        _gc_holders += 1
-    try:
-        yield
-    finally:
-        with _gc_lock:
-            _gc_holders -= 1
-            if _gc_holders == 0 and _gc_was_enabled:
-                gc.enable()
-
-
-_ReadEntry: TypeAlias = "Callable[[BinaryDecoder, bytes], Entry]"
-_Steps: TypeAlias = "list[tuple[int, Read]]"
-
 # Where a field of the manifest goes among the first arguments of Entry, by Iceberg field id. Key metadata is read into
 # the place of `encrypted`.
-_ENTRY_SLOTS = {0: 0, 1: 1, 3: 2, 4: 3}
-_FILE_SLOTS = {134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
-_DELETE_SLOTS = {143: 13, 125: 14, 128: 15, 135: 16}
-_NOWHERE = 17
-_BLANK: list[Any] = [None] * (_NOWHERE + 1)
+_ENTRY_PLACES = {0: 0, 1: 1, 3: 2, 4: 3}
+_FILE_PLACES = {134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
+_DELETE_PLACES = {143: 13, 125: 14, 128: 15, 135: 16}
+_BLANK: list[Any] = [None] * 17
 _DATA_FILE = 2
 _FILE_PATH = 100
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str, deletes: bool) -> _ReadEntry:
+def _compiled(schema_json: str, deletes: bool, with_data: bool) -> Callable[[BinaryDecoder, bytes], Entry]:
     """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
     fields = inlined(json.loads(schema_json))["fields"]
     at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
     record = fields[at]["type"]
-    before, after = _steps(fields[:at], _ENTRY_SLOTS), _steps(fields[at + 1 :], _ENTRY_SLOTS)
-    inside = _steps(record["fields"], {**_FILE_SLOTS, **_DELETE_SLOTS} if deletes else _FILE_SLOTS)
+    read_before, read_after = (fields_reader(some, _ENTRY_PLACES) for some in (fields[:at], fields[at + 1 :]))
+    read_file = fields_reader(record["fields"], {**_FILE_PLACES, **_DELETE_PLACES} if deletes else _FILE_PLACES)
     schema = DataFileSchema(structure(record), record)
     finish = _finish_delete if deletes else _finish
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
         row = _BLANK.copy()
-        for slot, read_field in before:
-            row[slot] = read_field(decoder)
+        read_before(decoder, row)
         start = decoder.tell()
-        for slot, read_field in inside:
-            row[slot] = read_field(decoder)
-        row[11] = buffer[start : decoder.tell()]
-        for slot, read_field in after:
-            row[slot] = read_field(decoder)
+        read_file(decoder, row)
+        row[11] = buffer[start : decoder.tell()] if with_data else b""
+        read_after(decoder, row)
         row[12] = schema
         return finish(row)
 
     return read
-
-
-def _steps(fields: list[dict[str, Any]], slots: dict[int, int]) -> _Steps:
-    steps = []
-    for each in fields:
-        slot = slots.get(each["field-id"], _NOWHERE)
-        steps.append((slot, skipper(each["type"]) if slot == _NOWHERE else reader(each["type"])))
-    return steps
 
 
 def _finish(row: list[Any]) -> Entry:

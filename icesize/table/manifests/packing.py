@@ -14,7 +14,8 @@ from typing import Any
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.table.manifests.entries import EXISTING, Entry, read_entries, without_gc
+from icesize.table.manifests.avro_container import without_gc
+from icesize.table.manifests.entries import EXISTING, Entry, read_entries
 from icesize.table.manifests.writer import ManifestStreams, Target
 
 SORTED_AT_ONCE = 100_000

@@ -10,11 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.avro.decoder import new_decoder
-
-from icesize.table.manifests.avro_decode import AvroSchema, inlined, skipper, structure
-from icesize.table.manifests.avro_encode import writer
-from icesize.table.manifests.entries import DataFileSchema, Entry
+from icesize.table.manifests.avro_decode import AvroSchema, inlined, structure
+from icesize.table.manifests.entries import DataFileSchema, Entry, with_other_value
 
 PARTITION = 102
 """Iceberg's field id of the partition values in a data file."""
@@ -38,17 +35,16 @@ def fit(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
     Each partition field takes its type of today where every older value has a place in it; all else is copied as bytes.
     A field keeps its type where it has none today, as when its column was dropped: its values stay what they are.
     """
-    old, new = schema.avro["fields"][_at(schema)]["type"], own.avro["fields"][_at(own)]["type"]
+    old, new = (each.avro["fields"][each.place(PARTITION)]["type"] for each in (schema, own))
     record = _promoted(old, new)
     whole = [{**f, "type": record} if f["field-id"] == PARTITION else f for f in schema.avro["fields"]]
     avro = inlined({**schema.avro, "fields": whole})
     fitted = DataFileSchema(structure(avro), avro)
-    data = _copied if fitted == schema else _recoder(schema, record)
-    return Fitted(fitted, structure(record) == structure(new), data)
-
-
-def _at(schema: DataFileSchema) -> int:
-    return next(i for i, field in enumerate(schema.avro["fields"]) if field["field-id"] == PARTITION)
+    is_current = structure(record) == structure(new)
+    if fitted == schema:
+        return Fitted(fitted, is_current, lambda entry: entry.data)
+    written = with_other_value(schema, PARTITION, record)
+    return Fitted(fitted, is_current, lambda entry: written(entry.data, entry.values))
 
 
 def _promoted(old: AvroSchema, new: AvroSchema) -> AvroSchema:
@@ -84,24 +80,3 @@ def _is_wider(new: AvroSchema, old: AvroSchema) -> bool:
     if any(_name(each) != "fixed" or each.get("logicalType") != "decimal" for each in (new, old)):
         return False
     return bool(new["size"] >= old["size"] and new.get("scale", 0) == old.get("scale", 0))
-
-
-def _copied(entry: Entry) -> bytes:
-    return entry.data
-
-
-def _recoder(schema: DataFileSchema, record: AvroSchema) -> Callable[[Entry], bytes]:
-    at = _at(schema)
-    skips = [skipper(field["type"]) for field in schema.avro["fields"][: at + 1]]
-    write = writer(record)
-
-    def recode(entry: Entry) -> bytes:
-        decoder = new_decoder(entry.data)
-        for skip in skips[:-1]:
-            skip(decoder)
-        out = bytearray(entry.data[: decoder.tell()])
-        skips[-1](decoder)
-        write(out, entry.values)
-        return bytes(out + entry.data[decoder.tell() :])
-
-    return recode

@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import UnsupportedTable
 from icesize.table.catalog.locations import normalised
-from icesize.table.manifests.write import read_entries
+from icesize.table.manifests.entries import read_entries
 
 
 class Listings:

@@ -18,32 +18,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.table.manifests.entries import (
-    ADDED,
-    DELETED,
-    EXISTING,
-    DataFileSchema,
-    Entry,
-    read_changes,
-    read_entries,
-    under_new_path,
-    without_gc,
-)
+from icesize.table.manifests.avro_container import without_gc
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry
 from icesize.table.manifests.writer import ManifestStreams, Target
-
-__all__ = [
-    "ADDED",
-    "DELETED",
-    "EXISTING",
-    "DataFileSchema",
-    "Entry",
-    "read_changes",
-    "read_entries",
-    "under_new_path",
-    "without_gc",
-    "write_list",
-    "write_manifests",
-]
 
 _LIST_CODEC: AvroCompressionCodec = "deflate"
 
@@ -94,10 +71,11 @@ def write_list(
     metadata: TableMetadata,
     io: FileIO,
     location: str,
+    manifests: Sequence[ManifestFile],
+    *,
     snapshot_id: int,
     parent_id: int | None,
     sequence_number: int,
-    manifests: Sequence[ManifestFile],
 ) -> list[ManifestFile]:
     """Write the manifest list of a snapshot to `location`; `sequence_number` is ignored by format v1.
 

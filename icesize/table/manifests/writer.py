@@ -152,6 +152,10 @@ class ManifestStreams:
         return stream
 
 
+_Header = tuple[int, int | None, int | None, int | None]
+"""Of an entry: status, snapshot id, data sequence number and file sequence number."""
+
+
 class ManifestStream:
     """Data manifests for entries whose data files are encoded by `schema`; a full one is followed by the next."""
 
@@ -159,7 +163,7 @@ class ManifestStream:
         self._target, self._schema = target, schema
         wrapper = {"name": "data_file", "type": schema.avro, "field-id": 2}
         self._avro = {"type": "record", "name": "manifest_entry", "fields": [*_ENTRY_FIELDS[target.version], wrapper]}
-        self._heads: dict[tuple[int | None, ...], bytes] = {}
+        self._headers: dict[_Header, bytes] = {}
         self._done: list[ManifestFile] = []
         self._begin()
 
@@ -179,8 +183,8 @@ class ManifestStream:
                 path=entry.path,
             )
         snapshot_id = entry.snapshot_id if status == EXISTING else self._target.snapshot_id
-        head = self._head(status, snapshot_id, entry.sequence_number, entry.file_sequence_number)
-        self._add(status, entry.sequence_number, entry.rows, entry.values, head, data)
+        header = status, snapshot_id, entry.sequence_number, entry.file_sequence_number
+        self._add(header, entry.rows, entry.values, data)
 
     def add(self, files: Iterable[WrittenFile]) -> None:
         """Append files that are new to the table. Raises ValueError for values that the schema has no place for."""
@@ -193,23 +197,22 @@ class ManifestStream:
                 )
             data = bytearray()
             encode(data, file)
-            head = self._head(ADDED, self._target.snapshot_id, file.sequence_number, None)
-            self._add(ADDED, file.sequence_number, file.rows, file.partition.values, head, bytes(data))
+            header = ADDED, self._target.snapshot_id, file.sequence_number, None
+            self._add(header, file.rows, file.partition.values, bytes(data))
 
-    def _head(self, *values: int | None) -> bytes:
+    def _encoded(self, header: _Header) -> bytes:
         """What comes before the data file; few distinct ones are needed, as there is one for each snapshot."""
-        if (head := self._heads.get(values)) is None:
+        if (encoded := self._headers.get(header)) is None:
             fields = _ENTRY_FIELDS[self._target.version]
             out = bytearray()
-            for field, value in zip(fields, values, strict=False):
+            for field, value in zip(fields, header, strict=False):
                 writer(field["type"])(out, value)
-            head = self._heads[values] = bytes(out)
-        return head
+            encoded = self._headers[header] = bytes(out)
+        return encoded
 
-    def _add(
-        self, status: int, sequence: int | None, rows: int, values: tuple[Any, ...], head: bytes, data: bytes
-    ) -> None:
-        self._file.add(head, data)
+    def _add(self, header: _Header, rows: int, values: tuple[Any, ...], data: bytes) -> None:
+        self._file.add(self._encoded(header), data)
+        status, _, sequence, _ = header
         self._files[status] += 1
         self._rows[status] += rows
         self._values.add(values)

@@ -24,15 +24,13 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.request import MergedGroup
-from icesize.table.manifests.avro_decode import AvroSchema, Read, is_pairs, reader, skipper
+from icesize.table.manifests.avro_decode import fields_reader
 from icesize.table.manifests.entries import DataFileSchema, read_entries
 
 LOG = logging.getLogger("icesize")
 
 # Where a field of a data file goes among the arguments of FileMetrics, by Iceberg field id.
-_SLOTS = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4, 109: 5}
-_NOWHERE = 6
-_LARGEST = 2**63 - 1
+_PLACES = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4, 109: 5}
 _THREADS = 4
 """Manifests that are read at a time; it only pays where each is a round trip away."""
 
@@ -96,61 +94,13 @@ def _read(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
 @lru_cache(maxsize=64)
 def metrics_reader(schema: DataFileSchema) -> Callable[[BinaryDecoder], FileMetrics]:
     """The function that reads metrics out of data files encoded like this, and nothing behind the last of them."""
-    steps = []
-    for each in schema.avro["fields"]:
-        slot = _SLOTS.get(each["field-id"], _NOWHERE)
-        steps.append((slot, skipper(each["type"]) if slot == _NOWHERE else _reader(each["type"])))
-    while steps and steps[-1][0] == _NOWHERE:
-        steps.pop()
+    fields = schema.avro["fields"]
+    last = max(i for i, each in enumerate(fields) if each["field-id"] in _PLACES)
+    read_fields = fields_reader(fields[: last + 1], _PLACES)
 
     def read(decoder: BinaryDecoder) -> FileMetrics:
-        row: list[Any] = [None] * (_NOWHERE + 1)
-        for slot, step in steps:
-            row[slot] = step(decoder)
-        return FileMetrics(row[0], *(each or {} for each in row[1:_NOWHERE]))
+        row: list[Any] = [None] * len(_PLACES)
+        read_fields(decoder, row)
+        return FileMetrics(row[0], *(each or {} for each in row[1:]))
 
     return read
-
-
-def _reader(kind: AvroSchema) -> Read:
-    """What `reader` gives; maps by field id are read by one call into compiled code."""
-    pairs = kind[1] if isinstance(kind, list) and len(kind) == 2 and kind[0] == "null" else kind
-    if not (isinstance(pairs, dict) and pairs["type"] == "array" and is_pairs(pairs)):
-        return reader(kind)
-    read_block = _BLOCKS.get(tuple(str(field["type"]) for field in pairs["items"]["fields"]))
-    if read_block is None:
-        return reader(kind)
-
-    def read(decoder: BinaryDecoder) -> dict[int, Any] | None:
-        if pairs is not kind and not decoder.read_int():
-            return None
-        values: dict[int, Any] = {}
-        while count := decoder.read_int():
-            if count < 0:
-                # a negative count is followed by the size of the block, for those who skip it
-                count = -count
-                decoder.skip_int()
-            read_block(decoder, count, values)
-        return values
-
-    return read
-
-
-def _read_counts(decoder: BinaryDecoder, count: int, values: dict[int, Any]) -> None:
-    numbers = decoder.read_ints(2 * count)
-    if max(numbers) > _LARGEST:
-        # the compiled decoder takes negative numbers for large ones
-        numbers = tuple(n - 2**64 if n > _LARGEST else n for n in numbers)
-    pairs = iter(numbers)
-    values.update(zip(pairs, pairs, strict=True))
-
-
-def _read_bounds(decoder: BinaryDecoder, count: int, values: dict[int, Any]) -> None:
-    decoder.read_int_bytes_dict(count, values)
-
-
-_BLOCKS: dict[tuple[str, ...], Callable[[BinaryDecoder, int, dict[int, Any]], None]] = {
-    ("int", "long"): _read_counts,
-    ("int", "bytes"): _read_bounds,
-}
-"""By the types of key and value: reads that many pairs into a dict."""

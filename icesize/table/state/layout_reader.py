@@ -20,8 +20,8 @@ from pyiceberg.typedef import Record
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.catalog.access_errors import readable
 from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.repeated_files import Listings
-from icesize.table.manifests.write import read_entries
 
 OLDEST = 1 << 60
 """Age, in commits, of a file whose snapshot the table no longer keeps and whose sequence number says nothing (v1)."""

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.write import read_entries
+from icesize.table.manifests.entries import read_entries
 from icesize.table.state.layout_reader import Labels
 
 _UNNAMED = "{}"

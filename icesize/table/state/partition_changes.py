@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.planning.files import PartitionKey
-from icesize.table.manifests.write import DELETED, Entry, read_changes, read_entries
+from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
 
 
 class Contents(NamedTuple):

@@ -16,8 +16,8 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import summary_of
 from icesize.table.commit.request import RUN_ID
+from icesize.table.manifests.entries import read_changes
 from icesize.table.manifests.lists import read_new
-from icesize.table.manifests.write import read_changes
 from icesize.table.state.partition_changes import PartitionChange
 
 MOST_PARTITIONS = 10_000

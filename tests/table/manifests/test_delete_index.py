@@ -8,7 +8,7 @@ from pyiceberg.manifest import ManifestContent
 
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.write import DataFileSchema, Entry
+from icesize.table.manifests.entries import DataFileSchema, Entry
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import append, make_table, small_files
 

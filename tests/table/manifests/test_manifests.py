@@ -65,19 +65,9 @@ from pyiceberg.types import (
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
-from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
-from icesize.table.manifests.write import (
-    ADDED,
-    DELETED,
-    EXISTING,
-    Entry,
-    read_changes,
-    read_entries,
-    under_new_path,
-    without_gc,
-    write_list,
-    write_manifests,
-)
+from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter, without_gc
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
+from icesize.table.manifests.write import write_list, write_manifests
 
 SCHEMA = Schema(
     NestedField(1, "flag", BooleanType()),
@@ -189,7 +179,9 @@ class Shelf:
         metadata = self.table(version, spec).metadata
         made = write_manifests(self.io, metadata, spec.spec_id, snapshot_id, self.new_path, **what)
         location = self.new_path()
-        write_list(metadata, self.io, location, snapshot_id, None, SEQUENCE + 1, made)
+        write_list(
+            metadata, self.io, location, made, snapshot_id=snapshot_id, parent_id=None, sequence_number=SEQUENCE + 1
+        )
         return list(read_manifest_list(self.io.new_input(location)))
 
     def write_by_pyiceberg(
@@ -455,12 +447,16 @@ def test_a_list_assigns_sequence_numbers_to_its_own_manifests(shelf: Shelf) -> N
     made = write_manifests(
         shelf.io, table.metadata, 0, SNAPSHOT, shelf.new_path, added=[_file(1), _file(2, sequence_number=2)]
     )
-    first = write_list(table.metadata, shelf.io, shelf.new_path(), SNAPSHOT, None, 6, made)
+    first = write_list(
+        table.metadata, shelf.io, shelf.new_path(), made, snapshot_id=SNAPSHOT, parent_id=None, sequence_number=6
+    )
     assert [(m.sequence_number, m.min_sequence_number) for m in made] == [(UNASSIGNED_SEQ, 2)]
     assert [(m.sequence_number, m.min_sequence_number) for m in first] == [(6, 2)]
     more = write_manifests(shelf.io, table.metadata, 0, 78, shelf.new_path, added=[_file(3)])
     location = shelf.new_path()
-    second = write_list(table.metadata, shelf.io, location, 78, SNAPSHOT, 7, [*more, *first])
+    second = write_list(
+        table.metadata, shelf.io, location, [*more, *first], snapshot_id=78, parent_id=SNAPSHOT, sequence_number=7
+    )
     listed = list(read_manifest_list(shelf.io.new_input(location)))
     for manifests in (second, listed):
         assert [(m.sequence_number, m.min_sequence_number) for m in manifests] == [(7, 7), (6, 2)]

@@ -40,8 +40,9 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
+from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import pack
-from icesize.table.manifests.write import Entry, read_entries, write_manifests
+from icesize.table.manifests.write import write_manifests
 from icesize.table.manifests.writer import Target
 from tests.table.manifests.test_manifests import by_pyiceberg, plain, without_zero_sign
 

@@ -27,7 +27,8 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
-from icesize.table.manifests.write import read_entries, write_manifests
+from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.write import write_manifests
 from tests.support import tables
 
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.table.manifests.write import Entry, read_entries
+from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.state.naming import files_at, find_partition, known_snapshot, snapshot_as_of
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import append, expire, layout_of, make_table, request_on, run, small_files, write

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
-from icesize.table.manifests.write import read_changes
+from icesize.table.manifests.entries import read_changes
 from icesize.table.state import recent_batches
 from icesize.table.state.recent_batches import recent_appends
 from tests.support.tables import (

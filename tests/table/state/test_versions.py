@@ -25,7 +25,7 @@ from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.catalog.history import main_history
 from icesize.table.commit.request import RUN_ID
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
-from icesize.table.manifests.write import read_changes, read_entries
+from icesize.table.manifests.entries import read_changes, read_entries
 from icesize.table.state.versions import ChangeReader, Version, versions
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (

@@ -29,7 +29,7 @@ from icesize.parquet.files.storage import Storage
 from icesize.table.cleanup.checkpoints import read_positions
 from icesize.table.cleanup.orphan_rules import DAY_MS
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
-from icesize.table.manifests.write import ADDED, DataFileSchema, Entry
+from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
 from icesize.table.storage.bulk_delete import Swept, delete_all, deleter
 from icesize.table.storage.listing import list_files, modified_ms, storage_now_ms
 from icesize.table.storage.uploads import incomplete_uploads
