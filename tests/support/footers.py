@@ -13,10 +13,22 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icesize.parquet.format.fields import bytes_field, struct_field, structs_field, structs_of
 from icesize.parquet.format.footer import MAGIC, Footer, read_footer
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.format.thrift import I16, I32, I64, STRUCT, Fields, read_struct, write_struct, zigzag
+from icesize.parquet.format.thrift import (
+    I16,
+    I32,
+    I64,
+    STRUCT,
+    Fields,
+    bytes_field,
+    read_struct,
+    struct_field,
+    structs_field,
+    structs_of,
+    write_struct,
+    zigzag,
+)
 
 PER_GROUP = 10
 """Rows in each row group of the files made here."""

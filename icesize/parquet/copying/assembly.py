@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together
-from icesize.parquet.format.fields import bytes_field, i16, i32, i64, structs_field
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue, RowGroup
 from icesize.parquet.format.footer import MAGIC, Footer, parse_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Column
-from icesize.parquet.format.thrift import LIST, STRUCT, Bytes, Fields, list_head, write_struct
+from icesize.parquet.format.thrift import (
+    Bytes,
+    Fields,
+    bytes_field,
+    i16,
+    i32,
+    i64,
+    struct_field,
+    structs_field,
+    write_struct,
+)
 
 OWN_NAME = "icesize version 0.1.0 (build copy)"
 """`created_by` of files whose parts are by several writers or newly encoded: readers trust the statistics of a writer
@@ -140,7 +150,10 @@ class Assembly:
 
     def _write_bloom_filter(self, column: ColumnPart) -> None:
         if column.bloom_filter is not None:
-            column.metadata |= {14: i64(self.position), 15: i32(len(column.bloom_filter))}
+            column.metadata |= {
+                ColumnMetaData.BLOOM_FILTER_OFFSET: i64(self.position),
+                ColumnMetaData.BLOOM_FILTER_LENGTH: i32(len(column.bloom_filter)),
+            }
             self.write(column.bloom_filter)
             column.bloom_filter = None
 
@@ -148,27 +161,32 @@ class Assembly:
         """Column indexes, then offset indexes, as parquet-mr lays them out."""
         for column in self._columns():
             if column.column_index is not None:
-                column.fields |= {6: i64(self.position), 7: i32(len(column.column_index))}
+                column.fields |= {
+                    ColumnChunk.COLUMN_INDEX_OFFSET: i64(self.position),
+                    ColumnChunk.COLUMN_INDEX_LENGTH: i32(len(column.column_index)),
+                }
                 self.write(column.column_index)
         for column in self._columns():
             if column.offset_index is not None:
-                column.fields |= {4: i64(self.position), 5: i32(len(column.offset_index))}
+                column.fields |= {
+                    ColumnChunk.OFFSET_INDEX_OFFSET: i64(self.position),
+                    ColumnChunk.OFFSET_INDEX_LENGTH: i32(len(column.offset_index)),
+                }
                 self.write(column.offset_index)
 
     def _file_metadata(self) -> Fields:
         first = self._footers[0]
         fields = dict(first.fields)
-        if any(footer.fields[1] != first.fields[1] for footer in self._footers):
-            fields[1] = i32(1)  # what the format recommends
-        fields[3] = i64(self._rows)
-        fields[4] = (
-            LIST,
-            list_head(len(self._groups)) + b"".join(map(_row_group, range(MOST_ROW_GROUPS), self._groups)),
-        )
-        fields.pop(5, None)
+        version = FileMetaData.VERSION
+        if any(footer.fields[version] != first.fields[version] for footer in self._footers):
+            fields[version] = i32(1)  # what the format recommends
+        fields[FileMetaData.NUM_ROWS] = i64(self._rows)
+        fields[FileMetaData.ROW_GROUPS] = structs_field(map(_row_group, range(MOST_ROW_GROUPS), self._groups))
+        fields.pop(FileMetaData.KEY_VALUE_METADATA, None)
         if same := self._common_keys():
-            fields[5] = structs_field(_pair(key, value) for key, value in same.items())
-        fields[6] = bytes_field(self._created_by().encode())
+            pairs = (_pair(key, value) for key, value in same.items())
+            fields[FileMetaData.KEY_VALUE_METADATA] = structs_field(pairs)
+        fields[FileMetaData.CREATED_BY] = bytes_field(self._created_by().encode())
         return fields
 
     def _common_keys(self) -> dict[bytes, bytes | None]:
@@ -181,23 +199,20 @@ class Assembly:
         return names.pop() if len(names) == 1 and not self._reencoded else OWN_NAME
 
 
-def _row_group(ordinal: int, group: GroupPart) -> bytes:
-    columns = [write_struct(_column_chunk(column)) for column in group.columns]
-    fields = dict(group.fields)
-    fields[1] = (LIST, list_head(len(columns)) + b"".join(columns))
-    fields[3] = i64(group.rows)
-    fields[5] = i64(group.start)
-    fields[6] = i64(group.size_bytes)
-    fields[7] = i16(ordinal)
-    return write_struct(fields)
-
-
-def _column_chunk(column: ColumnPart) -> Fields:
-    return {**column.fields, 3: (STRUCT, write_struct(column.metadata))}
+def _row_group(ordinal: int, group: GroupPart) -> Fields:
+    columns = ({**column.fields, ColumnChunk.META_DATA: struct_field(column.metadata)} for column in group.columns)
+    return {
+        **group.fields,
+        RowGroup.COLUMNS: structs_field(columns),
+        RowGroup.NUM_ROWS: i64(group.rows),
+        RowGroup.FILE_OFFSET: i64(group.start),
+        RowGroup.TOTAL_COMPRESSED_SIZE: i64(group.size_bytes),
+        RowGroup.ORDINAL: i16(ordinal),
+    }
 
 
 def _pair(key: bytes, value: bytes | None) -> Fields:
-    fields: Fields = {1: bytes_field(key)}
+    fields: Fields = {KeyValue.KEY: bytes_field(key)}
     if value is not None:
-        fields[2] = bytes_field(value)
+        fields[KeyValue.VALUE] = bytes_field(value)
     return fields

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from icesize.parquet.copying.assembly import Assembly, ColumnPart
 from icesize.parquet.copying.column_plan import check_encoding
 from icesize.parquet.format.chunk_checks import index_fits
-from icesize.parquet.format.fields import i32, i64, integers_field, integers_of, struct_field, struct_of, structs_field
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index
 from icesize.parquet.format.pages import (
     DICTIONARY_ENCODINGS,
     DICTIONARY_PAGE,
     LEVEL_ENCODINGS,
-    DictionaryHead,
+    DictionaryPage,
     Page,
     Pages,
     walk,
@@ -24,11 +24,18 @@ from icesize.parquet.format.pages import (
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
-from icesize.parquet.format.thrift import I32, Fields
+from icesize.parquet.format.thrift import (
+    I32,
+    Fields,
+    i32,
+    i64,
+    integers_field,
+    struct_field,
+    structs_field,
+)
 
-_OF_THE_PARTS = (8, 10, 11, 12, 13, 14, 15, 16, 17)
-"""Fields of ColumnMetaData that are not true of the new chunk, or made anew: key-value metadata, index page,
-dictionary, statistics, encoding statistics, bloom filter (two), size statistics, geospatial statistics."""
+_KEPT = (ColumnMetaData.TYPE, ColumnMetaData.PATH_IN_SCHEMA, ColumnMetaData.CODEC)
+"""Fields that the new chunk has as its parts have them; all others are made anew or not true of it."""
 
 
 @dataclass(slots=True)
@@ -49,7 +56,7 @@ class CopiedColumn:
     other or that would read otherwise in the new place.
     """
 
-    def __init__(self, column: Column, dictionary: DictionaryHead | None, assembly: Assembly) -> None:
+    def __init__(self, column: Column, dictionary: DictionaryPage | None, assembly: Assembly) -> None:
         self.raw_size_bytes = 0
         self._column = column
         self._dictionary = dictionary
@@ -88,7 +95,7 @@ class CopiedColumn:
         else:
             for page in filled:
                 self._assembly.write(piece.data[page.at : page.at + page.size_bytes])
-        self._level_encodings |= LEVEL_ENCODINGS & set(integers_of(piece.chunk.metadata, 2))
+        self._level_encodings |= LEVEL_ENCODINGS & piece.chunk.encodings
         self._chunks.append(piece.chunk)
         self._rows += piece.rows
 
@@ -99,7 +106,7 @@ class CopiedColumn:
             offsets = offset_index(self._locations, self._variable_bytes)
             if self._column_indexes is not None:
                 columns = concatenate(self._column_indexes, self._page_counts)
-        return ColumnPart({2: i64(0)}, self._metadata(statistics), None, offsets, columns)
+        return ColumnPart({ColumnChunk.FILE_OFFSET: i64(0)}, self._metadata(statistics), None, offsets, columns)
 
     def _check(self, pages: Pages, piece: Piece) -> None:
         if not any(page.values for page in pages.data):
@@ -158,28 +165,36 @@ class CopiedColumn:
 
     def _metadata(self, statistics: Fields | None) -> Fields:
         first = self._chunks[0]
-        fields = {k: v for k, v in first.metadata.items() if k not in _OF_THE_PARTS}
+        fields = {field_id: first.metadata[field_id] for field_id in _KEPT}
         encodings = self._level_encodings | {encoding for _, encoding in self._pages}
-        fields[2] = integers_field(sorted(encodings), I32)
-        fields[5] = i64(sum(chunk.values for chunk in self._chunks))
-        fields[6] = i64(self.raw_size_bytes)
-        fields[7] = i64(self._assembly.position - self._start)
-        fields[9] = i64(self._first_data)
+        fields[ColumnMetaData.ENCODINGS] = integers_field(sorted(encodings), I32)
+        fields[ColumnMetaData.NUM_VALUES] = i64(sum(chunk.values for chunk in self._chunks))
+        fields[ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE] = i64(self.raw_size_bytes)
+        fields[ColumnMetaData.TOTAL_COMPRESSED_SIZE] = i64(self._assembly.position - self._start)
+        fields[ColumnMetaData.DATA_PAGE_OFFSET] = i64(self._first_data)
         if self._dictionary is not None:
-            fields[11] = i64(self._start)
+            fields[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = i64(self._start)
         statistics = statistics or merge_statistics(
-            self._column.element, [(struct_of(chunk.metadata, 12), chunk.values) for chunk in self._chunks]
+            self._column.element, [(chunk.statistics, chunk.values) for chunk in self._chunks]
         )
         if statistics is not None:
-            fields[12] = struct_field(statistics)
-        fields[13] = structs_field(
-            {1: i32(kind), 2: i32(encoding), 3: i32(self._pages[kind, encoding])}
+            fields[ColumnMetaData.STATISTICS] = struct_field(statistics)
+        fields[ColumnMetaData.ENCODING_STATS] = structs_field(
+            _page_count(kind, encoding, self._pages[kind, encoding])
             for kind, encoding in sorted(self._pages, key=lambda page: (page[0] != DICTIONARY_PAGE, page))
         )
         sizes = merge_size_statistics(self._chunks)
         if sizes is not None:
-            fields[16] = struct_field(sizes)
+            fields[ColumnMetaData.SIZE_STATISTICS] = struct_field(sizes)
         return fields
+
+
+def _page_count(kind: int, encoding: int, count: int) -> Fields:
+    return {
+        PageEncodingStats.PAGE_TYPE: i32(kind),
+        PageEncodingStats.ENCODING: i32(encoding),
+        PageEncodingStats.COUNT: i32(count),
+    }
 
 
 def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:

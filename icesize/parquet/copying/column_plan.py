@@ -11,9 +11,9 @@ from icesize.parquet.format.pages import (
     PLAIN,
     PLAIN_DICTIONARY,
     RLE_DICTIONARY,
-    DictionaryHead,
+    DictionaryPage,
     data_encodings,
-    dictionary_head,
+    dictionary_page,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BOOLEAN, Column
@@ -52,7 +52,7 @@ class ColumnPlan:
     """
 
     reencode: dict[str, str]
-    dictionaries: list[DictionaryHead | None]
+    dictionaries: list[DictionaryPage | None]
     copied_bytes: int
     reencoded_bytes: int
     distinct_at_most: list[int | None]
@@ -97,7 +97,7 @@ class _Leaf:
     codec: int
     why: Refusal | None = None
     entries: int | None = 0
-    dictionary: DictionaryHead | None = None
+    dictionary: DictionaryPage | None = None
     plain: bool = False
     raw: bytes | None = field(default=None, repr=False)
 
@@ -106,7 +106,7 @@ class _Leaf:
         self.why = self.why or why
         self.dictionary = self.raw = None
 
-    def add(self, head: DictionaryHead | None, encodings: set[int]) -> None:
+    def add(self, head: DictionaryPage | None, encodings: set[int]) -> None:
         """The next chunk: its dictionary and the encodings of its pages, which may be more than it has."""
         if head is None:
             self.plain, self.entries = True, None
@@ -119,7 +119,7 @@ class _Leaf:
         if self.why is None and not self._agree(head):
             self.refuse(Refusal.DICTIONARIES)
 
-    def _agree(self, head: DictionaryHead) -> bool:
+    def _agree(self, head: DictionaryPage) -> bool:
         """Keep the longest of dictionaries that begin alike: indices into a shorter one are true in it, too."""
         kept = self.dictionary
         if kept is None or not kept.values:  # the empty one of a chunk of nulls agrees with any
@@ -149,7 +149,7 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column) -> _Leaf:
         encodings = data_encodings(chunk)
         if not encodings <= _copied_encodings(column):
             leaf.refuse(Refusal.ENCODING)
-        leaf.add(dictionary_head(part.source, chunk), encodings)
+        leaf.add(dictionary_page(part.source, chunk), encodings)
     return leaf
 
 
@@ -157,7 +157,7 @@ def _copied_encodings(column: Column) -> frozenset[int]:
     return _COPIED_BOOLEANS if column.element.type == BOOLEAN else _COPIED_ENCODINGS
 
 
-def _entries(head: DictionaryHead, codec: int) -> bytes | None:
+def _entries(head: DictionaryPage, codec: int) -> bytes | None:
     """The entries, one after the other; None when they cannot be had."""
     size_bytes = head.raw_size_bytes - head.header_bytes
     name = CODEC_NAMES.get(codec)

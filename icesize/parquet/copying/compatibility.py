@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from icesize.parquet.format.fields import ColumnOrder, FileMetaData
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import INT96
-from icesize.parquet.format.thrift import STRUCT, list_head, write_struct
+from icesize.parquet.format.thrift import list_header, struct_field, write_struct
 
 MOST_ROW_GROUPS = 4_096
 """Row groups of one file; their ordinals have 16 bits."""
@@ -61,12 +62,12 @@ def check_together(footers: Sequence[Footer]) -> None:
 
 def column_orders(footer: Footer) -> bytes:
     """How bounds of each column are ordered, as the footer has it; empty when it does not say."""
-    return bytes(footer.fields.get(7, (0, b""))[1])
+    return bytes(footer.fields.get(FileMetaData.COLUMN_ORDERS, (0, b""))[1])
 
 
 def _by_type(columns: int) -> bytes:
     """All columns ordered as their types say: the only order of which statistics can be merged."""
-    return list_head(columns) + write_struct({1: (STRUCT, write_struct({}))}) * columns
+    return list_header(columns) + write_struct({ColumnOrder.TYPE_ORDER: struct_field({})}) * columns
 
 
 def is_trusted(created_by: str) -> bool:

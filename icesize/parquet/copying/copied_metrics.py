@@ -11,14 +11,11 @@ from icesize.parquet.copying.assembly import Assembled
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.format.fields import integer, struct_of
+from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import Chunk, parse_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.statistics import NULL_COUNT
-from icesize.parquet.format.thrift import MalformedError
+from icesize.parquet.format.thrift import MalformedError, integer
 from icesize.planning.files import PartitionKey
-
-_STATISTICS = 12
 
 
 def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled) -> WrittenFile:
@@ -44,7 +41,7 @@ def _null_count(chunks: Sequence[Chunk]) -> int | None:
     total = 0
     for chunk in chunks:
         try:
-            count = integer(struct_of(chunk.metadata, _STATISTICS) or {}, NULL_COUNT)
+            count = integer(chunk.statistics, Statistics.NULL_COUNT)
         except MalformedError as error:
             raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
         if count is None or not 0 <= count <= chunk.values:

@@ -9,14 +9,14 @@ from itertools import groupby
 from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
 from icesize.parquet.copying.column_copy import CopiedColumn, Piece
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.format.fields import i64, struct_of
+from icesize.parquet.format.fields import RowGroup, Statistics
 from icesize.parquet.format.footer import Chunk, Footer
-from icesize.parquet.format.pages import dictionary_head
+from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, read_ranges
-from icesize.parquet.format.statistics import NULL_COUNT, merge_statistics
-from icesize.parquet.format.thrift import Fields, MalformedError
+from icesize.parquet.format.statistics import merge_statistics
+from icesize.parquet.format.thrift import Fields, MalformedError, i64
 
 _Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
@@ -87,7 +87,7 @@ def _merge(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, level: i
         else:
             for index, column in leaves:
                 group.copy(index, column)
-    fields: Fields = {2: i64(group.raw_size_bytes)}
+    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
     rows = sum(part.group.rows for part in parts)
     assembly.add(
         GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
@@ -124,7 +124,7 @@ class _Group:
         indexes = _read_indexes(again.source, again.chunks)
         rows = sum(part.group.rows for part in self._parts)
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
-            made = CopiedColumn(column, dictionary_head(again.source, chunk), self._assembly)
+            made = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
             made.add(self._piece(again.source, chunk, rows, indexes))
             self._add(made, self._null_count(index, column) if unbounded else None)
 
@@ -142,8 +142,8 @@ class _Group:
     def _null_count(self, index: int, column: Column) -> Fields | None:
         """What the older statistics say that needs no bounds."""
         chunks = [part.group.chunks[index] for part in self._parts]
-        known = merge_statistics(column.element, [(struct_of(c.metadata, 12), c.values) for c in chunks])
-        return None if known is None or NULL_COUNT not in known else {NULL_COUNT: known[NULL_COUNT]}
+        known = merge_statistics(column.element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
+        return {Statistics.NULL_COUNT: known[Statistics.NULL_COUNT]} if Statistics.NULL_COUNT in known else None
 
 
 def _read_indexes(source: Source, chunks: Sequence[Chunk]) -> _Indexes:

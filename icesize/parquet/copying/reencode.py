@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icesize.parquet.copying.column_plan import CODEC_NAMES, ColumnPlan, Part
+from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.schema import BYTE_ARRAY, DECIMAL_LOGICAL, INT32, INT64, Column, top_level_trees
+from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
 
 MOST_DISTINCT = 0.3
@@ -148,7 +149,7 @@ def _is_text(leaves: Sequence[Column]) -> bool:
 
 
 def _is_decimal(leaf: Column) -> bool:
-    return leaf.element.logical is not None and leaf.element.logical[0] == DECIMAL_LOGICAL
+    return leaf.element.logical is not None and leaf.element.logical[0] == LogicalType.DECIMAL
 
 
 def _is_integer_decimal(leaf: Column) -> bool:

@@ -7,25 +7,36 @@ from itertools import accumulate
 
 from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
 from icesize.parquet.format.chunk_checks import check_row_group, index_fits
-from icesize.parquet.format.fields import i64, integer, required_integer
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.page_index import read_offset_index, rebase
 from icesize.parquet.format.pages import Pages, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, read_ranges
+from icesize.parquet.format.thrift import i64, integer
 
 PIECE_BYTES = 8 * 2**20
 """Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
 `verify_pages` one read holds at least a whole column chunk, however large it is."""
 
-_FILE_OFFSET = 2
-_MOVED_IN_CHUNK = frozenset({1, 4, 5, 6, 7})
-"""Fields of ColumnChunk: an empty file_path, places of the page indexes."""
-_DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 9, 11
-_MOVED_IN_METADATA = frozenset({11, 14, 15, 17})
-"""Fields of ColumnMetaData: places of the dictionary and of the bloom filter; and statistics of geometries, which
-Iceberg's tables do not have."""
+_MOVED_IN_CHUNK = frozenset(
+    {
+        ColumnChunk.FILE_PATH,  # an empty one
+        ColumnChunk.OFFSET_INDEX_OFFSET,
+        ColumnChunk.OFFSET_INDEX_LENGTH,
+        ColumnChunk.COLUMN_INDEX_OFFSET,
+        ColumnChunk.COLUMN_INDEX_LENGTH,
+    }
+)
+_MOVED_IN_METADATA = frozenset(
+    {
+        ColumnMetaData.DICTIONARY_PAGE_OFFSET,
+        ColumnMetaData.BLOOM_FILTER_OFFSET,
+        ColumnMetaData.BLOOM_FILTER_LENGTH,
+        ColumnMetaData.GEOSPATIAL_STATISTICS,  # Iceberg's tables have no geometries
+    }
+)
 
 _Place = tuple[int, int]
 """(offset, length) in a file."""
@@ -142,12 +153,11 @@ def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes], column: Co
     """A chunk that lies at `start` now."""
     delta = start - chunk.start
     fields = {number: value for number, value in chunk.fields.items() if number not in _MOVED_IN_CHUNK}
-    fields[_FILE_OFFSET] = i64(start if integer(fields, _FILE_OFFSET) else 0)
+    fields[ColumnChunk.FILE_OFFSET] = i64(start if integer(fields, ColumnChunk.FILE_OFFSET) else 0)
     metadata = {number: value for number, value in chunk.metadata.items() if number not in _MOVED_IN_METADATA}
-    metadata[_DATA_PAGE_OFFSET] = i64(required_integer(metadata, _DATA_PAGE_OFFSET) + delta)
-    dictionary = integer(chunk.metadata, _DICTIONARY_PAGE_OFFSET) or 0
-    if dictionary > 0:  # some writers say 0 for none
-        metadata[_DICTIONARY_PAGE_OFFSET] = i64(dictionary + delta)
+    metadata[ColumnMetaData.DATA_PAGE_OFFSET] = i64(chunk.data_offset + delta)
+    if chunk.dictionary_offset > 0:
+        metadata[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = i64(chunk.dictionary_offset + delta)
     part = ColumnPart(fields, metadata, bloom_filter=_found(stored, chunk.bloom_filter))
     if (index := chunk.offset_index) is not None:
         part.offset_index = rebase(stored[index], delta, range(chunk.start, chunk.end))

@@ -18,12 +18,13 @@ from icesize.parquet.copying.compatibility import check_file, column_orders
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.chunk_checks import check_row_group
-from icesize.parquet.format.fields import required_integer, structs_of
+from icesize.parquet.format.fields import ColumnMetaData, PageEncodingStats
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
+from icesize.parquet.format.pages import DATA_PAGES
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.format.schema import REPEATED, Element
 from icesize.parquet.format.sources import BytesSource, Readable
-from icesize.parquet.format.thrift import MalformedError
+from icesize.parquet.format.thrift import MalformedError, required_integer, structs_of
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.planning.files import FileFact
 
@@ -186,8 +187,9 @@ def _data_pages(group: RowGroup) -> int:
 
 def data_pages(chunk: Chunk) -> int:
     """The same of one column."""
-    counts = structs_of(chunk.metadata, 13)
-    return sum(required_integer(c, 3) for c in counts if required_integer(c, 1) in (0, 3)) or 1
+    counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
+    of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
+    return sum(required_integer(c, PageEncodingStats.COUNT) for c in of_data) or 1
 
 
 def _keeps_filters(footer: Footer, strategies: Sequence[CopyStrategy], bloom_filters: frozenset[int]) -> bool:

@@ -4,7 +4,7 @@
   zlib
 - `chunk_checks`: what a footer says of a column chunk, checked before it is copied: readers stumble over some of it,
   pyarrow even ends the process, and the copy has the rows of other files, too
-- `fields`: values of single fields of Thrift structs, read and made
+- `fields`: field ids of the structs in parquet.thrift that icesize reads or writes, by their names there
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
   is
 - `page_index`: page indexes: where the pages of a column chunk lie and between which bounds their values are, moved
@@ -15,5 +15,5 @@
   make
 - `sources`: where bytes of older files are read from: a file on this machine, or bytes in memory
 - `statistics`: statistics of a column chunk that is made of the pages of several: from theirs, never from the values
-- `thrift`: Thrift's compact protocol, read and written without loss
+- `thrift`: Thrift's compact protocol, read and written without loss: structs, and values of single fields
 """

@@ -1,172 +1,150 @@
-"""Values of single fields of Thrift structs, read and made."""
+"""Field ids of the structs in parquet.thrift (format 2.12) that icesize reads or writes, by their names there.
+
+A struct is a dictionary by these ids (`icesize.parquet.format.thrift.Fields`); ids of a class are in the order of the
+specification and begin with 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
 
-from icesize.parquet.format.thrift import (
-    BINARY,
-    BOOLEAN_FALSE,
-    BOOLEAN_TRUE,
-    I16,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    Fields,
-    MalformedError,
-    list_head,
-    read_list_head,
-    read_struct,
-    read_structs,
-    read_varint,
-    signed,
-    varint,
-    write_struct,
-    zigzag,
-)
+class FileMetaData:
+    """The footer of a file."""
 
-_INTEGERS = frozenset((I16, I32, I64))
-_ENCODED_BELOW = {I16: 2**16, I32: 2**32}
-"""What `zigzag` encodes has as many bits as the type; no number that is read has more than 64."""
+    VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUE_METADATA, CREATED_BY, COLUMN_ORDERS = range(1, 8)
+    ENCRYPTION_ALGORITHM, FOOTER_SIGNING_KEY_METADATA = 8, 9
 
 
-def structs_of(fields: Fields, field_id: int) -> list[Fields]:
-    """The structs of a field that is a list of them; none when it is absent."""
-    if field_id not in fields:
-        return []
-    return read_structs(raw_of(fields, field_id, LIST))[0]
+class KeyValue:
+    """One entry of key-value metadata."""
+
+    KEY, VALUE = 1, 2
 
 
-def struct_of(fields: Fields, field_id: int) -> Fields | None:
-    """The struct that a field holds, None when it is absent."""
-    return read_struct(raw_of(fields, field_id, STRUCT))[0] if field_id in fields else None
+class ColumnOrder:
+    """A union: how the bounds of one column are ordered."""
+
+    TYPE_ORDER = 1
 
 
-def raw_of(fields: Fields, field_id: int, kind: int) -> Any:
-    """The value of a field that must be there with this type."""
-    found, raw = fields.get(field_id, (0, b""))
-    if found != kind:
-        raise MalformedError(f"field {field_id} is missing or of type {found}")
-    return raw
+class SchemaElement:
+    """One node of the schema."""
+
+    TYPE, TYPE_LENGTH, REPETITION_TYPE, NAME, NUM_CHILDREN = range(1, 6)
+    CONVERTED_TYPE, SCALE, PRECISION, FIELD_ID, LOGICAL_TYPE = range(6, 11)
 
 
-def integer(fields: Fields, field_id: int) -> int | None:
-    """The value of an integer field, None when it is absent."""
-    found = fields.get(field_id)
-    if found is None:
-        return None
-    if found[0] not in _INTEGERS:
-        raise MalformedError(f"field {field_id} is not an integer")
-    encoded, _ = read_varint(found[1], 0)
-    return (encoded >> 1) ^ -(encoded & 1)
+class LogicalType:
+    """A union: what values mean beyond their physical type."""
+
+    STRING, MAP, LIST, ENUM, DECIMAL, DATE, TIME, TIMESTAMP = range(1, 9)
+    INTEGER, UNKNOWN, JSON, BSON, UUID = range(10, 15)
 
 
-def check_widths(fields: Fields) -> None:
-    """Raise `MalformedError` where an integer has more bits than its type: other readers would cut them off."""
-    for field_id, (kind, raw) in fields.items():
-        if kind in _ENCODED_BELOW and len(raw) > 2 and read_varint(raw, 0)[0] >= _ENCODED_BELOW[kind]:
-            raise MalformedError(f"field {field_id} is too large for its type")
+class DecimalType:
+    """Parameters of `LogicalType.DECIMAL`."""
+
+    SCALE, PRECISION = 1, 2
 
 
-def required_integer(fields: Fields, field_id: int) -> int:
-    """The value of an integer field that must be there."""
-    value = integer(fields, field_id)
-    if value is None:
-        raise MalformedError(f"field {field_id} is missing")
-    return value
+class TimeType:
+    """Parameters of `LogicalType.TIME` and `LogicalType.TIMESTAMP`."""
+
+    IS_ADJUSTED_TO_UTC, UNIT = 1, 2
 
 
-def binary(fields: Fields, field_id: int) -> bytes | None:
-    """The value of a binary or string field, None when it is absent."""
-    found = fields.get(field_id)
-    if found is None:
-        return None
-    if found[0] != BINARY:
-        raise MalformedError(f"field {field_id} is not binary")
-    length, at = read_varint(found[1], 0)
-    return bytes(found[1][at : at + length])
+class TimeUnit:
+    """A union: the unit of times and timestamps."""
+
+    MILLIS, MICROS = 1, 2
 
 
-def boolean(fields: Fields, field_id: int) -> bool | None:
-    """The value of a boolean field, None when it is absent."""
-    found = fields.get(field_id)
-    if found is None:
-        return None
-    if found[0] not in (BOOLEAN_TRUE, BOOLEAN_FALSE):
-        raise MalformedError(f"field {field_id} is not a boolean")
-    return bool(found[0] == BOOLEAN_TRUE)
+class IntType:
+    """Parameters of `LogicalType.INTEGER`."""
+
+    BIT_WIDTH, IS_SIGNED = 1, 2
 
 
-def integers_of(fields: Fields, field_id: int) -> list[int]:
-    """The numbers of a field that is a list of them; none when it is absent."""
-    if field_id not in fields:
-        return []
-    data = raw_of(fields, field_id, LIST)
-    count, kind, at = read_list_head(data, 0)
-    if count and kind not in (I16, I32, I64):
-        raise MalformedError(f"field {field_id} is not a list of integers")
-    values = []
-    for _ in range(count):
-        value, at = read_varint(data, at)
-        values.append(signed(value))
-    return values
+class RowGroup:
+    """One row group."""
+
+    COLUMNS, TOTAL_BYTE_SIZE, NUM_ROWS, SORTING_COLUMNS, FILE_OFFSET, TOTAL_COMPRESSED_SIZE, ORDINAL = range(1, 8)
 
 
-def binaries_of(fields: Fields, field_id: int) -> list[bytes]:
-    """The values of a field that is a list of binaries or strings; none when it is absent."""
-    if field_id not in fields:
-        return []
-    data = raw_of(fields, field_id, LIST)
-    count, kind, at = read_list_head(data, 0)
-    if count and kind != BINARY:
-        raise MalformedError(f"field {field_id} is not a list of binaries")
-    values = []
-    for _ in range(count):
-        length, at = read_varint(data, at)
-        values.append(bytes(data[at : at + length]))
-        at += length
-    return values
+class ColumnChunk:
+    """One column of a row group, and where what belongs to it lies."""
+
+    FILE_PATH, FILE_OFFSET, META_DATA = 1, 2, 3
+    OFFSET_INDEX_OFFSET, OFFSET_INDEX_LENGTH, COLUMN_INDEX_OFFSET, COLUMN_INDEX_LENGTH = range(4, 8)
+    CRYPTO_METADATA, ENCRYPTED_COLUMN_METADATA = 8, 9
 
 
-def i16(value: int) -> tuple[int, bytes]:
-    """A field value."""
-    return I16, zigzag(value)
+class ColumnMetaData:
+    """What a footer says of the pages of a column chunk."""
+
+    TYPE, ENCODINGS, PATH_IN_SCHEMA, CODEC, NUM_VALUES = range(1, 6)
+    TOTAL_UNCOMPRESSED_SIZE, TOTAL_COMPRESSED_SIZE, KEY_VALUE_METADATA = 6, 7, 8
+    DATA_PAGE_OFFSET, INDEX_PAGE_OFFSET, DICTIONARY_PAGE_OFFSET = 9, 10, 11
+    STATISTICS, ENCODING_STATS, BLOOM_FILTER_OFFSET, BLOOM_FILTER_LENGTH = range(12, 16)
+    SIZE_STATISTICS, GEOSPATIAL_STATISTICS = 16, 17
 
 
-def i32(value: int) -> tuple[int, bytes]:
-    """A field value."""
-    return I32, zigzag(value)
+class Statistics:
+    """Bounds and counts of some values; `MAX` and `MIN` are the old bounds, in signed order whatever the type."""
+
+    MAX, MIN, NULL_COUNT, DISTINCT_COUNT, MAX_VALUE, MIN_VALUE, IS_MAX_VALUE_EXACT, IS_MIN_VALUE_EXACT = range(1, 9)
 
 
-def i64(value: int) -> tuple[int, bytes]:
-    """A field value."""
-    return I64, zigzag(value)
+class SizeStatistics:
+    """Sizes and levels of some values."""
+
+    UNENCODED_BYTE_ARRAY_DATA_BYTES, REPETITION_LEVEL_HISTOGRAM, DEFINITION_LEVEL_HISTOGRAM = 1, 2, 3
 
 
-def bytes_field(value: bytes) -> tuple[int, bytes]:
-    """A field value."""
-    return BINARY, varint(len(value)) + value
+class PageEncodingStats:
+    """How many pages of a column chunk have which encoding."""
+
+    PAGE_TYPE, ENCODING, COUNT = 1, 2, 3
 
 
-def boolean_field(value: bool) -> tuple[int, bytes]:
-    """A field value."""
-    return (BOOLEAN_TRUE if value else BOOLEAN_FALSE), b""
+class OffsetIndex:
+    """Where the pages of a column chunk lie."""
+
+    PAGE_LOCATIONS, UNENCODED_BYTE_ARRAY_DATA_BYTES = 1, 2
 
 
-def struct_field(fields: Fields) -> tuple[int, bytes]:
-    """A field value."""
-    return STRUCT, write_struct(fields)
+class PageLocation:
+    """Where one page lies."""
+
+    OFFSET, COMPRESSED_PAGE_SIZE, FIRST_ROW_INDEX = 1, 2, 3
 
 
-def structs_field(structs: Iterable[Fields]) -> tuple[int, bytes]:
-    """A field value: a list of structs."""
-    raws = [write_struct(fields) for fields in structs]
-    return LIST, list_head(len(raws)) + b"".join(raws)
+class ColumnIndex:
+    """Between which bounds the values of each page of a column chunk are."""
+
+    NULL_PAGES, MIN_VALUES, MAX_VALUES, BOUNDARY_ORDER, NULL_COUNTS = range(1, 6)
+    REPETITION_LEVEL_HISTOGRAMS, DEFINITION_LEVEL_HISTOGRAMS = 6, 7
 
 
-def integers_field(values: Iterable[int], kind: int) -> tuple[int, bytes]:
-    """A field value: a list of integers of this type."""
-    raws = [zigzag(value) for value in values]
-    return LIST, list_head(len(raws), kind) + b"".join(raws)
+class PageHeader:
+    """What stands before the bytes of each page."""
+
+    TYPE, UNCOMPRESSED_PAGE_SIZE, COMPRESSED_PAGE_SIZE, CRC = range(1, 5)
+    DATA_PAGE_HEADER, INDEX_PAGE_HEADER, DICTIONARY_PAGE_HEADER, DATA_PAGE_HEADER_V2 = range(5, 9)
+
+
+class DataPageHeader:
+    """The inner header of data pages of version 1, and as far as these two fields go of dictionary pages."""
+
+    NUM_VALUES, ENCODING = 1, 2
+
+
+class DataPageHeaderV2:
+    """The inner header of data pages of version 2."""
+
+    NUM_VALUES, NUM_NULLS, NUM_ROWS, ENCODING = range(1, 5)
+
+
+class BloomFilterHeader:
+    """What stands before the bits of a bloom filter."""
+
+    NUM_BYTES, ALGORITHM, HASH, COMPRESSION = range(1, 5)

@@ -7,17 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from icesize.parquet.format.fields import (
-    binary,
-    bytes_field,
-    check_widths,
-    i32,
-    i64,
-    integer,
-    raw_of,
-    required_integer,
-    structs_of,
-)
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
+from icesize.parquet.format.fields import RowGroup as RowGroupIds
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Column, Element, columns_of, element_of
 from icesize.parquet.format.sources import Readable
@@ -31,9 +22,20 @@ from icesize.parquet.format.thrift import (
     Bytes,
     Fields,
     MalformedError,
-    list_head,
+    binary,
+    bytes_field,
+    check_widths,
+    i32,
+    i64,
+    integer,
+    integers_of,
+    list_header,
+    raw_of,
     read_list,
     read_struct,
+    required_integer,
+    struct_of,
+    structs_of,
 )
 
 MAGIC = b"PAR1"
@@ -73,27 +75,52 @@ class Chunk:
     @property
     def values(self) -> int:
         """Values, nulls included."""
-        return required_integer(self.metadata, 5)
+        return required_integer(self.metadata, ColumnMetaData.NUM_VALUES)
 
     @property
     def codec(self) -> int:
         """Compression (parquet.thrift, CompressionCodec)."""
-        return required_integer(self.metadata, 4)
+        return required_integer(self.metadata, ColumnMetaData.CODEC)
+
+    @property
+    def data_offset(self) -> int:
+        """Where its first data page begins."""
+        return required_integer(self.metadata, ColumnMetaData.DATA_PAGE_OFFSET)
+
+    @property
+    def dictionary_offset(self) -> int:
+        """Where its dictionary begins as far as the footer tells: 0 without one, and for some writers with one."""
+        return integer(self.metadata, ColumnMetaData.DICTIONARY_PAGE_OFFSET) or 0
+
+    @property
+    def encodings(self) -> set[int]:
+        """Encodings of values and levels of all its pages."""
+        return set(integers_of(self.metadata, ColumnMetaData.ENCODINGS))
+
+    @property
+    def statistics(self) -> Fields:
+        """Its Statistics, empty without any."""
+        return struct_of(self.metadata, ColumnMetaData.STATISTICS) or {}
+
+    @property
+    def size_statistics(self) -> Fields:
+        """Its SizeStatistics, empty without any."""
+        return struct_of(self.metadata, ColumnMetaData.SIZE_STATISTICS) or {}
 
     @property
     def offset_index(self) -> tuple[int, int] | None:
         """(offset, length) of its OffsetIndex."""
-        return _range(self.fields, 4, 5)
+        return _range(self.fields, ColumnChunk.OFFSET_INDEX_OFFSET, ColumnChunk.OFFSET_INDEX_LENGTH)
 
     @property
     def column_index(self) -> tuple[int, int] | None:
         """(offset, length) of its ColumnIndex."""
-        return _range(self.fields, 6, 7)
+        return _range(self.fields, ColumnChunk.COLUMN_INDEX_OFFSET, ColumnChunk.COLUMN_INDEX_LENGTH)
 
     @property
     def bloom_filter(self) -> tuple[int, int] | None:
         """(offset, length) of its bloom filter; None when one of them is not known."""
-        return _range(self.metadata, 14, 15)
+        return _range(self.metadata, ColumnMetaData.BLOOM_FILTER_OFFSET, ColumnMetaData.BLOOM_FILTER_LENGTH)
 
 
 @dataclass(slots=True)
@@ -172,25 +199,29 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
 
 
 def _parse(raw: bytes, size_bytes: int) -> Footer:
-    fields, end = read_struct(raw, 0, {4: (LIST, _read_groups)})
-    if 8 in fields or 9 in fields:  # not encrypted itself: a signature follows, and columns are
+    fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, _read_groups)})
+    if FileMetaData.ENCRYPTION_ALGORITHM in fields or FileMetaData.FOOTER_SIGNING_KEY_METADATA in fields:
+        # not encrypted itself: a signature follows, and columns are
         raise CopyRefused(Refusal.ENCRYPTED)
     if end != len(raw):
         raise MalformedError("bytes follow the footer")
     _check_known(fields, _FILE_METADATA, "FileMetaData")
-    required_integer(fields, 1)
-    schema = tuple(read_list(raw_of(fields, 2, LIST), 0, _read_element)[0])
+    required_integer(fields, FileMetaData.VERSION)
+    schema = tuple(read_list(raw_of(fields, FileMetaData.SCHEMA, LIST), 0, _read_element)[0])
     columns = columns_of(schema)
-    groups: list[RowGroup] = raw_of(fields, 4, LIST)
-    del fields[4]
-    if sum(group.rows for group in groups) != required_integer(fields, 3):
+    groups: list[RowGroup] = raw_of(fields, FileMetaData.ROW_GROUPS, LIST)
+    del fields[FileMetaData.ROW_GROUPS]
+    if sum(group.rows for group in groups) != required_integer(fields, FileMetaData.NUM_ROWS):
         raise MalformedError("row groups do not have the rows of the file")
     groups = [group for group in groups if group.rows]
     _check_columns(groups, columns)
     start = size_bytes - _END_BYTES - len(raw)
     _check_ranges(groups, start)
-    keys = {binary(pair, 1) or b"": binary(pair, 2) for pair in structs_of(fields, 5)}
-    created_by = (binary(fields, 6) or b"").decode("utf-8", "replace")
+    keys = {
+        binary(pair, KeyValue.KEY) or b"": binary(pair, KeyValue.VALUE)
+        for pair in structs_of(fields, FileMetaData.KEY_VALUE_METADATA)
+    }
+    created_by = (binary(fields, FileMetaData.CREATED_BY) or b"").decode("utf-8", "replace")
     return Footer(fields, groups, start, size_bytes, schema, columns, keys, created_by)
 
 
@@ -205,13 +236,13 @@ def _read_groups(data: Bytes, at: int) -> tuple[list[RowGroup], int]:
 
 
 def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
-    fields, end = read_struct(data, at, {1: (LIST, _read_chunks)})
+    fields, end = read_struct(data, at, {RowGroupIds.COLUMNS: (LIST, _read_chunks)})
     _check_known(fields, _ROW_GROUP, "RowGroup")
-    rows = required_integer(fields, 3)
-    if min(rows, required_integer(fields, 2)) < 0:
+    rows = required_integer(fields, RowGroupIds.NUM_ROWS)
+    if min(rows, required_integer(fields, RowGroupIds.TOTAL_BYTE_SIZE)) < 0:
         raise MalformedError("a row group has a negative number of rows or bytes")
-    chunks: list[Chunk] = raw_of(fields, 1, LIST)
-    del fields[1]
+    chunks: list[Chunk] = raw_of(fields, RowGroupIds.COLUMNS, LIST)
+    del fields[RowGroupIds.COLUMNS]
     return RowGroup(fields, chunks, rows), end
 
 
@@ -219,25 +250,27 @@ def _read_chunks(data: Bytes, at: int) -> tuple[list[Chunk], int]:
     return read_list(data, at, _read_chunk)
 
 
-_IN_CHUNK = {3: (STRUCT, read_struct)}
+_NOT_NEGATIVE = (ColumnMetaData.CODEC, ColumnMetaData.NUM_VALUES, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
+_IN_CHUNK = {ColumnChunk.META_DATA: (STRUCT, read_struct)}
 
 
 def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
     fields, end = read_struct(data, at, _IN_CHUNK)
     _check_known(fields, _COLUMN_CHUNK, "ColumnChunk")
-    if 8 in fields or 9 in fields:
+    if ColumnChunk.CRYPTO_METADATA in fields or ColumnChunk.ENCRYPTED_COLUMN_METADATA in fields:
         raise CopyRefused(Refusal.ENCRYPTED)
-    if 1 in fields and binary(fields, 1):
+    if binary(fields, ColumnChunk.FILE_PATH):
         raise CopyRefused(Refusal.EXTERNAL_FILE)
-    metadata: Fields = raw_of(fields, 3, STRUCT)
-    del fields[3]
+    metadata: Fields = raw_of(fields, ColumnChunk.META_DATA, STRUCT)
+    del fields[ColumnChunk.META_DATA]
     _check_known(metadata, _COLUMN_METADATA, "ColumnMetaData")
-    if 10 in metadata:
+    if ColumnMetaData.INDEX_PAGE_OFFSET in metadata:
         raise CopyRefused(Refusal.INDEX_PAGE)
-    size_bytes = required_integer(metadata, 7)
-    if min(size_bytes, *(required_integer(metadata, field_id) for field_id in (4, 5, 6))) < 0:
+    size_bytes = required_integer(metadata, ColumnMetaData.TOTAL_COMPRESSED_SIZE)
+    if min(size_bytes, *(required_integer(metadata, field_id) for field_id in _NOT_NEGATIVE)) < 0:
         raise MalformedError("a column chunk has a negative size")
-    data_at, dictionary_at = required_integer(metadata, 9), integer(metadata, 11) or 0
+    data_at = required_integer(metadata, ColumnMetaData.DATA_PAGE_OFFSET)
+    dictionary_at = integer(metadata, ColumnMetaData.DICTIONARY_PAGE_OFFSET) or 0
     start = dictionary_at if 0 < dictionary_at < data_at else data_at
     return Chunk(fields, metadata, start, start + size_bytes), end
 
@@ -260,14 +293,18 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
         values = i64(group.rows)
         for chunk, (path, kind, flat) in zip(group.chunks, expected, strict=True):
             metadata = chunk.metadata
-            if metadata.get(3) != path or metadata.get(1) != kind or (flat and metadata[5] != values):
+            if (
+                metadata.get(ColumnMetaData.PATH_IN_SCHEMA) != path
+                or metadata.get(ColumnMetaData.TYPE) != kind
+                or (flat and metadata[ColumnMetaData.NUM_VALUES] != values)
+            ):
                 raise MalformedError("a column chunk is not of its column in the schema")
 
 
 def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
     """Fields `path_in_schema` and `type` of its chunks."""
     names = [bytes_field(name.encode())[1] for name in column.path]
-    return (LIST, list_head(len(names), BINARY) + b"".join(names)), i32(column.element.type or 0)
+    return (LIST, list_header(len(names), BINARY) + b"".join(names)), i32(column.element.type or 0)
 
 
 def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
@@ -281,8 +318,7 @@ def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
 
 def _parts(chunk: Chunk) -> Iterator[tuple[int, int]]:
     """(start, end) of all that it has in the file."""
-    data_at = required_integer(chunk.metadata, 9)
-    if (integer(chunk.metadata, 11) or 0) > data_at or data_at >= chunk.end:
+    if chunk.dictionary_offset > chunk.data_offset or chunk.data_offset >= chunk.end:
         raise MalformedError("a dictionary lies behind its data, or data behind their chunk")
     yield chunk.start, chunk.end
     for part in (chunk.offset_index, chunk.column_index, chunk.bloom_filter):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from icesize.parquet.format.fields import i32, integers_field, integers_of, raw_of, required_integer
+from icesize.parquet.format.fields import ColumnIndex, OffsetIndex
+from icesize.parquet.format.fields import PageLocation as PageLocationIds
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.thrift import (
     BINARY,
@@ -18,10 +19,15 @@ from icesize.parquet.format.thrift import (
     Fields,
     MalformedError,
     Parser,
-    list_head,
-    read_list_head,
+    i32,
+    integers_field,
+    integers_of,
+    list_header,
+    raw_of,
+    read_list_header,
     read_struct,
     read_varint,
+    required_integer,
     signed,
     write_struct,
     zigzag,
@@ -31,18 +37,21 @@ _T = TypeVar("_T")
 
 _UNORDERED = 0
 """A boundary order: bounds ascend or descend only within the parts, if at all."""
-_BOUNDARY_ORDER = 4
-_REQUIRED = {1: (BOOLEAN_TRUE, BOOLEAN_FALSE), 2: (BINARY,), 3: (BINARY,)}
-"""Lists of ColumnIndex (parquet.thrift of format 2.12) and the types of their entries: null_pages, min_values,
-max_values; writers name booleans by either of two types."""
-_HISTOGRAMS = {6: (I64,), 7: (I64,)}
+_REQUIRED = {
+    ColumnIndex.NULL_PAGES: (BOOLEAN_TRUE, BOOLEAN_FALSE),
+    ColumnIndex.MIN_VALUES: (BINARY,),
+    ColumnIndex.MAX_VALUES: (BINARY,),
+}
+"""Lists of ColumnIndex and the types of their entries; writers name booleans by either of two types."""
+_HISTOGRAMS = {ColumnIndex.REPETITION_LEVEL_HISTOGRAMS: (I64,), ColumnIndex.DEFINITION_LEVEL_HISTOGRAMS: (I64,)}
 """Lists with an entry for each level of each page, page by page; all others have one entry for each page."""
-_LISTS = {**_REQUIRED, 5: (I64,), **_HISTOGRAMS}
-"""All lists; 5 are null_counts."""
-
+_LISTS = {**_REQUIRED, ColumnIndex.NULL_COUNTS: (I64,), **_HISTOGRAMS}
 
 _AT, _SIZE, _FIRST_ROW, _STOP = b"\x16", b"\x15", b"\x16", b"\0"
-"""Heads of the fields of PageLocation and its end."""
+"""Headers of the fields of a PageLocation and its end, as all known writers lay them out."""
+
+
+_LOCATION_FIELDS = (PageLocationIds.OFFSET, PageLocationIds.COMPRESSED_PAGE_SIZE, PageLocationIds.FIRST_ROW_INDEX)
 
 
 class PageLocation(NamedTuple):
@@ -74,9 +83,9 @@ def offset_index(locations: Sequence[PageLocation], variable_bytes: Sequence[int
         b"".join((_AT, zigzag(page.at), _SIZE, zigzag(page.size_bytes), _FIRST_ROW, zigzag(page.first_row), _STOP))
         for page in locations
     )
-    fields: Fields = {1: (LIST, list_head(len(locations)) + pages)}
+    fields: Fields = {OffsetIndex.PAGE_LOCATIONS: (LIST, list_header(len(locations)) + pages)}
     if variable_bytes is not None:
-        fields[2] = integers_field(variable_bytes, I64)
+        fields[OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES] = integers_field(variable_bytes, I64)
     return write_struct(fields)
 
 
@@ -100,14 +109,14 @@ def concatenate(column_indexes: Sequence[bytes], pages: Sequence[int]) -> bytes 
     of pages, a required one is missing, or a field is not known. Raises `CopyRefused` when one is damaged.
     """
     parts = [_readable(_lists_of, raw) for raw in column_indexes]
-    fields: Fields = {_BOUNDARY_ORDER: i32(_UNORDERED)}
+    fields: Fields = {ColumnIndex.BOUNDARY_ORDER: i32(_UNORDERED)}
     for field in _LISTS:
         lists = [part[field] for part in parts if part is not None and field in part]
         if len(lists) == len(parts):
             if not _fit(lists, pages, histogram=field in _HISTOGRAMS):
                 return None
-            head = list_head(sum(one.entries for one in lists), _LISTS[field][0])
-            fields[field] = (LIST, head + b"".join(one.body for one in lists))
+            header = list_header(sum(one.entries for one in lists), _LISTS[field][0])
+            fields[field] = (LIST, header + b"".join(one.body for one in lists))
     return write_struct(fields) if fields.keys() >= _REQUIRED.keys() else None
 
 
@@ -122,28 +131,30 @@ def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bo
 def _lists_of(raw: bytes) -> dict[int, _List] | None:
     """The lists of a ColumnIndex; None when a field is not known."""
     fields = _only_struct(raw)
-    if any(field not in _LISTS and field != _BOUNDARY_ORDER for field in fields):
+    if any(field not in _LISTS and field != ColumnIndex.BOUNDARY_ORDER for field in fields):
         return None
-    return {field: _list_of(fields, field) for field in fields if field != _BOUNDARY_ORDER}
+    return {field: _list_of(fields, field) for field in fields if field != ColumnIndex.BOUNDARY_ORDER}
 
 
 def _list_of(fields: Fields, field: int) -> _List:
     stored = raw_of(fields, field, LIST)
-    count, kind, at = read_list_head(stored, 0)
+    count, kind, at = read_list_header(stored, 0)
     if count and kind not in _LISTS[field]:
         raise MalformedError(f"field {field} of a ColumnIndex is a list of type {kind}")
     return _List(count, stored[at:])
 
 
 def _read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]:
-    fields = _only_struct(raw, {1: (LIST, _read_locations)})
-    _check_known(fields, 2, "OffsetIndex")
-    locations: list[PageLocation] = raw_of(fields, 1, LIST)
-    return locations, integers_of(fields, 2) if 2 in fields else None
+    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, _read_locations)})
+    _check_known(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES, "OffsetIndex")
+    locations: list[PageLocation] = raw_of(fields, OffsetIndex.PAGE_LOCATIONS, LIST)
+    if OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES not in fields:
+        return locations, None
+    return locations, integers_of(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES)
 
 
 def _read_locations(data: Bytes, at: int) -> tuple[list[PageLocation], int]:
-    count, kind, at = read_list_head(data, at)
+    count, kind, at = read_list_header(data, at)
     if count and kind != STRUCT:
         raise MalformedError("no list of pages")
     locations = []
@@ -156,8 +167,8 @@ def _read_locations(data: Bytes, at: int) -> tuple[list[PageLocation], int]:
 def _usual_location(data: Bytes, at: int) -> tuple[PageLocation, int] | None:
     """A PageLocation as all known writers lay it out, in a third of the time that any other takes."""
     numbers = []
-    for head in (_AT, _SIZE, _FIRST_ROW):
-        if data[at : at + 1] != head:
+    for header in (_AT, _SIZE, _FIRST_ROW):
+        if data[at : at + 1] != header:
             return None
         number, at = read_varint(data, at + 1)
         numbers.append(signed(number))
@@ -166,8 +177,8 @@ def _usual_location(data: Bytes, at: int) -> tuple[PageLocation, int] | None:
 
 def _location(data: Bytes, at: int) -> tuple[PageLocation, int]:
     fields, at = read_struct(data, at)
-    _check_known(fields, 3, "PageLocation")
-    return PageLocation(*(required_integer(fields, field) for field in (1, 2, 3))), at
+    _check_known(fields, _LOCATION_FIELDS[-1], "PageLocation")
+    return PageLocation(*(required_integer(fields, field) for field in _LOCATION_FIELDS)), at
 
 
 def _check_known(fields: Fields, highest: int, name: str) -> None:

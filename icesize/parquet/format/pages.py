@@ -7,22 +7,42 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icesize.parquet.format.checksum import crc32
-from icesize.parquet.format.fields import integer, integers_of, raw_of, required_integer, structs_of
+from icesize.parquet.format.fields import (
+    ColumnMetaData,
+    DataPageHeader,
+    DataPageHeaderV2,
+    PageEncodingStats,
+    PageHeader,
+)
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import Source
-from icesize.parquet.format.thrift import STRUCT, Bytes, MalformedError, read_struct, skip
+from icesize.parquet.format.thrift import (
+    STRUCT,
+    Bytes,
+    MalformedError,
+    integer,
+    raw_of,
+    read_struct,
+    required_integer,
+    skip,
+    structs_of,
+)
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 """Types of pages (parquet.thrift, PageType)."""
+DATA_PAGES = frozenset({DATA_PAGE, DATA_PAGE_V2})
+_INNER_HEADERS = {
+    DATA_PAGE: PageHeader.DATA_PAGE_HEADER,
+    DICTIONARY_PAGE: PageHeader.DICTIONARY_PAGE_HEADER,
+    DATA_PAGE_V2: PageHeader.DATA_PAGE_HEADER_V2,
+}
 PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 8
 """Encodings (parquet.thrift, Encoding)."""
 DICTIONARY_ENCODINGS = frozenset({PLAIN_DICTIONARY, RLE_DICTIONARY})
 LEVEL_ENCODINGS = frozenset({RLE, BIT_PACKED})
 
-_KNOWN_FIELDS = 8
-"""Highest field of PageHeader (parquet.thrift of format 2.12)."""
-_HEAD_BYTES = 256
+_HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""
 
 
@@ -75,7 +95,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class DictionaryHead:
+class DictionaryPage:
     """The dictionary page of one chunk: `page` is header and body as stored."""
 
     values: int
@@ -120,14 +140,14 @@ def walk(data: Bytes, flat: bool, values: int, *, verify_checksums: bool = True)
     return pages
 
 
-def dictionary_head(source: Source, chunk: Chunk) -> DictionaryHead | None:
+def dictionary_page(source: Source, chunk: Chunk) -> DictionaryPage | None:
     """The dictionary page of a chunk, None when it begins with another page.
 
     Writers differ in whether they say where a dictionary is, so the chunk itself is asked with one small read.
     Raises `CopyRefused`.
     """
     try:
-        return _dictionary_head(source, chunk)
+        return _dictionary_page(source, chunk)
     except MalformedError as error:
         raise CopyRefused(Refusal.PAGES, str(error)) from error
 
@@ -138,10 +158,11 @@ def data_encodings(chunk: Chunk) -> set[int]:
     Such a footer lists RLE for levels and for values alike, so it is left out then.
     """
     try:
-        if 13 in chunk.metadata:
-            stats = structs_of(chunk.metadata, 13)
-            return {required_integer(s, 2) for s in stats if integer(s, 1) in (DATA_PAGE, DATA_PAGE_V2)}
-        return set(integers_of(chunk.metadata, 2)) - LEVEL_ENCODINGS
+        if ColumnMetaData.ENCODING_STATS in chunk.metadata:
+            counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
+            kinds = [(integer(c, PageEncodingStats.PAGE_TYPE), c) for c in counts]
+            return {required_integer(c, PageEncodingStats.ENCODING) for kind, c in kinds if kind in DATA_PAGES}
+        return chunk.encodings - LEVEL_ENCODINGS
     except MalformedError as error:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
@@ -184,26 +205,22 @@ def usual_header(data: Bytes, at: int) -> Header | None:
 def lossless_header(data: Bytes, at: int) -> Header:
     """A page header in whatever layout; raises `MalformedError`, or `CopyRefused` for a page that is not copied."""
     fields, end = read_struct(data, at)
-    if max(fields, default=0) > _KNOWN_FIELDS:
+    if max(fields, default=0) > PageHeader.DATA_PAGE_HEADER_V2:  # the last one that is known
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
-    kind = required_integer(fields, 1)
-    checksum = integer(fields, 4)
-    values_id, encoding_id, rows_id = {
-        DATA_PAGE: (5, 2, None),
-        DICTIONARY_PAGE: (7, 2, None),
-        DATA_PAGE_V2: (8, 4, 3),
-    }.get(kind, (None, 0, None))
-    if values_id is None:
+    kind = required_integer(fields, PageHeader.TYPE)
+    checksum = integer(fields, PageHeader.CRC)
+    if kind not in _INNER_HEADERS:
         raise CopyRefused(Refusal.PAGES, f"a page of type {kind}")
-    inner, _ = read_struct(raw_of(fields, values_id, STRUCT))
+    inner, _ = read_struct(raw_of(fields, _INNER_HEADERS[kind], STRUCT))
+    is_v2 = kind == DATA_PAGE_V2
     return Header(
         type=kind,
-        raw_size_bytes=required_integer(fields, 2),
-        size_bytes=required_integer(fields, 3),
+        raw_size_bytes=required_integer(fields, PageHeader.UNCOMPRESSED_PAGE_SIZE),
+        size_bytes=required_integer(fields, PageHeader.COMPRESSED_PAGE_SIZE),
         checksum=None if checksum is None else checksum & 0xFFFFFFFF,
-        values=required_integer(inner, 1),
-        encoding=required_integer(inner, encoding_id),
-        rows=None if rows_id is None else required_integer(inner, rows_id),
+        values=required_integer(inner, DataPageHeader.NUM_VALUES),
+        encoding=required_integer(inner, DataPageHeaderV2.ENCODING if is_v2 else DataPageHeader.ENCODING),
+        rows=required_integer(inner, DataPageHeaderV2.NUM_ROWS) if is_v2 else None,
         end=end,
     )
 
@@ -240,12 +257,11 @@ def _verify(checksum: int, body: Bytes) -> None:
         raise CopyRefused(Refusal.CHECKSUM)
 
 
-def _dictionary_head(source: Source, chunk: Chunk) -> DictionaryHead | None:
-    claimed = integer(chunk.metadata, 11) or 0
-    if claimed <= 0 and not DICTIONARY_ENCODINGS & set(integers_of(chunk.metadata, 2)):
+def _dictionary_page(source: Source, chunk: Chunk) -> DictionaryPage | None:
+    if chunk.dictionary_offset <= 0 and not DICTIONARY_ENCODINGS & chunk.encodings:
         return None
-    until_data = required_integer(chunk.metadata, 9) - chunk.start
-    data = source.read(chunk.start, min(chunk.size_bytes, max(_HEAD_BYTES, until_data)))
+    until_data = chunk.data_offset - chunk.start
+    data = source.read(chunk.start, min(chunk.size_bytes, max(_HEADER_BYTES, until_data)))
     # the type is the first field of a header; one of a data page may be longer than what was read
     if data[:1] == b"\x15" and data[1:2] != b"\x04":
         return None
@@ -258,4 +274,4 @@ def _dictionary_head(source: Source, chunk: Chunk) -> DictionaryHead | None:
     stored = data[: page.size_bytes]
     if header.checksum is not None:
         _verify(header.checksum, stored[page.header_bytes :])
-    return DictionaryHead(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)
+    return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)

@@ -6,24 +6,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from icesize.parquet.format.fields import binary, boolean, integer
-from icesize.parquet.format.thrift import BOOLEAN_TRUE, STRUCT, Fields, MalformedError, read_struct, write_struct
+from icesize.parquet.format.fields import DecimalType, IntType, LogicalType, SchemaElement, TimeType, TimeUnit
+from icesize.parquet.format.thrift import (
+    BOOLEAN_TRUE,
+    STRUCT,
+    Fields,
+    MalformedError,
+    binary,
+    boolean,
+    integer,
+    read_struct,
+    write_struct,
+)
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = range(8)
 """Physical types (parquet.thrift, Type)."""
 REQUIRED, OPTIONAL, REPEATED = range(3)
 """Repetition (parquet.thrift, FieldRepetitionType)."""
 _MOST_NESTING = 64
-DECIMAL_LOGICAL, TIME_LOGICAL, TIMESTAMP_LOGICAL, INTEGER_LOGICAL = 5, 7, 8, 10
-"""Fields of the union LogicalType."""
 CONVERTED = -1
 """Stands for a converted type that has no logical type: its number follows."""
 
-_PLAIN_LOGICAL = {0: 1, 1: 2, 3: 3, 4: 4, 6: 6, 19: 12, 20: 13}
-"""Converted type -> logical type without parameters: UTF8, MAP, LIST, ENUM, DATE, JSON, BSON."""
-_TIMES = {7: (TIME_LOGICAL, 1), 8: (TIME_LOGICAL, 2), 9: (TIMESTAMP_LOGICAL, 1), 10: (TIMESTAMP_LOGICAL, 2)}
-"""Converted type -> (logical type, unit): TIME_MILLIS, TIME_MICROS, TIMESTAMP_MILLIS, TIMESTAMP_MICROS."""
-_INT_32, _INT_64 = 17, 18
+_UTF8, _MAP, _LIST, _ENUM, _DECIMAL, _DATE, _JSON, _BSON = 0, 1, 3, 4, 5, 6, 19, 20
+_TIME_MILLIS, _TIME_MICROS, _TIMESTAMP_MILLIS, _TIMESTAMP_MICROS, _INT_32, _INT_64 = 7, 8, 9, 10, 17, 18
+"""Converted types (parquet.thrift, ConvertedType)."""
+_PLAIN_LOGICAL = {
+    _UTF8: LogicalType.STRING,
+    _MAP: LogicalType.MAP,
+    _LIST: LogicalType.LIST,
+    _ENUM: LogicalType.ENUM,
+    _DATE: LogicalType.DATE,
+    _JSON: LogicalType.JSON,
+    _BSON: LogicalType.BSON,
+}
+"""Converted type -> logical type without parameters."""
+_TIMES = {
+    _TIME_MILLIS: (LogicalType.TIME, TimeUnit.MILLIS),
+    _TIME_MICROS: (LogicalType.TIME, TimeUnit.MICROS),
+    _TIMESTAMP_MILLIS: (LogicalType.TIMESTAMP, TimeUnit.MILLIS),
+    _TIMESTAMP_MICROS: (LogicalType.TIMESTAMP, TimeUnit.MICROS),
+}
+"""Converted type -> (logical type, unit)."""
 _EMPTY_STRUCT = b"\0"
 
 
@@ -70,21 +93,21 @@ class Column:
 
 def element_of(fields: Fields) -> Element:
     """Parse a SchemaElement; raises `MalformedError`."""
-    kind = integer(fields, 1)
-    children = integer(fields, 5) or 0
-    name = binary(fields, 4)
+    kind = integer(fields, SchemaElement.TYPE)
+    children = integer(fields, SchemaElement.NUM_CHILDREN) or 0
+    name = binary(fields, SchemaElement.NAME)
     if name is None or children < 0:
         raise MalformedError("a schema element without name, or with a negative number of children")
     return Element(
         name=name,
         type=kind,
-        length=integer(fields, 2) if kind == FIXED_LEN_BYTE_ARRAY else None,
-        repetition=integer(fields, 3),
-        field_id=integer(fields, 9),
+        length=integer(fields, SchemaElement.TYPE_LENGTH) if kind == FIXED_LEN_BYTE_ARRAY else None,
+        repetition=integer(fields, SchemaElement.REPETITION_TYPE),
+        field_id=integer(fields, SchemaElement.FIELD_ID),
         children=children,
         logical=_logical(fields),
-        converted=integer(fields, 6),
-        unknown=tuple((k, fields[k][0], bytes(fields[k][1])) for k in sorted(fields) if k > 10),
+        converted=integer(fields, SchemaElement.CONVERTED_TYPE),
+        unknown=tuple((k, fields[k][0], bytes(fields[k][1])) for k in sorted(fields) if k > SchemaElement.LOGICAL_TYPE),
     )
 
 
@@ -144,13 +167,13 @@ def _walk_children(
 
 
 def _logical(fields: Fields) -> tuple[object, ...] | None:
-    converted = integer(fields, 6)
-    if 10 in fields:
-        return _of_union(fields[10])
+    converted = integer(fields, SchemaElement.CONVERTED_TYPE)
+    if SchemaElement.LOGICAL_TYPE in fields:
+        return _of_union(fields[SchemaElement.LOGICAL_TYPE])
     if converted is None or converted in (_INT_32, _INT_64):
         return None
-    if converted == DECIMAL_LOGICAL:  # the numbers happen to agree
-        return DECIMAL_LOGICAL, integer(fields, 7) or 0, integer(fields, 8)
+    if converted == _DECIMAL:
+        return LogicalType.DECIMAL, integer(fields, SchemaElement.SCALE) or 0, integer(fields, SchemaElement.PRECISION)
     if converted in _TIMES:
         return _time(*_TIMES[converted])
     if converted in _PLAIN_LOGICAL:
@@ -161,7 +184,7 @@ def _logical(fields: Fields) -> tuple[object, ...] | None:
 def _time(logical: int, unit: int) -> tuple[object, ...]:
     """What writers before logical types meant: adjusted to UTC."""
     in_unit = write_struct({unit: (STRUCT, _EMPTY_STRUCT)})
-    return logical, write_struct({1: (BOOLEAN_TRUE, b""), 2: (STRUCT, in_unit)})
+    return logical, write_struct({TimeType.IS_ADJUSTED_TO_UTC: (BOOLEAN_TRUE, b""), TimeType.UNIT: (STRUCT, in_unit)})
 
 
 def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:
@@ -174,17 +197,18 @@ def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:
     if kind != STRUCT:
         raise MalformedError("the logical type has no parameters")
     parameters, _ = read_struct(raw)
-    if logical == INTEGER_LOGICAL and _is_plain_integer(parameters):
+    if logical == LogicalType.INTEGER and _is_plain_integer(parameters):
         return None
-    if logical == DECIMAL_LOGICAL and parameters.keys() <= {1, 2}:
-        return DECIMAL_LOGICAL, integer(parameters, 1) or 0, integer(parameters, 2)
+    if logical == LogicalType.DECIMAL and parameters.keys() <= {DecimalType.SCALE, DecimalType.PRECISION}:
+        scale, precision = integer(parameters, DecimalType.SCALE), integer(parameters, DecimalType.PRECISION)
+        return LogicalType.DECIMAL, scale or 0, precision
     return logical, bytes(raw)
 
 
 def _is_plain_integer(parameters: Fields) -> bool:
     """A signed integer of 32 or 64 bits, which is what no annotation means."""
     return (
-        parameters.keys() == {1, 2}
-        and bytes(parameters.get(1, (0, b""))[1]) in (b"\x20", b"\x40")
-        and boolean(parameters, 2) is True
+        parameters.keys() == {IntType.BIT_WIDTH, IntType.IS_SIGNED}
+        and bytes(parameters[IntType.BIT_WIDTH][1]) in (b"\x20", b"\x40")
+        and boolean(parameters, IntType.IS_SIGNED) is True
     )

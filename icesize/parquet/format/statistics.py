@@ -6,7 +6,24 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from icesize.parquet.format.fields import (
+from icesize.parquet.format.fields import IntType, LogicalType, SizeStatistics, Statistics
+from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    CONVERTED,
+    DOUBLE,
+    FIXED_LEN_BYTE_ARRAY,
+    FLOAT,
+    INT32,
+    INT64,
+    Element,
+)
+from icesize.parquet.format.thrift import (
+    I64,
+    Fields,
+    MalformedError,
     binary,
     boolean,
     boolean_field,
@@ -15,39 +32,17 @@ from icesize.parquet.format.fields import (
     integer,
     integers_field,
     integers_of,
-    struct_of,
+    read_struct,
 )
-from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.schema import (
-    BOOLEAN,
-    BYTE_ARRAY,
-    CONVERTED,
-    DECIMAL_LOGICAL,
-    DOUBLE,
-    FIXED_LEN_BYTE_ARRAY,
-    FLOAT,
-    INT32,
-    INT64,
-    INTEGER_LOGICAL,
-    TIME_LOGICAL,
-    TIMESTAMP_LOGICAL,
-    Element,
-)
-from icesize.parquet.format.thrift import I64, Fields, MalformedError, read_struct
 
-NULL_COUNT, MAX_VALUE, MIN_VALUE, MAX_EXACT, MIN_EXACT = 3, 5, 6, 7, 8
-"""Fields of Statistics; 1, 2 (bounds without a defined order) and 4 (distinct values) cannot be merged."""
-
-_STRING, _ENUM, _DATE, _JSON, _BSON, _UUID = 1, 4, 6, 12, 13, 14
 _ORDERED: dict[int | None, set[int | None]] = {
     BOOLEAN: {None},
-    INT32: {None, DECIMAL_LOGICAL, _DATE, TIME_LOGICAL, INTEGER_LOGICAL},
-    INT64: {None, DECIMAL_LOGICAL, TIME_LOGICAL, TIMESTAMP_LOGICAL, INTEGER_LOGICAL},
+    INT32: {None, LogicalType.DECIMAL, LogicalType.DATE, LogicalType.TIME, LogicalType.INTEGER},
+    INT64: {None, LogicalType.DECIMAL, LogicalType.TIME, LogicalType.TIMESTAMP, LogicalType.INTEGER},
     FLOAT: {None},
     DOUBLE: {None},
-    BYTE_ARRAY: {None, DECIMAL_LOGICAL, _STRING, _ENUM, _JSON, _BSON},
-    FIXED_LEN_BYTE_ARRAY: {None, DECIMAL_LOGICAL, _UUID},
+    BYTE_ARRAY: {None, LogicalType.DECIMAL, LogicalType.STRING, LogicalType.ENUM, LogicalType.JSON, LogicalType.BSON},
+    FIXED_LEN_BYTE_ARRAY: {None, LogicalType.DECIMAL, LogicalType.UUID},
 }
 """Physical type -> logical types whose order is known here (parquet.thrift, ColumnOrder). INTERVAL, the old INT96,
 geometries and variants have none; FLOAT16 has one that no reader needs."""
@@ -75,7 +70,7 @@ def order_of(element: Element) -> Order | None:
     if element.type in _FLOATS:
         layout = _FLOATS[element.type]
         return lambda raw: layout.unpack(raw)[0] if len(raw) == layout.size else None
-    if element.logical is not None and element.logical[0] == DECIMAL_LOGICAL:
+    if element.logical is not None and element.logical[0] == LogicalType.DECIMAL:
         return _decimal_order(element.length)
     return _bytes_order(element.length)
 
@@ -83,7 +78,8 @@ def order_of(element: Element) -> Order | None:
 def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
     """Statistics of a chunk out of (Statistics, number of values, nulls included) of its parts.
 
-    A number or bound is given only where all parts that need one have it: a missing bound may be any value, a NaN hides
+    Old bounds without a defined order and numbers of distinct values are left out: they cannot be merged. A number or
+    bound is given only where all parts that need one have it: a missing bound may be any value, a NaN hides
     one. Zeros become the outermost of -0.0 and 0.0. A bound is exact if that of a part that has it is.
     Raises `CopyRefused` where Statistics cannot be read.
     """
@@ -99,8 +95,7 @@ def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
     Raises `CopyRefused` where they cannot be read.
     """
     try:
-        parts = [struct_of(chunk.metadata, 16) for chunk in chunks]
-        return _sum_sizes([part for part in parts if part is not None]) if None not in parts else None
+        return _sum_sizes([chunk.size_statistics for chunk in chunks])
     except MalformedError as error:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, f"size statistics: {error}") from error
 
@@ -115,20 +110,24 @@ def _merge(element: Element, parts: list[tuple[Fields, int]]) -> Fields:
     nulls = [_null_count(fields, values) for fields, values in parts]
     merged: Fields = {}
     if parts and None not in nulls:
-        merged[NULL_COUNT] = i64(sum(count or 0 for count in nulls))
+        merged[Statistics.NULL_COUNT] = i64(sum(count or 0 for count in nulls))
     order = order_of(element)
     needed = [fields for (fields, values), count in zip(parts, nulls, strict=True) if count != values]
     if order is None or not needed:
         return merged
-    lowest = _merge_bound([_bound(fields, MIN_VALUE, MIN_EXACT, order) for fields in needed], min)
-    highest = _merge_bound([_bound(fields, MAX_VALUE, MAX_EXACT, order) for fields in needed], max)
+    lowest = _merge_bound(
+        [_bound(fields, Statistics.MIN_VALUE, Statistics.IS_MIN_VALUE_EXACT, order) for fields in needed], min
+    )
+    highest = _merge_bound(
+        [_bound(fields, Statistics.MAX_VALUE, Statistics.IS_MAX_VALUE_EXACT, order) for fields in needed], max
+    )
     if lowest is None or highest is None or lowest.key > highest.key:
         return merged
     return merged | _bound_fields(element, lowest, highest)
 
 
 def _null_count(fields: Fields, values: int) -> int | None:
-    count = integer(fields, NULL_COUNT)
+    count = integer(fields, Statistics.NULL_COUNT)
     return count if count is not None and 0 <= count <= values else None
 
 
@@ -150,27 +149,28 @@ def _merge_bound(bounds: list[_Bound | None], outermost: Callable[..., Any]) -> 
 
 
 def _bound_fields(element: Element, lowest: _Bound, highest: _Bound) -> Fields:
-    fields: Fields = {MAX_VALUE: bytes_field(highest.raw), MIN_VALUE: bytes_field(lowest.raw)}
-    for bound, exact_id in ((highest, MAX_EXACT), (lowest, MIN_EXACT)):
+    fields: Fields = {Statistics.MAX_VALUE: bytes_field(highest.raw), Statistics.MIN_VALUE: bytes_field(lowest.raw)}
+    for bound, exact_id in ((highest, Statistics.IS_MAX_VALUE_EXACT), (lowest, Statistics.IS_MIN_VALUE_EXACT)):
         if bound.exact is not None:
             fields[exact_id] = boolean_field(bound.exact)
     layout = _FLOATS.get(element.type) if element.type is not None else None
     if layout is not None:
         # a zero of the other sign may be among the values of another part
         if highest.key == 0:
-            fields[MAX_VALUE] = bytes_field(layout.pack(0.0))
+            fields[Statistics.MAX_VALUE] = bytes_field(layout.pack(0.0))
         if lowest.key == 0:
-            fields[MIN_VALUE] = bytes_field(layout.pack(-0.0))
+            fields[Statistics.MIN_VALUE] = bytes_field(layout.pack(-0.0))
     return fields
 
 
 def _sum_sizes(parts: list[Fields]) -> Fields | None:
-    if not parts or any(field_id > 3 for part in parts for field_id in part):
+    if not parts or any(field_id > SizeStatistics.DEFINITION_LEVEL_HISTOGRAM for part in parts for field_id in part):
         return None
     merged: Fields = {}
-    if all(1 in part for part in parts):
-        merged[1] = i64(sum(integer(part, 1) or 0 for part in parts))
-    for field_id in (2, 3):
+    size_id = SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES
+    if all(size_id in part for part in parts):
+        merged[size_id] = i64(sum(integer(part, size_id) or 0 for part in parts))
+    for field_id in (SizeStatistics.REPETITION_LEVEL_HISTOGRAM, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM):
         histograms = [integers_of(part, field_id) for part in parts]
         if all(field_id in part for part in parts) and len(set(map(len, histograms))) == 1:
             merged[field_id] = integers_field(map(sum, zip(*histograms, strict=True)), I64)
@@ -187,12 +187,12 @@ def _signed(element: Element) -> bool | None:
         return _CONVERTED_SIGNED.get(annotation[1])
     if logical not in _ORDERED[element.type]:
         return None
-    return _is_signed(annotation[1]) if logical == INTEGER_LOGICAL else True
+    return _is_signed(annotation[1]) if logical == LogicalType.INTEGER else True
 
 
 def _is_signed(parameters: bytes) -> bool | None:
     try:
-        return boolean(read_struct(parameters)[0], 2)
+        return boolean(read_struct(parameters)[0], IntType.IS_SIGNED)
     except MalformedError:
         return None
 

@@ -21,7 +21,7 @@ from icesize.parquet.copying.strategy import (
 )
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer
-from icesize.parquet.format.pages import dictionary_head
+from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact
@@ -146,7 +146,7 @@ def _stored(file: FileFact, settings: WriteSettings) -> Source | CopyRefused:
             footer.row_groups if isinstance(footer, Footer) and CopyStrategy.PAGES in judged.strategies else ()
         ):
             for chunk in group.chunks:
-                dictionary_head(source, chunk)
+                dictionary_page(source, chunk)
     except CopyRefused as refused:
         return refused.alone()
     except UNREADABLE as error:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import xxhash
 
-from icesize.parquet.format.fields import integer, required_integer, struct_of
+from icesize.parquet.format.fields import BloomFilterHeader, ColumnMetaData
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.schema import BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT32, INT64
 from icesize.parquet.format.sources import Source
-from icesize.parquet.format.thrift import Fields, MalformedError, read_struct
+from icesize.parquet.format.thrift import Fields, MalformedError, integer, read_struct, required_integer, struct_of
 from icesize.parquet.verify.values import Leaves
 
 _HEADER_BYTES = 128
@@ -30,12 +30,12 @@ _SALT = np.array(
 
 def check_bloom_filter(source: Source, footer_start: int, chunk: Chunk, leaves: Leaves) -> Iterator[str]:
     """Look up every value of integers and bytes in the filter; raises `MalformedError`, `CopyRefused`."""
-    offset = integer(chunk.metadata, 14)
+    offset = integer(chunk.metadata, ColumnMetaData.BLOOM_FILTER_OFFSET)
     if offset is None:
         return
     header, header_bytes = read_struct(source.read(offset, max(0, min(_HEADER_BYTES, footer_start - offset))))
-    size_bytes = required_integer(header, 1)
-    length = integer(chunk.metadata, 15)
+    size_bytes = required_integer(header, BloomFilterHeader.NUM_BYTES)
+    length = integer(chunk.metadata, ColumnMetaData.BLOOM_FILTER_LENGTH)
     if size_bytes <= 0 or size_bytes % _BLOCK_BYTES or offset + header_bytes + size_bytes > footer_start:
         yield f"the bloom filter has {size_bytes} bytes at {offset}"
     elif length is not None and length != header_bytes + size_bytes:
@@ -49,14 +49,15 @@ def check_bloom_filter(source: Source, footer_start: int, chunk: Chunk, leaves: 
 
 def _is_known(header: Fields) -> bool:
     """Blocks, xxHash, no compression: the only ones there are."""
-    unions = [struct_of(header, field_id) for field_id in (2, 3, 4)]
+    fields = (BloomFilterHeader.ALGORITHM, BloomFilterHeader.HASH, BloomFilterHeader.COMPRESSION)
+    unions = [struct_of(header, field_id) for field_id in fields]
     if any(union is None for union in unions):
         raise MalformedError("a bloom filter without algorithm, hash or compression")
     return all(union is not None and 1 in union for union in unions)
 
 
 def _hashes(values: Any, chunk: Chunk) -> npt.NDArray[np.uint64]:
-    kind = required_integer(chunk.metadata, 1)
+    kind = required_integer(chunk.metadata, ColumnMetaData.TYPE)
     unique = pc.unique(values.drop_null())
     if kind in (INT32, INT64):
         width = 4 if kind == INT32 else 8

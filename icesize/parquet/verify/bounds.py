@@ -9,14 +9,12 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from icesize.parquet.format.fields import binary, boolean, integer, integers_of
+from icesize.parquet.format.fields import SizeStatistics, Statistics
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
-from icesize.parquet.format.statistics import MAX_EXACT, MAX_VALUE, MIN_EXACT, MIN_VALUE, NULL_COUNT, Order, order_of
-from icesize.parquet.format.thrift import Fields
+from icesize.parquet.format.statistics import Order, order_of
+from icesize.parquet.format.thrift import Fields, binary, boolean, integer, integers_of
 from icesize.parquet.verify.values import Extremes, Leaves, extremes_of, is_unsigned
 
-_OLD_MAX, _OLD_MIN = 1, 2
-"""Bounds of Statistics in signed order, whatever the type; readers use them for numbers that have one."""
 _NUMBERS = range(6)
 """Physical types that are numbers, booleans among them."""
 
@@ -36,7 +34,7 @@ def check_statistics(column: Column, fields: Fields, leaves: Leaves, ordered: bo
 
     Bounds are compared when the column is `ordered` as its type defines. The number of distinct values is not.
     """
-    nulls = integer(fields, NULL_COUNT)
+    nulls = integer(fields, Statistics.NULL_COUNT)
     if nulls is not None and nulls != leaves.nulls:
         yield f"statistics have null_count {nulls}, there are {leaves.nulls}"
     order, find = order_of(column.element), extremes_of(column.element)
@@ -70,14 +68,15 @@ def check_size_statistics(column: Column, fields: Fields, leaves: Leaves) -> Ite
 
     Of histograms of levels only sums, the number of rows and the number of values are compared.
     """
-    claimed = integer(fields, 1)
+    claimed = integer(fields, SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES)
     if (
         claimed is not None
         and column.element.type == BYTE_ARRAY
         and claimed != (real := byte_array_bytes(leaves.values))
     ):
         yield f"size statistics have {claimed} bytes of byte arrays, there are {real}"
-    repetition, definition = integers_of(fields, 2), integers_of(fields, 3)
+    repetition = integers_of(fields, SizeStatistics.REPETITION_LEVEL_HISTOGRAM)
+    definition = integers_of(fields, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM)
     entries = int(leaves.entries[-1])
     for name, histogram in (("repetition", repetition), ("definition", definition)):
         if histogram and sum(histogram) != entries:
@@ -94,14 +93,16 @@ def byte_array_bytes(values: Any) -> int:
 
 
 def _bounds_of(column: Column, fields: Fields) -> Iterator[Bound]:
-    exact = {field: bool(boolean(fields, field)) for field in (MAX_EXACT, MIN_EXACT)}
-    for name, field, exact_field in (("min_value", MIN_VALUE, MIN_EXACT), ("max_value", MAX_VALUE, MAX_EXACT)):
-        if (raw := binary(fields, field)) is not None:
-            yield Bound(name, raw, field == MIN_VALUE, exact[exact_field])
+    lower_exact = bool(boolean(fields, Statistics.IS_MIN_VALUE_EXACT))
+    upper_exact = bool(boolean(fields, Statistics.IS_MAX_VALUE_EXACT))
+    if (raw := binary(fields, Statistics.MIN_VALUE)) is not None:
+        yield Bound("min_value", raw, True, lower_exact)
+    if (raw := binary(fields, Statistics.MAX_VALUE)) is not None:
+        yield Bound("max_value", raw, False, upper_exact)
     if column.element.type in _NUMBERS and not is_unsigned(column.element):
-        for name, field in (("min", _OLD_MIN), ("max", _OLD_MAX)):
+        for name, field in (("min", Statistics.MIN), ("max", Statistics.MAX)):
             if (raw := binary(fields, field)) is not None:
-                yield Bound(name, raw, field == _OLD_MIN)
+                yield Bound(name, raw, field == Statistics.MIN)
 
 
 def _rank(key: Any) -> tuple[Any, float]:

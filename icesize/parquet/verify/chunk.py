@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from icesize.parquet.format.fields import struct_of
 from icesize.parquet.format.footer import Chunk, Footer
 from icesize.parquet.format.pages import Page, walk
 from icesize.parquet.format.refusals import CopyRefused
@@ -77,8 +76,8 @@ def check_chunk(file: OpenFile, group: int, at: int) -> Iterator[str]:
 
 
 def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, ordered: bool) -> Iterator[str]:
-    yield from readable(lambda: check_statistics(column, struct_of(chunk.metadata, 12) or {}, leaves, ordered))
-    yield from readable(lambda: check_size_statistics(column, struct_of(chunk.metadata, 16) or {}, leaves))
+    yield from readable(lambda: check_statistics(column, chunk.statistics, leaves, ordered))
+    yield from readable(lambda: check_size_statistics(column, chunk.size_statistics, leaves))
 
 
 def _check_indexes(

@@ -16,11 +16,13 @@ from itertools import islice
 
 import pyarrow.parquet as pq
 
-from icesize.parquet.format.fields import integer, required_integer, structs_of
-from icesize.parquet.format.footer import Footer, RowGroup, read_footer
+from icesize.parquet.format.fields import ColumnMetaData, ColumnOrder, FileMetaData
+from icesize.parquet.format.fields import RowGroup as RowGroupIds
+from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import order_of
+from icesize.parquet.format.thrift import integer, required_integer, structs_of
 from icesize.parquet.verify.chunk import DAMAGE, OpenFile, check_chunk, readable, unreadable
 from icesize.parquet.verify.values import ValueReader
 
@@ -78,7 +80,7 @@ def _told(name: str, place: str, problems: Iterable[str]) -> Iterator[str]:
 
 def _check_footer(source: Source, footer: Footer) -> Iterator[str]:
     """pyarrow must read the same from the footer, the schema included."""
-    orders = structs_of(footer.fields, 7)
+    orders = structs_of(footer.fields, FileMetaData.COLUMN_ORDERS)
     if orders and len(orders) != len(footer.columns):
         yield f"column_orders has {len(orders)} entries for {len(footer.columns)} columns"
     with source.stream() as stream, pq.ParquetFile(stream) as file:
@@ -90,9 +92,9 @@ def _check_footer(source: Source, footer: Footer) -> Iterator[str]:
 def _check_sizes(group: RowGroup) -> Iterator[str]:
     """Sums over the columns, and where readers split the file."""
     claims = {
-        "total_byte_size": (2, sum(required_integer(chunk.metadata, 6) for chunk in group.chunks)),
-        "total_compressed_size": (6, group.size_bytes),
-        "file_offset": (5, min(chunk.start for chunk in group.chunks)),
+        "total_byte_size": (RowGroupIds.TOTAL_BYTE_SIZE, sum(map(_raw_size_bytes, group.chunks))),
+        "total_compressed_size": (RowGroupIds.TOTAL_COMPRESSED_SIZE, group.size_bytes),
+        "file_offset": (RowGroupIds.FILE_OFFSET, min(chunk.start for chunk in group.chunks)),
     }
     for claim, (field_id, real) in claims.items():
         found = integer(group.fields, field_id)
@@ -100,12 +102,16 @@ def _check_sizes(group: RowGroup) -> Iterator[str]:
             yield f"{claim} is {found}, it should be {real}"
 
 
+def _raw_size_bytes(chunk: Chunk) -> int:
+    return required_integer(chunk.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
+
+
 def _ordered(footer: Footer) -> list[bool]:
     """Whether bounds of each column are ordered as its type defines; files that do not say so are taken to mean it."""
-    orders = structs_of(footer.fields, 7)
+    orders = structs_of(footer.fields, FileMetaData.COLUMN_ORDERS)
     if len(orders) != len(footer.columns):
         return [True] * len(footer.columns)
-    return [1 in order for order in orders]
+    return [ColumnOrder.TYPE_ORDER in order for order in orders]
 
 
 def _unchecked(file: OpenFile) -> tuple[str, ...]:

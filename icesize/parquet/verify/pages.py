@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from icesize.parquet.format.fields import binaries_of, integer, integers_of, raw_of, required_integer, structs_of
+from icesize.parquet.format.fields import ColumnIndex, ColumnMetaData, PageEncodingStats
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.page_index import read_offset_index
 from icesize.parquet.format.pages import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_ENCODINGS, DICTIONARY_PAGE, Page, Pages
@@ -21,8 +21,13 @@ from icesize.parquet.format.thrift import (
     LIST,
     Fields,
     MalformedError,
-    read_list_head,
+    binaries_of,
+    integers_of,
+    raw_of,
+    read_list_header,
     read_struct,
+    required_integer,
+    structs_of,
 )
 from icesize.parquet.verify.bounds import Bound, byte_array_bytes, check_bound
 from icesize.parquet.verify.values import Leaves, extremes_of
@@ -33,12 +38,12 @@ _ORDERS = {1: "ascending", 2: "descending"}
 
 def check_metadata(chunk: Chunk, pages: Pages) -> Iterator[str]:
     """Compare ColumnMetaData with what page headers say; raises `MalformedError`."""
-    metadata = chunk.metadata
     raw_size_bytes = sum(page.raw_size_bytes for page in _all(pages))
-    if required_integer(metadata, 6) != raw_size_bytes:
-        yield f"total_uncompressed_size is {integer(metadata, 6)}, pages have {raw_size_bytes}"
+    claimed = required_integer(chunk.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
+    if claimed != raw_size_bytes:
+        yield f"total_uncompressed_size is {claimed}, pages have {raw_size_bytes}"
     yield from _check_offsets(chunk, pages)
-    yield from _check_encodings(metadata, pages)
+    yield from _check_encodings(chunk, pages)
     yield from _check_dictionary_order(pages)
 
 
@@ -94,12 +99,12 @@ def check_column_index(
     if end != len(raw):
         raise MalformedError("bytes follow the column index")
     pages = len(starts) - 1
-    null_pages = _booleans_of(fields, 1)
+    null_pages = _booleans_of(fields, ColumnIndex.NULL_PAGES)
     lists: dict[str, Sequence[object]] = {
         "null_pages": null_pages,
-        "min_values": binaries_of(fields, 2),
-        "max_values": binaries_of(fields, 3),
-        "null_counts": integers_of(fields, 5) if 5 in fields else range(pages),
+        "min_values": binaries_of(fields, ColumnIndex.MIN_VALUES),
+        "max_values": binaries_of(fields, ColumnIndex.MAX_VALUES),
+        "null_counts": range(pages) if (counts := _null_counts(fields)) is None else counts,
     }
     wrong = [
         f"the column index has {len(found)} {name} of {pages}" for name, found in lists.items() if len(found) != pages
@@ -113,9 +118,13 @@ def check_column_index(
         yield from _check_boundary_order(fields, column)
 
 
+def _null_counts(fields: Fields) -> list[int] | None:
+    return integers_of(fields, ColumnIndex.NULL_COUNTS) if ColumnIndex.NULL_COUNTS in fields else None
+
+
 def _booleans_of(fields: Fields, field_id: int) -> list[bool]:
     data = raw_of(fields, field_id, LIST)
-    count, kind, at = read_list_head(data, 0)
+    count, kind, at = read_list_header(data, 0)
     if count and kind not in (BOOLEAN_TRUE, BOOLEAN_FALSE):
         raise MalformedError(f"field {field_id} is not a list of booleans")
     return [byte == BOOLEAN_TRUE for byte in data[at : at + count]]
@@ -126,7 +135,7 @@ def _all(pages: Pages) -> list[Page]:
 
 
 def _check_offsets(chunk: Chunk, pages: Pages) -> Iterator[str]:
-    claimed, data = integer(chunk.metadata, 11) or 0, integer(chunk.metadata, 9)
+    claimed, data = chunk.dictionary_offset, chunk.data_offset
     if pages.dictionary is None and claimed:
         yield f"dictionary_page_offset is {claimed}, there is no dictionary"
     elif pages.dictionary is not None and claimed != chunk.start:
@@ -135,15 +144,17 @@ def _check_offsets(chunk: Chunk, pages: Pages) -> Iterator[str]:
         yield f"data_page_offset is {data}, the first page is at {chunk.start + pages.data[0].at}"
 
 
-def _check_encodings(metadata: Fields, pages: Pages) -> Iterator[str]:
-    missing = {page.encoding for page in pages.data} - set(integers_of(metadata, 2))
+def _check_encodings(chunk: Chunk, pages: Pages) -> Iterator[str]:
+    missing = {page.encoding for page in pages.data} - chunk.encodings
     if missing:
         yield f"encodings lack {sorted(missing)}"
-    if 13 not in metadata:
+    if ColumnMetaData.ENCODING_STATS not in chunk.metadata:
         return
     claimed: Counter[tuple[int, int]] = Counter()
-    for fields in structs_of(metadata, 13):
-        claimed[_kind(required_integer(fields, 1)), required_integer(fields, 2)] += required_integer(fields, 3)
+    for fields in structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS):
+        kind = _kind(required_integer(fields, PageEncodingStats.PAGE_TYPE))
+        encoding = required_integer(fields, PageEncodingStats.ENCODING)
+        claimed[kind, encoding] += required_integer(fields, PageEncodingStats.COUNT)
     has_dictionary = any(kind == DICTIONARY_PAGE for kind, _ in claimed)
     counted = _all(pages) if has_dictionary else pages.data
     real = Counter((_kind(page.type), page.encoding) for page in counted)
@@ -171,7 +182,7 @@ def _check_dictionary_order(pages: Pages) -> Iterator[str]:
 
 
 def _check_nulls(fields: Fields, null_pages: Sequence[bool], starts: Sequence[int], leaves: Leaves) -> Iterator[str]:
-    claims = integers_of(fields, 5) if 5 in fields else None
+    claims = _null_counts(fields)
     for number, (first, end) in enumerate(pairwise(starts)):
         nulls = leaves.nulls_of(first, end)
         values = int(leaves.entries[end] - leaves.entries[first]) - nulls
@@ -183,7 +194,8 @@ def _check_nulls(fields: Fields, null_pages: Sequence[bool], starts: Sequence[in
 
 def _bounds(fields: Fields) -> Iterator[tuple[int, bytes, bytes]]:
     """Number, min and max of the pages that are not null."""
-    both = zip(_booleans_of(fields, 1), binaries_of(fields, 2), binaries_of(fields, 3), strict=True)
+    lows, highs = binaries_of(fields, ColumnIndex.MIN_VALUES), binaries_of(fields, ColumnIndex.MAX_VALUES)
+    both = zip(_booleans_of(fields, ColumnIndex.NULL_PAGES), lows, highs, strict=True)
     return ((number, low, high) for number, (null, low, high) in enumerate(both) if not null)
 
 
@@ -198,7 +210,7 @@ def _check_bounds(fields: Fields, column: Column, starts: Sequence[int], leaves:
 
 
 def _check_boundary_order(fields: Fields, column: Column) -> Iterator[str]:
-    name, order = _ORDERS.get(required_integer(fields, 4)), order_of(column.element)
+    name, order = _ORDERS.get(required_integer(fields, ColumnIndex.BOUNDARY_ORDER)), order_of(column.element)
     if name is None or order is None:
         return
     for number, keys in enumerate(zip(*((order(low), order(high)) for _, low, high in _bounds(fields)), strict=True)):

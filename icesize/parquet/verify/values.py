@@ -18,16 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icesize.parquet.format.fields import bytes_field, struct_field, structs_field, structs_of
+from icesize.parquet.format.fields import ColumnChunk, FileMetaData, LogicalType, SchemaElement
+from icesize.parquet.format.fields import RowGroup as RowGroupIds
 from icesize.parquet.format.footer import MAGIC, Footer, RowGroup
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.schema import DECIMAL_LOGICAL, DOUBLE, FLOAT, INT32, INT64, Element
+from icesize.parquet.format.schema import DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import Order, order_of
-from icesize.parquet.format.thrift import Fields, write_struct
+from icesize.parquet.format.thrift import Fields, bytes_field, struct_field, structs_field, structs_of, write_struct
 
-_STRUCTURE = (1, 2, 3, 5)
-"""Fields of SchemaElement that make the tree: type, length, repetition, number of children."""
+_STRUCTURE = (
+    SchemaElement.TYPE,
+    SchemaElement.TYPE_LENGTH,
+    SchemaElement.REPETITION_TYPE,
+    SchemaElement.NUM_CHILDREN,
+)
+"""What makes the tree."""
 
 Positions = npt.NDArray[np.int64]
 Extremes = tuple[Any, Any]
@@ -110,7 +116,7 @@ def extremes_of(element: Element) -> Callable[[Any], Extremes | None] | None:
     order = order_of(element)
     if order is None:
         return None
-    if element.logical is not None and element.logical[0] == DECIMAL_LOGICAL and element.type not in (INT32, INT64):
+    if element.logical is not None and element.logical[0] == LogicalType.DECIMAL and element.type not in (INT32, INT64):
         return lambda values: _of_decimals(values, order)
     if element.type in (INT32, INT64):
         unsigned = is_unsigned(element)
@@ -184,12 +190,20 @@ def _positions(lengths: list[Positions]) -> Positions:
 
 def _bare_footer(footer: Footer) -> bytes:
     elements: list[Fields] = []
-    for number, element in enumerate(structs_of(footer.fields, 2)):
+    for number, element in enumerate(structs_of(footer.fields, FileMetaData.SCHEMA)):
         bare = {field: element[field] for field in _STRUCTURE if field in element}
-        elements.append({**bare, 4: bytes_field(b"%d" % number)})
+        elements.append({**bare, SchemaElement.NAME: bytes_field(b"%d" % number)})
     groups = structs_field(map(_group_fields, footer.row_groups))
-    return write_struct({1: footer.fields[1], 2: structs_field(elements), 3: footer.fields[3], 4: groups})
+    return write_struct(
+        {
+            FileMetaData.VERSION: footer.fields[FileMetaData.VERSION],
+            FileMetaData.SCHEMA: structs_field(elements),
+            FileMetaData.NUM_ROWS: footer.fields[FileMetaData.NUM_ROWS],
+            FileMetaData.ROW_GROUPS: groups,
+        }
+    )
 
 
 def _group_fields(group: RowGroup) -> Fields:
-    return {**group.fields, 1: structs_field({**c.fields, 3: struct_field(c.metadata)} for c in group.chunks)}
+    chunks = ({**c.fields, ColumnChunk.META_DATA: struct_field(c.metadata)} for c in group.chunks)
+    return {**group.fields, RowGroupIds.COLUMNS: structs_field(chunks)}

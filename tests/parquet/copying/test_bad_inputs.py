@@ -18,19 +18,20 @@ import pytest
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
-from icesize.parquet.format.fields import (
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS
+from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.format.thrift import (
+    I64,
     bytes_field,
     i64,
     integer,
     integers_field,
+    read_struct,
     struct_field,
     structs_field,
     structs_of,
 )
-from icesize.parquet.format.pages import DICTIONARY_ENCODINGS
-from icesize.parquet.format.refusals import CopyRefused
-from icesize.parquet.format.sources import LocalSource
-from icesize.parquet.format.thrift import I64, read_struct
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact

@@ -10,10 +10,20 @@ import pyarrow as pa
 import pytest
 
 from icesize.parquet.copying.compatibility import check_file, check_together, is_trusted
-from icesize.parquet.format.fields import bytes_field, i32, struct_field, structs_field
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.thrift import BOOLEAN_TRUE, BYTE, STRUCT, Fields, read_struct, write_struct
+from icesize.parquet.format.thrift import (
+    BOOLEAN_TRUE,
+    BYTE,
+    STRUCT,
+    Fields,
+    bytes_field,
+    i32,
+    read_struct,
+    struct_field,
+    structs_field,
+    write_struct,
+)
 from tests.support.footers import Tree, edited, footer_of, inject, make_file, sample
 
 _FILE = make_file()

@@ -13,9 +13,8 @@ from icesize.parquet.copying.assembly import Assembled
 from icesize.parquet.copying.copied_metrics import describe_copied
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import describe
-from icesize.parquet.format.fields import bytes_field, i64, integers_field, struct_field
 from icesize.parquet.format.refusals import CopyRefused
-from icesize.parquet.format.thrift import I64, read_struct
+from icesize.parquet.format.thrift import I64, bytes_field, i64, integers_field, read_struct, struct_field
 from tests.support.copying import KEY, SCHEMA, foreign_bytes, rows, with_ids
 from tests.support.footers import Tree, edited, footer_of, raw_footer
 from tests.support.parquet_files import settings_of

@@ -22,11 +22,11 @@ from icesize.parquet.copying.assembly import OWN_NAME, Assembly
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.page_merge import merge_files, merge_row_groups, runs_of
 from icesize.parquet.copying.row_groups import copy_row_groups
-from icesize.parquet.format.fields import integer, structs_field, structs_of
 from icesize.parquet.format.page_index import read_offset_index
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.format.thrift import integer, structs_field, structs_of
 from icesize.parquet.verify.file import verify
 from tests.support.footers import Tree, edited, footer_of, make_file, sample
 

@@ -24,13 +24,24 @@ from icesize.parquet.copying import row_groups
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS
 from icesize.parquet.copying.row_groups import copy_row_group, copy_row_groups
-from icesize.parquet.format.fields import bytes_field, i32, i64, integer, integers_field, struct_field, structs_field
 from icesize.parquet.format.footer import Chunk, Footer
 from icesize.parquet.format.page_index import offset_index, read_offset_index
 from icesize.parquet.format.pages import read_header
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.format.thrift import I64, Bytes, read_struct, write_struct
+from icesize.parquet.format.thrift import (
+    I64,
+    Bytes,
+    bytes_field,
+    i32,
+    i64,
+    integer,
+    integers_field,
+    read_struct,
+    struct_field,
+    structs_field,
+    write_struct,
+)
 from tests.support.footers import Tree, edited, footer_of, make_file, raw_footer
 
 Maker = Callable[[random.Random], object]

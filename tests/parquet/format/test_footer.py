@@ -13,12 +13,22 @@ import pyarrow as pa
 import pytest
 
 from icesize.parquet.copying.compatibility import check_file, check_together
-from icesize.parquet.format.fields import bytes_field, i32, i64, structs_field
 from icesize.parquet.format.footer import MAGIC, MOST_FOOTER_BYTES, Footer, parse_footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import top_level_trees
 from icesize.parquet.format.sources import LocalSource
-from icesize.parquet.format.thrift import I32, LIST, STRUCT, list_head, varint, write_struct
+from icesize.parquet.format.thrift import (
+    I32,
+    LIST,
+    STRUCT,
+    bytes_field,
+    i32,
+    i64,
+    list_header,
+    structs_field,
+    varint,
+    write_struct,
+)
 from tests.support.footers import (
     PER_GROUP,
     Tree,
@@ -305,7 +315,7 @@ def _swap_chunks(tree: Tree) -> None:
         (_to(11, i64(10**6)), "a dictionary lies behind its data"),
         (_to(5, i64(11)), "not of its column in the schema"),
         (_to(1, i32(6)), "not of its column in the schema"),
-        (_to(3, (LIST, list_head(1, 8) + b"\x02di")), "not of its column in the schema"),
+        (_to(3, (LIST, list_header(1, 8) + b"\x02di")), "not of its column in the schema"),
         (_swap_chunks, "not of its column in the schema"),
         (_index(4, 10), "after"),
         (_index(len(_FILE) - 9, 10), "before"),
@@ -402,9 +412,9 @@ def test_a_schema_of_endless_groups_is_corrupt() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        write_struct({1: i32(1), 2: structs_field([]), 3: i64(0), 4: (LIST, list_head(10**4) + bytes(10**4))}),
-        write_struct({1: i32(1), 2: (LIST, list_head(10**4) + bytes(10**4)), 3: i64(0), 4: structs_field([])}),
-        write_struct({4: structs_field([{1: (LIST, list_head(10**4) + bytes(10**4))}])}),
+        write_struct({1: i32(1), 2: structs_field([]), 3: i64(0), 4: (LIST, list_header(10**4) + bytes(10**4))}),
+        write_struct({1: i32(1), 2: (LIST, list_header(10**4) + bytes(10**4)), 3: i64(0), 4: structs_field([])}),
+        write_struct({4: structs_field([{1: (LIST, list_header(10**4) + bytes(10**4))}])}),
     ],
     ids=["row groups", "schema", "columns"],
 )

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icesize.parquet.format.fields import i32, i64, integers_field, structs_field
 from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index, rebase
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.thrift import (
@@ -18,8 +17,12 @@ from icesize.parquet.format.thrift import (
     LIST,
     STRUCT,
     Fields,
-    list_head,
+    i32,
+    i64,
+    integers_field,
+    list_header,
     read_struct,
+    structs_field,
     varint,
     write_struct,
     zigzag,
@@ -47,7 +50,7 @@ def test_other_layouts_are_read_too(locations: list[PageLocation]) -> None:
         b"".join((b"\x06\x02", zigzag(at), b"\x05\x04", zigzag(size), b"\x06\x06", zigzag(row), b"\0"))
         for at, size, row in locations
     )
-    raw = b"\x09\x02" + list_head(len(locations)) + pages + b"\0"
+    raw = b"\x09\x02" + list_header(len(locations)) + pages + b"\0"
     assert read_offset_index(raw) == (locations, None)
 
 
@@ -88,7 +91,7 @@ def test_unknown_fields_are_refused() -> None:
         offset_index([PageLocation(4, 5, 0)], None).replace(b"\x19\x1c", b"\x19\x16"),
         write_struct({1: structs_field([{1: i64(4), 2: i32(5)}])}),
         write_struct({1: structs_field([])}) + b"\0",
-        write_struct({1: (LIST, list_head(2**20))}),
+        write_struct({1: (LIST, list_header(2**20))}),
     ],
 )
 def test_damaged_offset_indexes_are_refused(raw: bytes) -> None:
@@ -129,9 +132,9 @@ def column_index(pages: Sequence[Bounds], *, order: int = 1, without: Sequence[i
     """A ColumnIndex of these pages."""
     flags, lows, highs, nulls, levels = zip(*pages, strict=True) if pages else ((), (), (), (), ())
     fields: Fields = {
-        1: (LIST, list_head(len(pages), BOOLEAN_TRUE) + bytes(1 if flag else 2 for flag in flags)),
-        2: (LIST, list_head(len(pages), BINARY) + b"".join(varint(len(low)) + low for low in lows)),
-        3: (LIST, list_head(len(pages), BINARY) + b"".join(varint(len(high)) + high for high in highs)),
+        1: (LIST, list_header(len(pages), BOOLEAN_TRUE) + bytes(1 if flag else 2 for flag in flags)),
+        2: (LIST, list_header(len(pages), BINARY) + b"".join(varint(len(low)) + low for low in lows)),
+        3: (LIST, list_header(len(pages), BINARY) + b"".join(varint(len(high)) + high for high in highs)),
         4: i32(order),
         5: integers_field(nulls, I64),
         7: integers_field([count for page in levels for count in page], I64),

@@ -11,15 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.format.fields import (
-    boolean_field,
-    bytes_field,
-    i32,
-    i64,
-    integers_field,
-    struct_field,
-    structs_field,
-)
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.page_index import read_offset_index
 from icesize.parquet.format.pages import (
@@ -28,14 +19,25 @@ from icesize.parquet.format.pages import (
     DICTIONARY_PAGE,
     Page,
     data_encodings,
-    dictionary_head,
+    dictionary_page,
     lossless_header,
     usual_header,
     walk,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.format.thrift import Fields, MalformedError, write_struct
+from icesize.parquet.format.thrift import (
+    Fields,
+    MalformedError,
+    boolean_field,
+    bytes_field,
+    i32,
+    i64,
+    integers_field,
+    struct_field,
+    structs_field,
+    write_struct,
+)
 from tests.support.footers import Tree, edited, footer_of, make_file, sample
 
 LAYOUTS = [
@@ -149,7 +151,7 @@ def test_pages_are_where_the_offset_index_says(layout: dict[str, object]) -> Non
         for one, place in zip(pages.data, places, strict=True):
             assert place.first_row == first or one.rows is None
             first += one.rows or 0
-        assert (pages.dictionary is not None) == (dictionary_head(BytesSource(data), chunk) is not None)
+        assert (pages.dictionary is not None) == (dictionary_page(BytesSource(data), chunk) is not None)
 
 
 def test_sizes_of_a_page_are_told_with_its_header() -> None:
@@ -229,7 +231,7 @@ def test_a_dictionary_is_found_whatever_the_footer_says_of_it() -> None:
         edited(data, lambda tree: (forget(tree), tree.metadata[0][0].update({11: i64(0)}))),
     ):
         chunk, flat, raw = next(chunks(changed))
-        head = dictionary_head(BytesSource(changed), chunk)
+        head = dictionary_page(BytesSource(changed), chunk)
         known = walk(raw, flat, chunk.values).dictionary
         assert head is not None
         assert known is not None
@@ -246,7 +248,7 @@ def test_a_first_page_with_long_statistics_is_no_dictionary() -> None:
     chunk, flat, raw = next(chunks(lying))
     with pytest.raises(MalformedError, match="cut off"):
         lossless_header(raw[:256], 0)
-    assert dictionary_head(BytesSource(lying), chunk) is None
+    assert dictionary_page(BytesSource(lying), chunk) is None
     assert len(walk(raw, flat, 2).data) == 1
 
 
@@ -254,12 +256,12 @@ def test_a_damaged_dictionary_is_refused() -> None:
     """A checksum that is not the page's, and a header that is none."""
     data = bytearray(make_file(pa.table({"a": ["same"] * 9}), write_page_checksum=True))
     chunk, _, _ = next(chunks(bytes(data)))
-    head = dictionary_head(BytesSource(data), chunk)
+    head = dictionary_page(BytesSource(data), chunk)
     assert head is not None
     data[chunk.start + head.header_bytes] ^= 1
-    assert refused(lambda: dictionary_head(BytesSource(data), chunk)) is Refusal.CHECKSUM
+    assert refused(lambda: dictionary_page(BytesSource(data), chunk)) is Refusal.CHECKSUM
     data[chunk.start + 2] = 0xFF
-    assert refused(lambda: dictionary_head(BytesSource(data), chunk)) is Refusal.PAGES
+    assert refused(lambda: dictionary_page(BytesSource(data), chunk)) is Refusal.PAGES
 
 
 def test_encodings_of_data_pages_are_those_of_the_statistics() -> None:

@@ -14,18 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icesize.parquet.format.fields import (
-    binary,
-    boolean,
-    boolean_field,
-    bytes_field,
-    i32,
-    i64,
-    integer,
-    integers_field,
-    struct_field,
-    struct_of,
-)
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import (
     BOOLEAN,
@@ -39,7 +27,21 @@ from icesize.parquet.format.schema import (
     element_of,
 )
 from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics, order_of
-from icesize.parquet.format.thrift import BINARY, I64, Fields
+from icesize.parquet.format.thrift import (
+    BINARY,
+    I64,
+    Fields,
+    binary,
+    boolean,
+    boolean_field,
+    bytes_field,
+    i32,
+    i64,
+    integer,
+    integers_field,
+    struct_field,
+    struct_of,
+)
 from tests.support.footers import footer_of, make_file
 
 NAN = math.nan

@@ -11,25 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icesize.parquet.format.fields import (
-    binary,
-    boolean,
-    boolean_field,
-    bytes_field,
-    check_widths,
-    i16,
-    i32,
-    i64,
-    integer,
-    integers_field,
-    integers_of,
-    raw_of,
-    required_integer,
-    struct_field,
-    struct_of,
-    structs_field,
-    structs_of,
-)
 from icesize.parquet.format.thrift import (
     BINARY,
     BOOLEAN_FALSE,
@@ -46,13 +27,30 @@ from icesize.parquet.format.thrift import (
     UUID,
     Fields,
     MalformedError,
-    list_head,
-    read_list_head,
+    binary,
+    boolean,
+    boolean_field,
+    bytes_field,
+    check_widths,
+    i16,
+    i32,
+    i64,
+    integer,
+    integers_field,
+    integers_of,
+    list_header,
+    raw_of,
+    read_list_header,
     read_struct,
     read_structs,
     read_varint,
+    required_integer,
     signed,
     skip,
+    struct_field,
+    struct_of,
+    structs_field,
+    structs_of,
     varint,
     write_struct,
     zigzag,
@@ -75,7 +73,7 @@ def _structs(values: st.SearchStrategy[tuple[int, bytes]]) -> st.SearchStrategy[
 def _lists(values: st.SearchStrategy[tuple[int, bytes]]) -> st.SearchStrategy[tuple[int, bytes]]:
     """Lists and sets of the type of one value, up to sixteen times."""
     return st.builds(
-        lambda kind, value, count: (kind, list_head(count, value[0]) + value[1] * count),
+        lambda kind, value, count: (kind, list_header(count, value[0]) + value[1] * count),
         st.sampled_from((LIST, SET)),
         values.filter(lambda value: value[0] > BOOLEAN_FALSE),
         st.integers(0, 16),
@@ -157,8 +155,8 @@ def test_the_bytes_are_those_of_the_specification() -> None:
     assert write_struct({1: i32(1), 16: i64(-1), 40: bytes_field(b"ab")}) == bytes(
         [0x15, 2, 0xF6, 1, 0x08, 80, 2, 0x61, 0x62, 0]
     )
-    assert (list_head(14, I64), list_head(15, I64)) == (b"\xe6", b"\xf6\x0f")
-    assert [read_list_head(list_head(count), 0) for count in (0, 14, 15, 300)] == [
+    assert (list_header(14, I64), list_header(15, I64)) == (b"\xe6", b"\xf6\x0f")
+    assert [read_list_header(list_header(count), 0) for count in (0, 14, 15, 300)] == [
         (0, STRUCT, 1),
         (14, STRUCT, 1),
         (15, STRUCT, 2),
@@ -248,7 +246,7 @@ def test_only_values_with_bytes_are_skipped(kind: int) -> None:
 def test_a_list_of_something_else_is_not_one_of_structs() -> None:
     """Numbers are not read as structs."""
     with pytest.raises(MalformedError, match="not a list of structs"):
-        read_structs(list_head(1, I32) + b"\0")
+        read_structs(list_header(1, I32) + b"\0")
 
 
 @pytest.mark.parametrize("opening", [b"\x1c", b"\x19\x1c", b"\x19" + b"\x19", b"\x1a\x1a"], ids=["s", "ls", "l", "set"])
@@ -261,7 +259,7 @@ def test_deep_nesting_is_refused(opening: bytes) -> None:
 def test_a_list_of_a_million_empty_structs_takes_no_memory() -> None:
     """More structs than any footer has are refused before they are made."""
     count = 2**22
-    data = list_head(count) + bytes(count)
+    data = list_header(count) + bytes(count)
     tracemalloc.start()
     with pytest.raises(MalformedError, match="a list is longer than the data, or than any of Parquet"):
         read_structs(data)

@@ -47,9 +47,8 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import Leaf, count_nans, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
-from icesize.parquet.format.fields import bytes_field, struct_field
 from icesize.parquet.format.sources import LocalSource
-from icesize.parquet.format.thrift import read_struct
+from icesize.parquet.format.thrift import bytes_field, read_struct, struct_field
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.parquet.writing.encoding import leaf_values

@@ -14,22 +14,29 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from icesize.parquet.format.fields import (
+from icesize.parquet.format.page_index import PageLocation, offset_index, read_offset_index
+from icesize.parquet.format.pages import walk
+from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.format.thrift import (
+    BINARY,
+    BOOLEAN_TRUE,
+    I64,
+    LIST,
+    Fields,
     binaries_of,
     bytes_field,
     i32,
     i64,
     integer,
     integers_field,
+    list_header,
+    read_struct,
     struct_field,
     struct_of,
     structs_field,
     structs_of,
+    write_struct,
 )
-from icesize.parquet.format.page_index import PageLocation, offset_index, read_offset_index
-from icesize.parquet.format.pages import walk
-from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.format.thrift import BINARY, BOOLEAN_TRUE, I64, LIST, Fields, list_head, read_struct, write_struct
 from icesize.parquet.verify.__main__ import main
 from icesize.parquet.verify.file import MOST_PROBLEMS, Verification, verify
 from tests.support.footers import Tree, edited, footer_of, make_file, mutants, raw_footer, with_footer
@@ -105,14 +112,14 @@ def with_entry(column: str, field: int, page: int, value: bytes) -> bytes:
         values = binaries_of(fields, field)
         values[page] = value
         raws = [bytes_field(each)[1] for each in values]
-        fields[field] = (LIST, list_head(len(raws), BINARY) + b"".join(raws))
+        fields[field] = (LIST, list_header(len(raws), BINARY) + b"".join(raws))
 
     return with_index(column, change)
 
 
 def flags(*values: bool) -> tuple[int, bytes]:
     """A list of booleans."""
-    return LIST, list_head(len(values), BOOLEAN_TRUE) + bytes(1 if value else 2 for value in values)
+    return LIST, list_header(len(values), BOOLEAN_TRUE) + bytes(1 if value else 2 for value in values)
 
 
 def q(number: int) -> bytes:
