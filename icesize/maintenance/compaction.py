@@ -12,6 +12,7 @@ from icesize.errors import RewriteFailed
 from icesize.maintenance.reporting import MergeResults, report_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.threads import Result
 from icesize.planning.files import Layout
 from icesize.planning.merging.planner import Plan
@@ -19,7 +20,6 @@ from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
-from icesize.table.commit.uncommitted import nothing_left
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.missing_files import check_still_there
@@ -76,7 +76,7 @@ class Maintenance:
         settings = self.current.settings()
         tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in self.plan.groups]
         prefix = self.prefix or f"{stream_hash(run_id)}-0"
-        with nothing_left(settings.storage, self.environment) as environment:
+        with uncommitted(settings.storage, self.environment) as environment:
             results = MergeResults.of(self.plan.groups, self.runner(tasks, settings, prefix))
             watch.lap("merge")
             if results.failed and not results.merged:

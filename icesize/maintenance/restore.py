@@ -34,6 +34,7 @@ from icesize.maintenance.file_copies import Copy, copy_files
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.table.catalog import loading
@@ -43,7 +44,6 @@ from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.request import RUN_ID
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
-from icesize.table.commit.uncommitted import nothing_left
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
@@ -115,7 +115,7 @@ def restore(
     copies = _copies(current.table, partition, planned.difference.copied, run_id)
     storage = Storage(current.table.io)
     try:
-        with nothing_left(storage, environment) as telling:
+        with uncommitted(storage, environment) as telling:
             _make(current, storage, copies)
             watch.lap("copy")
             change = _Restore(run_id, tag, planned.work, planned.difference, copies, telling)

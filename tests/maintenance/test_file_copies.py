@@ -19,7 +19,7 @@ from icesize.failpoints import FailpointReached
 from icesize.maintenance import file_copies as copies
 from icesize.maintenance.file_copies import Copy, copy_files
 from icesize.parquet.files.storage import Storage
-from icesize.table.commit.uncommitted import nothing_left
+from icesize.parquet.files.uncommitted import uncommitted
 from icesize.table.manifests.entries import Entry, read_entries
 from tests.support.tables import append, data_files_on_disk, local, make_table
 
@@ -43,19 +43,19 @@ def copied(table: Table, change: Callable[[Entry], Entry] = lambda entry: entry)
     return [Copy(change(e), f"{table.location()}/data/new/copy-{i}.parquet") for i, e in enumerate(entries(table))]
 
 
-def make(table: Table, copies: list[Copy]) -> None:
-    """As a restore does before its commit."""
+def make(table: Table, copies: list[Copy]) -> list[bytes]:
+    """As a restore does before its commit; what the copies hold by then, as nobody commits them."""
     storage = Storage(table.io)
-    with nothing_left(storage, Environment()):
+    with uncommitted(storage, Environment()):
         copy_files(table.io, storage, copies)
+        return [local(copy.new_path).read_bytes() for copy in copies]
 
 
 def test_copies_have_the_same_bytes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file takes many pieces; folders are made."""
     monkeypatch.setattr(copies, "PIECE_BYTES", 100)
     made = copied(table)
-    make(table, made)
-    assert [local(c.new_path).read_bytes() for c in made] == [local(c.entry.path).read_bytes() for c in made]
+    assert make(table, made) == [local(c.entry.path).read_bytes() for c in made]
 
 
 @pytest.mark.parametrize(

@@ -11,4 +11,5 @@
 - `storage`: files as the table's FileIO sees them, with a short cut for local paths
 - `supported`: which tables our Parquet files can serve; all others are refused by name before anything is written
 - `tasks`: what is to be merged, and what became of it
+- `uncommitted`: files that no snapshot lists yet do not outlive the work that wrote them
 """

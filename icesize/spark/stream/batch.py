@@ -18,6 +18,7 @@ from icesize.errors import CommitConflict, TableError, TableNotFound
 from icesize.maintenance.reporting import MergeResults, report_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Written
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup
@@ -33,7 +34,6 @@ from icesize.spark.stream.process_state import StreamState, TableSource, handle_
 from icesize.spark.stream.schema_evolution import add_columns
 from icesize.table.commit.ledger import LedgerEntry, is_done, stream_hash
 from icesize.table.commit.request import Overtaken
-from icesize.table.commit.uncommitted import nothing_left
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.missing_files import check_still_there
@@ -205,7 +205,7 @@ class _Batch:
         self.watch.lap("plan")
         failpoints.reach("planned")
         runs: list[MergeRun] = []
-        with nothing_left(settings.storage, self.options.environment) as environment, stopping(runs):
+        with uncommitted(settings.storage, self.options.environment) as environment, stopping(runs):
             self._start(runs, begun.merges if begun else (), settings, shape)
             taken_along = begun.absorption if begun else NOTHING
             written = shape.writer.write(placed, settings, self._prefix, taken_along)

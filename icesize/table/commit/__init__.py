@@ -14,5 +14,4 @@
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible
 - `summary`: what a snapshot summary says of files and rows, under Iceberg's names
-- `uncommitted`: files that nobody sees yet do not outlive the call that wrote them
 """

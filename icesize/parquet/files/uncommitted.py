@@ -1,0 +1,83 @@
+"""Files that no snapshot lists yet do not outlive the work that wrote them.
+
+Both owners are context managers, one inside of the other. `NewFiles` belongs to one writer, in whatever process: when
+a block of it fails, what was begun in the block is closed and removed. `uncommitted` belongs to a run, in the process
+that commits: when it is over, whatever the reason, all that was begun for it and is not in the table is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from icesize.clock import Commitment, Environment
+from icesize.parquet.files.storage import Storage
+
+
+class NewFiles:
+    """The files that one thread writes for one piece of work, such as a group to merge or the rows of a Spark task."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._begun: dict[str, Callable[[], object]] = {}
+
+    def create(self, location: str) -> Any:
+        """A binary stream that becomes the file when closed, as `Storage.create` gives it."""
+        self._begun[location] = _nothing
+        self._begun[location] = (stream := self._storage.create(location)).close
+        return stream
+
+    def close_by(self, location: str, close: Callable[[], object]) -> None:
+        """Say how a file is closed that must go before it is finished, if closing its stream is not all.
+
+        Where another thread finishes the file, `close` waits for that.
+        """
+        self._begun[location] = close
+
+    def finished(self, location: str, written_bytes: int) -> None:
+        """Take a closed file for finished, once storage holds all of it; raises as `Storage.check_whole` does."""
+        self._storage.check_whole(location, written_bytes)
+        self._begun[location] = _nothing
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Files that are begun in the block are removed, best effort, when an error or Ctrl-C leaves it.
+
+        Blocks may lie in one another: one attempt in the work that may try again.
+        """
+        before = set(self._begun)
+        try:
+            yield
+        except BaseException:
+            for location in [location for location in self._begun if location not in before]:
+                # closed first: a dropped stream of an object store would complete a truncated object after the deletion
+                with contextlib.suppress(Exception):
+                    self._begun.pop(location)()
+                self._storage.delete(location)
+            raise
+
+
+def _nothing() -> None:
+    """A file that is closed already."""
+
+
+@contextmanager
+def uncommitted(storage: Storage, environment: Environment) -> Iterator[Environment]:
+    """Files that were begun on `storage`, by any thread or noted for other processes, go when the block is left, but
+    for those that a commit made visible, or may have. Commits in the block are made with the environment it gives.
+
+    No other block may use this storage at the same time, or later.
+    """
+    begun: list[Commitment] = []
+
+    def clean() -> None:
+        storage.abandon(keep=set().union(*(commitment.may_be_visible() for commitment in begun)))
+
+    try:
+        yield environment.also_telling(begun.append)
+        clean()
+    except BaseException:
+        clean()
+        raise

@@ -1,0 +1,176 @@
+"""Files that no snapshot lists yet: who begins them, who removes them, and what must not be removed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icesize.clock import Environment, Fate
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.files.uncommitted import NewFiles, uncommitted
+
+
+@dataclass
+class AtStake:
+    """A commit of which these files are visible, or may be."""
+
+    files: set[str]
+
+    def may_be_visible(self) -> set[str]:
+        return self.files
+
+    def fate(self) -> Fate:
+        return Fate(None)
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return Storage(PyArrowFileIO())
+
+
+def write(files: NewFiles, location: Path) -> None:
+    """A finished file of three bytes."""
+    stream = files.create(str(location))
+    stream.write(b"abc")
+    stream.close()
+    files.finished(str(location), 3)
+
+
+@contextmanager
+def ends_with(error: type[BaseException], why: str | None = None) -> Iterator[None]:
+    """A whole block that an error leaves."""
+    with pytest.raises(error, match=why):
+        yield
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("error", [None, OSError, KeyboardInterrupt])
+def test_what_no_commit_has_taken_goes_with_the_run(
+    storage: Storage, tmp_path: Path, error: type[BaseException] | None
+) -> None:
+    """Whatever ended it, an error or nothing: only what a commit may have made visible stays."""
+
+    def run() -> None:
+        with uncommitted(storage, Environment()) as environment:
+            for name in ("landed", "dropped"):
+                write(NewFiles(storage), tmp_path / name)
+            environment.on_commitment(AtStake({str(tmp_path / "landed")}))
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+    else:
+        with pytest.raises(error):
+            run()
+    assert names(tmp_path) == ["landed"]
+
+
+def test_files_of_other_processes_go_with_the_run_too(storage: Storage, tmp_path: Path) -> None:
+    """They are noted where the run is; other files below the same folder are nobody's business."""
+    for name in ("noted", "of somebody else"):
+        (tmp_path / name).write_bytes(b"abc")
+    with uncommitted(storage, Environment()):
+        storage.note([str(tmp_path / "noted")])
+    assert names(tmp_path) == ["of somebody else"]
+
+
+def test_an_interrupt_while_a_run_cleans_up_is_made_up_for(storage: Storage, tmp_path: Path) -> None:
+    """Ctrl-C at the end of a block that went well, before all is removed: it is removed all the same."""
+    first = iter([True])
+
+    class Interrupted(AtStake):
+        def may_be_visible(self) -> set[str]:
+            if next(first, False):
+                raise KeyboardInterrupt
+            return self.files
+
+    with ends_with(KeyboardInterrupt), uncommitted(storage, Environment()) as environment:
+        write(NewFiles(storage), tmp_path / "dropped")
+        environment.on_commitment(Interrupted(set()))
+    assert names(tmp_path) == []
+
+
+def test_a_thread_that_is_late_finds_its_run_given_up(storage: Storage, tmp_path: Path) -> None:
+    """It removes its own file: whoever gave the run up has looked for it already."""
+    files = NewFiles(storage)
+    with ends_with(RewriteFailed, "what it was written for was given up"), files.all_or_none():
+        stream = files.create(str(tmp_path / "late"))
+        with uncommitted(storage, Environment()):
+            pass
+        stream.close()
+        (tmp_path / "late").write_bytes(b"an object store has it when it is closed")
+        files.finished(str(tmp_path / "late"), 0)
+    assert names(tmp_path) == []
+
+
+def test_an_attempt_that_fails_takes_its_own_files_only(storage: Storage, tmp_path: Path) -> None:
+    """The work around it goes on, and keeps what it has begun before and after."""
+    files = NewFiles(storage)
+    with files.all_or_none():
+        write(files, tmp_path / "before")
+        with ends_with(OSError, "full"), files.all_or_none():
+            write(files, tmp_path / "within")
+            raise OSError("full")
+        write(files, tmp_path / "after")
+    assert names(tmp_path) == ["after", "before"]
+
+
+def test_the_work_takes_the_files_of_its_attempts_with_it(storage: Storage, tmp_path: Path) -> None:
+    """An attempt that went well is no reason to keep files of work that fails later."""
+    files = NewFiles(storage)
+    with ends_with(KeyboardInterrupt), files.all_or_none():
+        with files.all_or_none():
+            write(files, tmp_path / "within")
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+
+
+def test_files_are_closed_before_they_are_removed(storage: Storage, tmp_path: Path) -> None:
+    """By what was said last; that this fails keeps no file from being removed."""
+    files, closed = NewFiles(storage), list[bool]()
+    location = str(tmp_path / "open")
+
+    def close() -> None:
+        closed.append(Path(location).exists())
+        raise OSError("no connection")
+
+    with ends_with(KeyboardInterrupt), files.all_or_none():
+        stream = files.create(location)
+        files.close_by(location, close)
+        raise KeyboardInterrupt
+    stream.close()
+    assert (closed, names(tmp_path)) == ([True], [])
+
+
+def test_files_that_other_threads_finish_are_waited_for(storage: Storage, tmp_path: Path) -> None:
+    """No file appears after the failed work has removed its files."""
+    files, may_end = NewFiles(storage), threading.Event()
+    location = str(tmp_path / "slow")
+
+    def finish() -> None:
+        may_end.wait(10)
+        stream.close()
+
+    with ends_with(OSError, "full"), files.all_or_none():
+        stream = files.create(location)
+        thread = threading.Thread(target=finish)
+        thread.start()
+
+        def wait() -> None:
+            may_end.set()
+            thread.join()
+
+        files.close_by(location, wait)
+        raise OSError("full")
+    assert (thread.is_alive(), names(tmp_path)) == (False, [])
