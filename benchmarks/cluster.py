@@ -32,9 +32,9 @@ from benchmarks.cluster_rows import (
     drawn_ranges,
     write_batches,
 )
-from benchmarks.generate import HOURS
 from benchmarks.show import finish
 from icesize.planning.cluster_by import STRATEGIES
+from tests.support.late_events import HOURS
 
 COLUMNS = ("user_id", "event_time")
 PERCENTS = (25, 10)

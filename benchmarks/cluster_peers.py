@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import peers
-from benchmarks.children import run_child
 from benchmarks.cluster_rows import Queries
 from benchmarks.generate import batch_files
+from tests.support.children import run_child
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

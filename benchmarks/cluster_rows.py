@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.generate import HOURS, batch
+from tests.support.late_events import HOURS, batch
 
 SEED = 7
 DRAWN = 200

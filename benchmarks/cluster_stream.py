@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import icesize
 from benchmarks import cluster_peers, peers
-from benchmarks.children import run_child
 from benchmarks.cluster_opened import read_files
 from benchmarks.cluster_rows import Integers, distinct_users, drawn_points, write_batches
 from benchmarks.feed import feed
-from benchmarks.footprint import Processes
 from benchmarks.generate import batch_files
 from benchmarks.rival_model import reason_of
 from benchmarks.show import finish
 from icesize.report import Report
 from icesize.sized_table import SizedTable
+from tests.support.children import run_child
+from tests.support.processes import Processes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

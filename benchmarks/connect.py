@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
-from benchmarks.children import run_child
 from benchmarks.generate import generate
 from benchmarks.show import finish
 from integration.connect import connect_server
+from tests.support.children import run_child
 
 SEED = 7
 TARGET_BYTES = 4_000_000

@@ -24,10 +24,10 @@ from typing import Any
 
 import icesize
 from benchmarks import peers
-from benchmarks.children import run_child
 from benchmarks.snapshots import data_file
 from icesize.clock import Environment
 from icesize.sized_table import SizedTable
+from tests.support.children import run_child
 
 _COMMITS = 9
 """Commits whose median is the commit time; the first one, which opens connections, is left out."""

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import merge_spark
-from benchmarks.children import run_child
 from benchmarks.merge_child import WAYS, Job
 from benchmarks.show import finish
+from tests.support.children import run_child
 
 _TITLES = {
     "row groups": "icesize, row groups",

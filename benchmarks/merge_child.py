@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support.processes import peak_bytes
+
 TARGET_BYTES = 512 * 2**20
 """Of merged files: larger than what is merged, so that all ways write one file."""
 
@@ -35,15 +37,6 @@ Once = Callable[[], list[str]]
 def pin() -> None:
     """Keep this process, and all that it starts, to one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
-
-def peak_bytes(pid: int | str = "self") -> int:
-    """The most memory that a living process ever held.
-
-    Not `ru_maxrss`: Linux carries that over from the parent, which is larger than what is measured here.
-    """
-    (line,) = (x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
 
 
 def _row_groups(job: Job) -> Once:

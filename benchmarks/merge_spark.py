@@ -22,8 +22,9 @@ import psutil
 
 import icesize
 from benchmarks import ours, peers
-from benchmarks.children import run_child
-from benchmarks.merge_child import TARGET_BYTES, peak_bytes, pin, written
+from benchmarks.merge_child import TARGET_BYTES, pin, written
+from tests.support.children import run_child
+from tests.support.processes import peak_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import icesize
 from benchmarks import peers
-from benchmarks.children import run_child
 from benchmarks.feed import feed
 from benchmarks.generate import batch_files
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.spark.engine import merge_job
+from tests.support.children import run_child
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

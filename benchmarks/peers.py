@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.children import run_child
 from benchmarks.feed import feed
 from benchmarks.generate import batch_files
 from integration.jars import spark_jars
+from tests.support.children import run_child
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
-from benchmarks.children import run_child
 from benchmarks.show import finish
-from benchmarks.snapshots import NOW_MS, commit, create_table, data_file
+from benchmarks.snapshots import NOW_MS, create_table, data_file
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from tests.support.children import run_child
+from tests.support.tables import make_visible
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def _make_table(root: Path, files: int, partitions: int) -> None:
     names = (f"0a1b2c3d4e5f-{i // 500}-{i % 8}-0-{uuid.uuid4()}.parquet" for i in range(files))
     hours = (f"h{i % partitions:04}" for i in range(files))
     added = [data_file(f"{table.location()}/data/hour={h}/{name}", h) for h, name in zip(hours, names, strict=True)]
-    commit(catalog, table, [SnapshotBuilder(table, NOW_MS).append(added, {})])
+    make_visible(catalog, table, [SnapshotBuilder(table, NOW_MS).append(added, {})])
     catalog.close()
 
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.oracle import Deferral, Workload, equal_batches, optima, simulate, workloads
 from icesize.planning.merging.schedule import choose_prefix
+from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, simulate, workloads
 
 _SMALLEST, _LARGEST = 17, 384
 

@@ -21,11 +21,11 @@ from typing import Any
 from pyiceberg.catalog.rest import RestCatalog
 
 import icesize
-from benchmarks.children import run_child
 from benchmarks.rival_jobs import NAME, OLD_AFTER_S, RETAINED
 from benchmarks.rival_model import reason_of
 from icesize.report import Report
 from icesize.sized_table import SizedTable
+from tests.support.children import run_child
 
 
 class Rebases(logging.Handler):

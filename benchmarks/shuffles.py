@@ -27,12 +27,12 @@ from pyiceberg.types import LongType
 
 import icesize
 from benchmarks import footprint, peers
-from benchmarks.children import run_child
 from benchmarks.feed import Handle, feed
 from benchmarks.generate import batch_files
 from benchmarks.simulation import skew
 from icesize.parquet.files.names import writer_of
 from icesize.report import Report
+from tests.support.children import run_child
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.generate import hour_shares
 from icesize.planning.routing import router
 from icesize.planning.sizing import expected_files
+from tests.support.late_events import hour_shares
 
 WRITERS = 500
 HOURS = 240

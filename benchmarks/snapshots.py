@@ -13,24 +13,22 @@ import argparse
 import json
 import os
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 
 from benchmarks import peers
-from benchmarks.children import run_child
-from benchmarks.generate import batch
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from tests.support.children import run_child
+from tests.support.late_events import batch
+from tests.support.tables import make_visible
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 FILE_BYTES = 1_000_000
 NOW_MS = 1_767_225_600_000
@@ -76,13 +74,6 @@ def data_file(path: str, hour: str) -> WrittenFile:
     )
 
 
-def commit(catalog: SqlCatalog, table: Table, snapshots: Sequence[Snapshot]) -> None:
-    """Make snapshots visible in one metadata file; the last one becomes the head of main."""
-    head = move_main(table.metadata, snapshots[-1].snapshot_id)
-    updates: tuple[TableUpdate, ...] = (*(AddSnapshotUpdate(snapshot=s) for s in snapshots), head)
-    catalog.commit_table(table, (AssertTableUUID(uuid=uuid.UUID(str(table.metadata.table_uuid))),), updates)
-
-
 class _Rounds:
     """Rounds of ten appends, each of one file per partition, and a merge of about half of the partitions.
 
@@ -102,13 +93,13 @@ class _Rounds:
         batches = []
         for _ in range(APPENDS_PER_MERGE):
             files = [self._write(hour) for hour in range(self._partitions)]
-            commit(self._catalog, self._table, [self._builder.append(files, {})])
+            make_visible(self._catalog, self._table, [self._builder.append(files, {})])
             batches.append(files)
         first = number * self._merges
         chosen = sorted((first + i) % self._partitions for i in range(self._merges))
         inputs = [_fact(files[hour]) for hour in chosen for files in batches]
         outputs = [self._write(hour) for hour in chosen]
-        commit(self._catalog, self._table, [self._builder.replace(inputs, outputs, {})])
+        make_visible(self._catalog, self._table, [self._builder.replace(inputs, outputs, {})])
 
     def _write(self, hour: int) -> WrittenFile:
         name = f"data/hour=h{hour:04}/{uuid.uuid4()}.parquet"
@@ -141,7 +132,7 @@ def _appended(args: argparse.Namespace) -> dict[str, Any]:
     made = [
         builder.append([data_file(f"{table.location()}/data/{i}.parquet", "h0")], {}) for i in range(args.snapshots)
     ]
-    commit(catalog, table, made)
+    make_visible(catalog, table, made)
     return _made(catalog)
 
 

@@ -20,9 +20,9 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.footprint import Processes
 from icesize.spark.stream.sink import Sink
 from integration.kafka_child import FRUGAL
+from tests.support.processes import Processes
 from tests.support.spark_child import session
 from tests.support.spark_lake import Lake, events, lake_catalog
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize import failpoints
 from icesize.report import Report
-from integration.test_stream import K, created, event_files, run
+from integration.streams import K, created, event_files, run
 from integration.tools import files_per_partition, operations, sized, spark_rows
 
 BATCHES = 8

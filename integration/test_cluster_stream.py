@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,20 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.report import Report
-from integration.test_stream import created, reading
+from integration.streams import created, reading
 from integration.tools import local_path, operations, sized, spark_rows
-from tests.spark.stream.test_async import WAIT_S, no_background_thread_left  # noqa: F401
+from tests.support.background import WAIT_S, end_backgrounds
 
 ROWS = 4_000
 BATCHES = 6
 TARGET_BYTES = 10_000
+
+
+@pytest.fixture(autouse=True)
+def no_background_thread_left() -> Iterator[None]:
+    """Whatever a test does, its merges end with it."""
+    yield
+    end_backgrounds()
 
 
 def batch_of(spark: SparkSession, number: int) -> DataFrame:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize import failpoints
 from icesize.failpoints import FailpointReached
 from icesize.report import Report
-from integration.test_stream import run
+from integration.streams import run
 from integration.tools import files_per_partition, operations, sized, spark_rows
 from tests.support.spark_lake import SCHEMA, events, rows_of, write_json
 from tests.support.tables import check

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize import failpoints
 from icesize.report import Report
-from integration.test_stream import created, rows_of
+from integration.streams import created, rows_of
 from integration.tools import data_files, files_per_partition, local_path, operations, sized, spark_rows
 from tests.support.spark_lake import conf
 

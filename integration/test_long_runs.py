@@ -19,8 +19,6 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
-from benchmarks.children import run_child
-from benchmarks.snapshots import commit
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
@@ -36,8 +34,9 @@ from integration.long_child import (
     text_of,
 )
 from integration.tools import local_path, spark_rows
+from tests.support.children import run_child
 from tests.support.spark_lake import TARGET_BYTES, Lake, events, lake_catalog, rows_of
-from tests.support.tables import check
+from tests.support.tables import check, make_visible
 
 K = 3
 MIB = 2**20
@@ -114,7 +113,7 @@ def grow(lake: Lake, snapshots: int) -> None:
         builder.append(write_rows([events([n], hours=HOURS)], settings, FileNames("old", n, 0)), {})
         for n in range(snapshots)
     ]
-    commit(lake.catalog, table, made)
+    make_visible(lake.catalog, table, made)
 
 
 def assert_rows(spark: SparkSession, lake: Lake, rows: int) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.errors import SchemaMismatch, TableError, TableNotFound, UnsupportedTable
-from integration.test_stream import created, rows_of
+from integration.streams import created, rows_of
 from integration.tools import operations, sized, spark_rows
 from tests.support.spark_lake import conf
 

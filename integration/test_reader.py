@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.sized_table import SizedTable
-from integration.test_stream import created, reading
+from integration.streams import created, reading
 from integration.tools import local_path, sized
 
 BATCHES = 12

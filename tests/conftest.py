@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
 

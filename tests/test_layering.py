@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent / "icesize"
+PROJECT = Path(__file__).resolve().parent.parent
+ROOT = PROJECT / "icesize"
 ROOMS = [
     "icesize",
     "icesize.planning",
@@ -135,6 +137,25 @@ def test_no_import_cycles_within_a_room() -> None:
     for name in graph:
         if name != "icesize.__main__":
             visit(name, ())
+
+
+def test_tests_import_neither_tests_nor_benchmarks() -> None:
+    """What several tests need is in `tests/support` or `integration`; only the benchmarks' own tests import them."""
+    found = [
+        p for folder in ("tests", "integration") for p in (PROJECT / folder).rglob("*.py") if "target" not in p.parts
+    ]
+    assert _lines_that_import(found, r"(\w+\.)*test_\w+|benchmarks") == []
+
+
+def test_the_package_imports_no_tests() -> None:
+    """The package does not know of its tests and benchmarks."""
+    assert _lines_that_import([*MODULES, *PACKAGES], "tests|integration|benchmarks") == []
+
+
+def _lines_that_import(files: list[Path], modules: str) -> list[str]:
+    """Also those of programs that a file holds as text."""
+    pattern = re.compile(rf"^\s*(from|import) ({modules})\b|^\s*from [\w.]+ import .*\b({modules})\b", re.MULTILINE)
+    return [f"{_name(path)}: {found[0].strip()}" for path in files for found in pattern.finditer(path.read_text())]
 
 
 def test_importing_the_package_is_light() -> None:

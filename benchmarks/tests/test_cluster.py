@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.cluster_opened import Files, optimum
 from benchmarks.cluster_rows import Integers, distinct_users, drawn_points, drawn_ranges, write_batches
-from benchmarks.generate import HOURS
+from tests.support.late_events import HOURS
 
 VALUES = st.lists(st.integers(-50, 50), min_size=4, max_size=40)
 RANGES = st.lists(st.tuples(st.integers(-60, 60), st.integers(0, 40)), min_size=1, max_size=10)

@@ -24,9 +24,8 @@ from icesize import failpoints
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.cleanup import delete_expired, orphans
-from tests.spark.stream.test_stream import run
 from tests.support.spark_child import POLICY, session
-from tests.support.spark_lake import Lake, lake_catalog
+from tests.support.spark_lake import Lake, lake_catalog, run
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600

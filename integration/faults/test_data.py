@@ -227,7 +227,7 @@ def test_disk_full_for_workers(story: Story, wide: bool) -> None:
 
 FULL_WORKERS = """
 import resource
-from icesize.parquet.write import RowWriter
+from icesize.parquet.writing.row_writer import RowWriter
 
 resource.setrlimit(resource.RLIMIT_FSIZE, ({size_bytes}, resource.RLIM_INFINITY))
 RowWriter.__init__.__kwdefaults__ = {{"max_buffer_bytes": {buffer_bytes}}}

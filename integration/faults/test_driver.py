@@ -9,8 +9,7 @@ import pytest
 from icesize.table.commit.ledger import stream_hash
 from integration.faults.child import run_child
 from integration.faults.story import Story
-from tests.spark.stream.test_stream import feed
-from tests.support.spark_lake import events, rows_of
+from tests.support.spark_lake import events, feed, rows_of
 
 BATCHES = 5
 BATCH_ROWS = 30

@@ -17,8 +17,7 @@ from icesize.clock import Environment
 from icesize.errors import BatchOutOfOrder
 from icesize.report import Report
 from integration.faults.story import Story
-from tests.spark.stream.test_stream import feed, forget_commit, run
-from tests.support.spark_lake import events
+from tests.support.spark_lake import events, feed, forget_commit, run
 from tests.support.tables import expire
 
 DAY_MS = 86_400_000

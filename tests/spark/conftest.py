@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icesize.spark.routing import driver_batch
+from tests.support.background import end_backgrounds
 from tests.support.spark_lake import Lake, Make, counted, lake_catalog, uncounted
 
 _JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
@@ -106,6 +107,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 @pytest.fixture(autouse=True)
 def no_merge_thread_left() -> Iterator[None]:
-    """Whatever a test does, no thread of a merge outlives the batch that started it."""
+    """Whatever a test does, no thread of a merge outlives what started it: a batch, or a test with a stream."""
     yield
+    end_backgrounds()
     assert [t.name for t in threading.enumerate() if t.name == "icesize-merges"] == []

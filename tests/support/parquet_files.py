@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +21,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
-from pyiceberg.types import IcebergType, NestedField
+from pyiceberg.types import DoubleType, IcebergType, LongType, NestedField, StringType
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
@@ -150,3 +153,25 @@ def data_file(file: WrittenFile) -> DataFile:
     )
     entry.spec_id = file.partition.spec_id
     return entry
+
+
+HOURLY = schema_of(("id", LongType()), ("hour", StringType()), ("x", DoubleType()), ("text", StringType()))
+
+
+def hourly(folder: Path, target: int = 2**29, limit: int = 0) -> WriteSettings:
+    """A table partitioned by hour."""
+    options = settings_of(folder, HOURLY, spec_of(HOURLY, hour="identity"), target=target)
+    return replace(options, small_file_limit_bytes=limit)
+
+
+def hourly_rows(hours: list[int], start: int = 0) -> pa.Table:
+    """A row for each number, in the partition of that hour, with text that hardly compresses."""
+    ids, chance = range(start, start + len(hours)), random.Random(start)
+    return pa.table(
+        {
+            "id": list(ids),
+            "hour": [f"h{hour}" for hour in hours],
+            "x": [math.nan if i % 50 == 49 else i / 7 for i in ids],
+            "text": [chance.randbytes(20).hex() for _ in ids],
+        }
+    )

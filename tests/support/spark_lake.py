@@ -19,11 +19,28 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, Transform
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import icesize
 from icesize.sized_table import SizedTable
+from icesize.spark.stream.sink import Sink
 
 EVENTS = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -169,3 +186,50 @@ def await_file(path: Path, seconds: float) -> None:
             return
         threading.Event().wait(0.01)
     raise AssertionError(f"{path} was never made")
+
+
+def feed(lake: Lake, first: int, last: int) -> None:
+    """Source files `first` .. `last` - 1: each one batch of 30 rows in three partitions."""
+    for number in range(first, last):
+        write_json(lake.folder / "in", number, events(range(number * 30, number * 30 + 30), hours=3))
+
+
+def run(spark: SparkSession, lake: Lake, sink: Sink, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """All files that are there, one per batch; returns the ended query."""
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{lake.folder}/in")
+    writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", f"{lake.folder}/{checkpoint}")
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def forget_commit(lake: Lake, batch: int) -> None:
+    """As if the driver had died between the sink's commit and Spark's own note of it."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (lake.folder / "checkpoint" / "commits" / name).unlink()
+
+
+ALL_TYPES = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "hour", StringType()),
+    NestedField(3, "day", DateType()),
+    NestedField(4, "at", TimestampType()),
+    NestedField(5, "attz", TimestamptzType()),
+    NestedField(6, "money", DecimalType(20, 3)),
+    NestedField(7, "key", UUIDType()),
+    NestedField(8, "fixed", FixedType(2)),
+    NestedField(9, "bytes", BinaryType(), required=True),
+    NestedField(10, "double", DoubleType()),
+    NestedField(
+        11,
+        "nested",
+        ListType(
+            12,
+            StructType(
+                NestedField(13, "key", UUIDType()),
+                NestedField(14, "m", MapType(15, StringType(), 16, FixedType(1), value_required=True), required=True),
+            ),
+            element_required=True,
+        ),
+    ),
+)

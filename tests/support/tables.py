@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, TableUpdate
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
@@ -33,8 +35,9 @@ from icesize.planning.files import FileFact, Layout
 from icesize.table.commit.commit import commit
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import LEDGER, CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.commit.request import LEDGER, RUN_ID, CommitOutcome, CommitRequest, MergedGroup
 from icesize.table.commit.retry import Timing
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.manifests.entries import read_entries
 from icesize.table.state.layout_reader import LayoutReader
 
@@ -303,3 +306,32 @@ def landed(catalog: Catalog, rows: list[int]) -> Table:
     check(table)
     assert ids_of(catalog) == rows
     return table
+
+
+def head_id(table: Table) -> int:
+    head = table.metadata.current_snapshot()
+    assert head is not None
+    return head.snapshot_id
+
+
+def commit_built(catalog: Catalog, build: Callable[[SnapshotBuilder], Snapshot | None]) -> Table:
+    """One snapshot made by the builder of commits."""
+    table = catalog.load_table("db.t")
+    snapshot = build(SnapshotBuilder(table, NOW_MS))
+    if snapshot is not None:
+        unmoved = AssertRefSnapshotId(**{"ref": "main", "snapshot-id": head_id(table)})
+        updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+        catalog.commit_table(table, (unmoved,), updates)
+    return catalog.load_table("db.t")
+
+
+def rewrite_manifests(catalog: Catalog) -> Table:
+    """All manifests as one, where there are several, every file left as it is."""
+    return commit_built(catalog, lambda builder: builder.rewrite({RUN_ID: "rewrite"}))
+
+
+def make_visible(catalog: Catalog, table: Table, snapshots: Sequence[Snapshot]) -> None:
+    """Make snapshots visible in one metadata file; the last one becomes the head of main."""
+    head = move_main(table.metadata, snapshots[-1].snapshot_id)
+    updates: tuple[TableUpdate, ...] = (*(AddSnapshotUpdate(snapshot=s) for s in snapshots), head)
+    catalog.commit_table(table, (AssertTableUUID(uuid=uuid.UUID(str(table.metadata.table_uuid))),), updates)

@@ -43,8 +43,8 @@ from tests.support.copying import (
     written,
 )
 from tests.support.footers import edited
+from tests.support.object_store import keys
 from tests.support.parquet_files import RemoteLike, fact, files_below, local, settings_of
-from tests.table.storage.test_object_store import bucket, client, endpoint, keys, properties  # noqa: F401 (fixtures)
 
 
 @dataclass
@@ -565,10 +565,10 @@ def test_a_refusal_while_copying_has_the_group_decoded(options: WriteSettings, s
 
 
 def test_files_in_s3_are_merged_by_copying(
-    endpoint: str,  # noqa: F811
-    bucket: str,  # noqa: F811
-    client: Any,  # noqa: F811
-    properties: dict[str, str],  # noqa: F811
+    endpoint: str,
+    bucket: str,
+    client: Any,
+    properties: dict[str, str],
 ) -> None:
     """Through both of PyIceberg's FileIOs: whole row groups, pages and decoded rows in one object, nothing besides."""
     options = replace(settings_of(f"s3://{bucket}/t", SCHEMA), io_properties=properties)

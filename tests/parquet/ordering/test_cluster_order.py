@@ -19,25 +19,14 @@ from pyiceberg.types import DecimalType, DoubleType, FixedType, IcebergType, Lon
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, RANK_BITS, CurveRanking, KeyCuts, RowOrder
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
-from tests.parquet.files.test_partitioning import array_of
-from tests.parquet.ordering.test_sort_order import (
-    _WITH_NAN,
-    ASC,
-    BY_PAIR,
-    CASES,
-    DESC,
-    FIRST,
-    LAST,
-    PAIR,
-    python_key,
-    sorted_by,
-)
 from tests.support.parquet_files import schema_of, settings_of
+from tests.support.partition_values import CASES, array_of
+from tests.support.sort_values import ASC, BY_PAIR, DESC, FIRST, LAST, PAIR, WITH_NAN, python_key, sorted_by
 
 quick = settings(
     max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
-KINDS = [(kind, values) for kind, values, _ in [*CASES, *_WITH_NAN]]
+KINDS = [(kind, values) for kind, values, _ in [*CASES, *WITH_NAN]]
 PLAIN = python_key(ASC, FIRST)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import (
     DoubleType,
-    FloatType,
     IcebergType,
     IntegerType,
     ListType,
@@ -40,25 +36,22 @@ from icesize.parquet.rewriting import decode_merge as merging
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
 from icesize.planning.files import PartitionKey
-from tests.parquet.files.test_partitioning import CASES, array_of, wrapped
 from tests.support import tables
 from tests.support.parquet_files import NAMES, fact, local, schema_of, settings_of, spec_of, write_one
-
-ASC, DESC = SortDirection.ASC, SortDirection.DESC
-FIRST, LAST = NullOrder.NULLS_FIRST, NullOrder.NULLS_LAST
-PAIR = schema_of(("a", LongType()), ("b", DoubleType()))
-BY_PAIR = ((1, "identity", ASC, FIRST), (2, "identity", DESC, LAST))
-Field = tuple[int, str, SortDirection, NullOrder]
-
-
-def order_of(*fields: Field) -> SortOrder:
-    """Sort order number 7."""
-    return SortOrder(*(SortField(i, parse_transform(t), d, n) for i, t, d, n in fields), order_id=7)
-
-
-def sorted_by(options: WriteSettings, *fields: Field) -> WriteSettings:
-    """Settings of a table with this sort order."""
-    return replace(options, sort_order_json=order_of(*fields).model_dump_json())
+from tests.support.partition_values import CASES, array_of, wrapped
+from tests.support.sort_values import (
+    ASC,
+    BY_PAIR,
+    DESC,
+    FIRST,
+    LAST,
+    PAIR,
+    WITH_NAN,
+    Field,
+    order_of,
+    python_key,
+    sorted_by,
+)
 
 
 def column(file: WrittenFile, name: str) -> list[Any]:
@@ -67,37 +60,13 @@ def column(file: WrittenFile, name: str) -> list[Any]:
     return values
 
 
-def compare(one: Any, two: Any) -> int:
-    """Iceberg's order of two values that are not null, NaN above all numbers and -0.0 below 0.0."""
-    if isinstance(one, float):
-        one, two = ((math.isnan(v), 0.0 if math.isnan(v) else v, math.copysign(1.0, v)) for v in (one, two))
-        if one[0] and two[0]:
-            return 0
-    return int(one > two) - int(one < two)
-
-
-def python_key(direction: SortDirection, nulls: NullOrder) -> Callable[[Any], Any]:
-    """A key for Python's own sort."""
-
-    def order(one: Any, two: Any) -> int:
-        if one is None or two is None:
-            return (int(one is None) - int(two is None)) * (-1 if nulls == FIRST else 1)
-        return compare(one, two) * (1 if direction == ASC else -1)
-
-    return functools.cmp_to_key(order)
-
-
 _DIRECTIONS = st.sampled_from([ASC, DESC])
 _NULLS = st.sampled_from([FIRST, LAST])
-_WITH_NAN = [
-    (FloatType(), st.floats(width=32), ("identity",)),
-    (DoubleType(), st.floats() | st.sampled_from([0.0, -0.0, math.nan]), ("identity",)),
-]
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "transform"),
-    [(kind, values, transform) for kind, values, transforms in [*CASES, *_WITH_NAN] for transform in transforms],
+    [(kind, values, transform) for kind, values, transforms in [*CASES, *WITH_NAN] for transform in transforms],
     ids=lambda x: str(x) if isinstance(x, (str, IcebergType)) else "",
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -35,10 +35,10 @@ from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.sizing import merged_files
-from tests.parquet.ordering.test_sort_order import ASC, FIRST, python_key, sorted_by
-from tests.parquet.rewriting.test_merge_properties import COLUMNS, Case, Made, Seen, check_metrics, rows_of
 from tests.support.copying import content, spelt_rows
+from tests.support.merge_cases import COLUMNS, Case, Made, Seen, check_metrics, rows_of
 from tests.support.parquet_files import NAMES, REMOTE, fact, files_below, local, schema_of, settings_of, write_one
+from tests.support.sort_values import ASC, FIRST, python_key, sorted_by
 
 KEY = PartitionKey(0)
 EVENTS = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("value", DoubleType()))

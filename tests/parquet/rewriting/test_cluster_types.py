@@ -48,8 +48,8 @@ import icesize
 from icesize.errors import TableError
 from icesize.parquet.files.metrics import count_nans
 from icesize.report import Report
-from tests.parquet.rewriting.test_merge_properties import ordered, physical
 from tests.support.copying import spelt_rows
+from tests.support.merge_cases import ordered, physical
 from tests.support.tables import check, local, sqlite_catalog
 
 APPENDS, ROWS = 16, 170

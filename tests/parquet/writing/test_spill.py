@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -18,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyiceberg.types import DoubleType, LongType, StringType
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
@@ -31,28 +28,16 @@ from icesize.parquet.writing.size_estimates import bytes_for_file
 from icesize.parquet.writing.spill import Spill
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes, merged_files
-from tests.support.parquet_files import NAMES, files_below, local, schema_of, settings_of, spec_of, write_one
-
-SCHEMA = schema_of(("id", LongType()), ("hour", StringType()), ("x", DoubleType()), ("text", StringType()))
-
-
-def hourly(folder: Path, target: int = 2**29, limit: int = 0) -> WriteSettings:
-    """A table partitioned by hour."""
-    options = settings_of(folder, SCHEMA, spec_of(SCHEMA, hour="identity"), target=target)
-    return replace(options, small_file_limit_bytes=limit)
-
-
-def rows_of(hours: list[int], start: int = 0) -> pa.Table:
-    """A row for each number, in the partition of that hour, with text that hardly compresses."""
-    ids, chance = range(start, start + len(hours)), random.Random(start)
-    return pa.table(
-        {
-            "id": list(ids),
-            "hour": [f"h{hour}" for hour in hours],
-            "x": [math.nan if i % 50 == 49 else i / 7 for i in ids],
-            "text": [chance.randbytes(20).hex() for _ in ids],
-        }
-    )
+from tests.support.parquet_files import (
+    HOURLY,
+    NAMES,
+    files_below,
+    hourly,
+    hourly_rows,
+    local,
+    settings_of,
+    write_one,
+)
 
 
 def write_in_batches(
@@ -63,7 +48,7 @@ def write_in_batches(
     hour_of: dict[int, int] = {}
     for hours in batches:
         hour_of |= dict(enumerate(hours, len(hour_of)))
-        writer.write(rows_of(hours, len(hour_of) - len(hours)))
+        writer.write(hourly_rows(hours, len(hour_of) - len(hours)))
     return writer.close(), hour_of
 
 
@@ -144,7 +129,7 @@ def test_many_partitions_in_random_order_have_one_file_each(tmp_path: Path, disk
     batches = [[(i * 7_919 + n) % 200 if i % 2 else n % 5 for i in range(300)] for n in range(40)]
     writer = RowWriter(hourly(tmp_path), NAMES, max_buffer_bytes=200_000)
     for n, hours in enumerate(batches):
-        writer.write(rows_of(hours, n * 300).set_column(2, "x", pa.array([0.5] * 300)))
+        writer.write(hourly_rows(hours, n * 300).set_column(2, "x", pa.array([0.5] * 300)))
     files = writer.close()
     assert len(files) == len({file.partition for file in files}) == 200
     assert sum(file.rows for file in files) == 12_000
@@ -176,7 +161,7 @@ def test_no_file_is_small_where_there_are_several(
 
 def test_a_share_just_above_the_target_is_one_file(tmp_path: Path, disk: Path) -> None:
     """1.12 targets are one file with a small file limit, whether they fit the buffer or not."""
-    whole = write_one(hourly(tmp_path / "whole"), rows_of([0] * 3_000)).size_bytes
+    whole = write_one(hourly(tmp_path / "whole"), hourly_rows([0] * 3_000)).size_bytes
     options = hourly(tmp_path / "cut", target=int(whole / 1.12), limit=int(whole / 1.12 * 0.75))
     for buffer_bytes in (30_000, 10**9):
         files, _ = write_in_batches(options, [[0] * 100] * 30, buffer_bytes)
@@ -192,7 +177,7 @@ def test_a_share_just_above_the_target_is_one_file(tmp_path: Path, disk: Path) -
 def test_bytes_for_file(open_targets: float, more: float, ratio: float, last: bool) -> None:
     """A file gets all, or what makes it as large as the others (last) or the target; no last file begins small."""
     target = 1_000_000
-    options = replace(settings_of("/nowhere", SCHEMA, target=target), small_file_limit_bytes=int(ratio * target))
+    options = replace(settings_of("/nowhere", HOURLY, target=target), small_file_limit_bytes=int(ratio * target))
     part = bytes_for_file(open_targets * target, more * target, options, last=last)
     rest = more * target - part
     assert 0 <= part <= more * target
@@ -223,7 +208,7 @@ def test_an_error_leaves_no_rows_on_disk(tmp_path: Path, disk: Path) -> None:
 
     def broken() -> Iterator[pa.Table]:
         for start in range(0, 2_000, 100):
-            yield rows_of([i % 50 for i in range(100)], start)
+            yield hourly_rows([i % 50 for i in range(100)], start)
         assert open_in(disk) != []
         raise ZeroDivisionError
 
@@ -239,7 +224,7 @@ def test_a_full_disk_is_named(tmp_path: Path, disk: Path, monkeypatch: pytest.Mo
     full = Path("/dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: full.open("w+b"))
     options = hourly(tmp_path)
-    batches = [rows_of([i % 50 for i in range(500)], start) for start in range(0, 10_000, 500)]
+    batches = [hourly_rows([i % 50 for i in range(500)], start) for start in range(0, 10_000, 500)]
     with pytest.raises(RewriteFailed) as caught:
         write_rows(batches, options, NAMES, RowWriter(options, NAMES, max_buffer_bytes=20_000))
     assert f"Cannot keep rows in '{disk}'" in str(caught.value)
@@ -252,7 +237,7 @@ def test_what_waits_comes_back_once(tmp_path: Path, disk: Path) -> None:
     options = hourly(tmp_path)
     spill = Spill(options.arrow_schema)
     one, two = PartitionKey(0, ("h1",)), PartitionKey(0, ("h2",))
-    tables = [rows_of([1] * 10, start).cast(options.arrow_schema) for start in range(0, 50, 10)]
+    tables = [hourly_rows([1] * 10, start).cast(options.arrow_schema) for start in range(0, 50, 10)]
     spill.put(one, tables[:2], frozenset())
     spill.put(two, tables[4:], frozenset({3}))
     spill.put(one, tables[2:3], frozenset())
@@ -275,11 +260,10 @@ def test_what_waits_comes_back_once(tmp_path: Path, disk: Path) -> None:
 
 _MEMORY = """
 import sys, tempfile
-from icesize.parquet.write import RowWriter, use_system_memory
+from icesize.parquet.writing.row_writer import RowWriter, use_system_memory
 use_system_memory()
 import pyarrow as pa
-from tests.support.parquet_files import NAMES
-from tests.parquet.writing.test_spill import hourly, rows_of
+from tests.support.parquet_files import NAMES, hourly
 from pathlib import Path
 with tempfile.TemporaryDirectory() as folder:
     writer = RowWriter(hourly(Path(folder)), NAMES)

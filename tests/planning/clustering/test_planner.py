@@ -20,7 +20,7 @@ from icesize.planning.clustering.sets import outputs_of
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
-from tests.planning.merging.test_planner import SPEC, equal_parts, key
+from tests.support.layouts import SPEC, equal_parts, key
 
 POLICY = SizePolicy(target_file_size_bytes=1_000)
 LIMIT = POLICY.small_file_limit_bytes

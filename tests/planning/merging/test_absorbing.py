@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.after_write import divided, plan_absorbing, with_files
 from icesize.policy import SizePolicy
-from tests.planning.merging.test_planner import (
+from tests.support.layouts import (
     SMALL_TARGET,
     key,
     layout_of,

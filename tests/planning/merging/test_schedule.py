@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.oracle import Deferral, Workload, equal_batches, optima, optimum, simulate, workloads
 from icesize.planning.merging.schedule import choose_prefix
+from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, optimum, simulate, workloads
 
 LIMIT = 1000.0
 SLOTS = st.integers(1, 20)

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
-from benchmarks.generate import batch
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.parquet.writing.size_estimates import measure
 from icesize.planning.routing.expected_rows import Seen
 from icesize.planning.routing.row_sizes import MOST_PARTITIONS, RowSize, RowSizes
 from icesize.planning.sizing import CLAMP_RATIO
+from tests.support.late_events import batch
 from tests.support.parquet_files import NAMES, schema_of, settings_of, spec_of
 
 FILES = st.builds(Seen, st.integers(0, 10**12), st.integers(0, 10**15), st.integers(0, 10**4))

@@ -38,9 +38,8 @@ from icesize.spark.clustering.scatter import Division, Scatter, Seen
 from icesize.spark.clustering.shuffle import divide
 from icesize.spark.engine.merge_job import discard
 from icesize.spark.engine.worker import read_answer
-from tests.spark.engine.test_read_version import ALL_TYPES
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, write_one
-from tests.support.spark_lake import rows_of
+from tests.support.spark_lake import ALL_TYPES, rows_of
 
 SCHEMA = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("share", DoubleType()))
 VICTIM_ROWS = 1_000

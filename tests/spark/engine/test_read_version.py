@@ -11,21 +11,10 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
     IntegerType,
-    ListType,
     LongType,
-    MapType,
     NestedField,
     StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +26,7 @@ from icesize.table.state.handle import TableHandle
 from icesize.table.state.naming import files_at, known_snapshot
 from icesize.table.state.versions import ChangeReader, versions
 from tests.support.row_deletes import delete_rows
-from tests.support.spark_lake import Lake, counted, events, rows_of
+from tests.support.spark_lake import ALL_TYPES, Lake, counted, events, rows_of
 
 H0 = PartitionKey(0, ("h0",))
 
@@ -124,30 +113,6 @@ def test_columns_are_those_of_now(spark: SparkSession, lake: Lake) -> None:
     assert rows(read(spark, lake, H0, newest)) == [("h0", 1, "x", None), ("h0", 2, None, None), ("h0", 3, "w", "a")]
 
 
-ALL_TYPES = Schema(
-    NestedField(1, "id", LongType(), required=True),
-    NestedField(2, "hour", StringType()),
-    NestedField(3, "day", DateType()),
-    NestedField(4, "at", TimestampType()),
-    NestedField(5, "attz", TimestamptzType()),
-    NestedField(6, "money", DecimalType(20, 3)),
-    NestedField(7, "key", UUIDType()),
-    NestedField(8, "fixed", FixedType(2)),
-    NestedField(9, "bytes", BinaryType(), required=True),
-    NestedField(10, "double", DoubleType()),
-    NestedField(
-        11,
-        "nested",
-        ListType(
-            12,
-            StructType(
-                NestedField(13, "key", UUIDType()),
-                NestedField(14, "m", MapType(15, StringType(), 16, FixedType(1), value_required=True), required=True),
-            ),
-            element_required=True,
-        ),
-    ),
-)
 ALL_TYPES_SQL = (
     "id long, hour string, day date, at timestamp_ntz, attz timestamp, money decimal(20,3), key string, fixed binary, "
     "bytes binary, double double, nested array<struct<key: string, m: map<string, binary>>>"

@@ -18,7 +18,6 @@ from pyspark import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from benchmarks import generate
 from icesize.parquet.files.names import writer_of
 from icesize.planning.routing.router import file_floor
 from icesize.report import Report
@@ -26,8 +25,8 @@ from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.routing import statistics
 from icesize.spark.stream import batch, process_state
 from icesize.spark.stream.sink import Sink
-from tests.spark.stream.test_stream import feed, run
-from tests.support.spark_lake import EVENTS, Lake, Make, counted, events, rows_of, uncounted
+from tests.support import late_events
+from tests.support.spark_lake import EVENTS, Lake, Make, counted, events, feed, rows_of, run, uncounted
 
 TASKS = 4
 """Writers of these tests, whatever the machine has."""
@@ -39,7 +38,7 @@ FIRST_HOUR = 24
 def hourly(number: int, rows: int = 8_000) -> pa.Table:
     """Batch `number` of the benchmark's stream: 60 % of its rows are of the newest hour, which moves by one per batch,
     the others of older ones, ever fewer."""
-    made = generate.batch(FIRST_HOUR + number, rows, generate.HOURS)
+    made = late_events.batch(FIRST_HOUR + number, rows, late_events.HOURS)
     return made.select(["id", "hour", "payload"]).rename_columns(["id", "hour", "text"])
 
 

@@ -22,9 +22,8 @@ from icesize.planning.routing import parallelism
 from icesize.report import Report
 from icesize.spark.routing import driver_batch
 from icesize.spark.stream.sink import Sink
-from tests.spark.stream.test_stream import feed, forget_commit, run
 from tests.support.row_deletes import delete_rows
-from tests.support.spark_lake import Lake, Make, counted, events, rows_of
+from tests.support.spark_lake import Lake, Make, counted, events, feed, forget_commit, rows_of, run
 
 
 @pytest.fixture(params=[True, False], ids=["stream safe", "written once"])

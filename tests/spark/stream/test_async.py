@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,39 +30,11 @@ from icesize.spark.engine.jobs import SparkMerges
 from icesize.spark.engine.worker import MergeGroups
 from icesize.spark.stream import background as background_module
 from icesize.spark.stream import background_pass, process_state
-from icesize.spark.stream.background import Background
 from icesize.spark.stream.sink import Sink
+from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import Lake, await_file, counted, events, rows_of
 
-ROOT = Path(__file__).parents[3]
-WAIT_S = 120
-"""Nothing here takes as long: a test that would hang fails."""
-
 OWN_RULES = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
-
-
-def background_of(sink: Sink) -> Background:
-    return process_state.state_of(sink.source, sink.stream_id).background
-
-
-def in_background() -> bool:
-    return threading.current_thread().name == "icesize-background"
-
-
-def wait_until_idle(sink: Sink) -> None:
-    """Like `drain`, without asking for one more run."""
-    background = background_of(sink)
-    with background._changed:
-        assert background._changed.wait_for(lambda: background._thread is None, WAIT_S)
-
-
-@pytest.fixture(autouse=True)
-def no_background_thread_left() -> Iterator[None]:
-    """Whatever a test does, its merges end with it."""
-    yield
-    for background in list(background_module._all):
-        assert background.stop(WAIT_S)
-    assert [t.name for t in threading.enumerate() if t.name == "icesize-background"] == []
 
 
 class Merges:
@@ -95,23 +66,6 @@ class Merges:
             return done
         finally:
             self.running -= 1
-
-
-class Gate:
-    """Something of the background arrives and is held until the test lets it go."""
-
-    def __init__(self) -> None:
-        self._arrived, self._open = threading.Event(), threading.Event()
-
-    def __call__(self) -> None:
-        self._arrived.set()
-        assert self._open.wait(WAIT_S)
-
-    def wait(self) -> None:
-        assert self._arrived.wait(WAIT_S)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 def fill(spark: SparkSession, sink: Sink, batches: range, hours: int = 1) -> list[Report]:
@@ -399,7 +353,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     lake.create()
     monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", 0)
     begun = tmp_path / "begun"
-    monkeypatch.setattr(MergeGroups, "__reduce__", lambda self: (_hang, (str(begun),)), raising=False)
+    monkeypatch.setattr(MergeGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
     sink = lake.open(spark).sink("s", merge="async")
     fill(spark, sink, range(4))
     await_file(begun, WAIT_S)
@@ -407,12 +361,6 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     assert background_of(sink).take_notes() == ()
     assert lake.operations() == ["append"] * 4
     assert lake.orphans() == set()
-
-
-def _hang(begun: str) -> None:
-    """Where the worker unpacks its work: until it is killed."""
-    Path(begun).touch()
-    signal.pause()
 
 
 @pytest.mark.slow

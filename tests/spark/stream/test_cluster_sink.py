@@ -30,16 +30,7 @@ from icesize.spark.clustering import beside_stream, run
 from icesize.spark.clustering.gather import ClusterGroups
 from icesize.spark.stream import background_pass, process_state
 from icesize.spark.stream.sink import Sink
-from tests.spark.stream.test_async import (
-    ROOT,
-    WAIT_S,
-    Gate,
-    _hang,
-    background_of,
-    in_background,
-    no_background_thread_left,  # noqa: F401
-    wait_until_idle,
-)
+from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import EVENTS, SCHEMA, Lake, Rows, await_file, counted, events, rows_of, write_json
 from tests.support.tables import local
 
@@ -497,7 +488,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     seed(lake, 3)
     monkeypatch.setattr(run, "DRIVER_MERGE_BYTES", 0)
     begun = tmp_path / "begun"
-    monkeypatch.setattr(ClusterGroups, "__reduce__", lambda self: (_hang, (str(begun),)), raising=False)
+    monkeypatch.setattr(ClusterGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
     sink = opened(lake, spark).sink("s", cluster="async")
     fill(spark, sink, range(3, 4))
     await_file(begun, WAIT_S)

@@ -10,33 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from icesize.errors import BatchInterrupted
 from icesize.spark.stream.sink import Sink
 from icesize.spark.stream.stopping import was_interrupted
-from tests.support.spark_lake import SCHEMA, Lake, await_file, events, rows_of, write_json
-
-
-def feed(lake: Lake, first: int, last: int) -> None:
-    """Source files `first` .. `last` - 1: each one batch of 30 rows in three partitions."""
-    for number in range(first, last):
-        write_json(lake.folder / "in", number, events(range(number * 30, number * 30 + 30), hours=3))
-
-
-def run(spark: SparkSession, lake: Lake, sink: Sink, checkpoint: str = "checkpoint") -> StreamingQuery:
-    """All files that are there, one per batch; returns the ended query."""
-    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{lake.folder}/in")
-    writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", f"{lake.folder}/{checkpoint}")
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
-
-
-def forget_commit(lake: Lake, batch: int) -> None:
-    """As if the driver had died between the sink's commit and Spark's own note of it."""
-    for name in (f"{batch}", f".{batch}.crc"):
-        (lake.folder / "checkpoint" / "commits" / name).unlink()
+from tests.support.spark_lake import SCHEMA, Lake, await_file, events, feed, forget_commit, rows_of, run
 
 
 def test_stream_and_replay(spark: SparkSession, lake: Lake) -> None:

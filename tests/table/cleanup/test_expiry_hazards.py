@@ -32,6 +32,7 @@ from icesize.maintenance.rewrite_manifests import rewrite_manifests
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle
+from tests.support.expiry import assert_clean, history, run_expiry
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
@@ -47,7 +48,6 @@ from tests.support.tables import (
     run,
     write,
 )
-from tests.table.cleanup.test_expiry import assert_clean, history, run_expiry
 
 ANOTHER_STATE = "the catalog shows another state than that of this expiry: the next one deletes what is left"
 

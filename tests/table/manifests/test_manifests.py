@@ -21,9 +21,7 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
-    DataFile,
     DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -68,6 +66,7 @@ from icesize.planning.files import PartitionKey
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter, without_gc
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
 from icesize.table.manifests.write import write_list, write_manifests
+from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
 
 SCHEMA = Schema(
     NestedField(1, "flag", BooleanType()),
@@ -212,39 +211,6 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path)
 
 
-def by_pyiceberg(file: WrittenFile) -> DataFile:
-    """The same file as PyIceberg's own value."""
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=file.path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(*file.partition.values),
-        record_count=file.rows,
-        file_size_in_bytes=file.size_bytes,
-        column_sizes=file.column_sizes,
-        value_counts=file.value_counts,
-        null_value_counts=file.null_value_counts,
-        nan_value_counts=file.nan_value_counts,
-        lower_bounds=file.lower_bounds,
-        upper_bounds=file.upper_bounds,
-        key_metadata=None,
-        split_offsets=list(file.split_offsets) or None,
-        equality_ids=None,
-        sort_order_id=file.sort_order_id,
-    )
-
-
-def plain(value: Any) -> Any:
-    """A value that equals itself: NaN as text, lazy maps as dicts, records as tuples."""
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, Record):
-        return tuple(plain(value[i]) for i in range(len(value)))
-    if isinstance(value, tuple | list):
-        return tuple(map(plain, value))
-    return dict(value) if hasattr(value, "items") else value
-
-
 def facts(entry: ManifestEntry) -> tuple[Any, ...]:
     """Everything that PyIceberg knows of an entry but its status and where it came from."""
     return plain(entry.data_file)  # type: ignore[no-any-return]
@@ -383,16 +349,6 @@ def test_manifest_files_describe_their_entries(
     assert [plain(s) for s in manifest.partitions or []] == [
         without_zero_sign(s, manifest, i) for i, s in enumerate(expected)
     ]
-
-
-def without_zero_sign(summary: Any, manifest: ManifestFile, i: int) -> Any:
-    """0.0 and -0.0 are equal, so either may be the bound; take the one that was written."""
-    assert manifest.partitions is not None
-    zeros = (bytes(4), bytes(8), b"\0\0\0\x80", b"\0\0\0\0\0\0\0\x80")
-    return tuple(
-        ours if ours in zeros and value in zeros else value
-        for value, ours in zip(plain(summary), plain(manifest.partitions[i]), strict=True)
-    )
 
 
 def _file(i: int, **more: Any) -> WrittenFile:

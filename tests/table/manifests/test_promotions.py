@@ -44,7 +44,7 @@ from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import pack
 from icesize.table.manifests.write import write_manifests
 from icesize.table.manifests.writer import Target
-from tests.table.manifests.test_manifests import by_pyiceberg, plain, without_zero_sign
+from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
 
 HISTORIES: list[list[PrimitiveType]] = [
     [IntegerType(), LongType()],

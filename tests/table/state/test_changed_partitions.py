@@ -8,8 +8,7 @@ from pyiceberg.table.snapshots import Operation
 
 from icesize.table.commit.request import BASE_ID, RUN_ID
 from icesize.table.state.changed_partitions import partitions_changed
-from tests.support.tables import append, compact, make_table, merged, request_on, run, small_files
-from tests.table.state.test_versions import rewrite_manifests
+from tests.support.tables import append, compact, make_table, merged, request_on, rewrite_manifests, run, small_files
 
 
 def changed(table: Table) -> set[object] | None:

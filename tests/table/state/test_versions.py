@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,26 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.catalog.history import main_history
 from icesize.table.commit.request import RUN_ID
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.manifests.entries import read_changes, read_entries
 from icesize.table.state.versions import ChangeReader, Version, versions
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
-    NOW_MS,
     append,
     arrow,
     batch,
+    commit_built,
     compact,
     expire,
+    head_id,
     make_table,
     merged,
     request_on,
+    rewrite_manifests,
     run,
     small_files,
     sqlite_catalog,
@@ -52,28 +50,6 @@ def listed(catalog: Catalog, partition: PartitionKey | None = None) -> list[Vers
     """The versions of the table as it is now, by a reader that remembers nothing."""
     table = catalog.load_table("db.t")
     return versions(table.metadata, table.io, ChangeReader(), partition)
-
-
-def head_id(table: Table) -> int:
-    head = table.metadata.current_snapshot()
-    assert head is not None
-    return head.snapshot_id
-
-
-def commit_built(catalog: Catalog, build: Callable[[SnapshotBuilder], Snapshot | None]) -> Table:
-    """One snapshot made by the builder of commits."""
-    table = catalog.load_table("db.t")
-    snapshot = build(SnapshotBuilder(table, NOW_MS))
-    if snapshot is not None:
-        unmoved = AssertRefSnapshotId(**{"ref": "main", "snapshot-id": head_id(table)})
-        updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
-        catalog.commit_table(table, (unmoved,), updates)
-    return catalog.load_table("db.t")
-
-
-def rewrite_manifests(catalog: Catalog) -> Table:
-    """All manifests as one, where there are several, every file left as it is."""
-    return commit_built(catalog, lambda builder: builder.rewrite({RUN_ID: "rewrite"}))
 
 
 def keep_only(catalog: Catalog, tagged: list[int], newest: int = 1) -> Table:

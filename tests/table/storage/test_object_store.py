@@ -5,18 +5,14 @@ Files there have no folders, times of the server's clock, and names that are onl
 
 from __future__ import annotations
 
-import itertools
-import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
-from moto.server import ThreadedMotoServer
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
@@ -33,57 +29,8 @@ from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
 from icesize.table.storage.bulk_delete import Swept, delete_all, deleter
 from icesize.table.storage.listing import list_files, modified_ms, storage_now_ms
 from icesize.table.storage.uploads import incomplete_uploads
+from tests.support.object_store import keys
 from tests.support.tables import append, ids_of, make_table, write
-
-ARROW, FSSPEC = "pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"
-_buckets = (f"bucket-{i}" for i in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """An S3 server that forgets everything."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(params=[ARROW, FSSPEC], ids=["pyarrow", "fsspec"])
-def properties(request: pytest.FixtureRequest, endpoint: str) -> dict[str, str]:
-    """What a catalog tells about the storage."""
-    return {
-        "py-io-impl": request.param,
-        "s3.endpoint": endpoint,
-        "s3.access-key-id": "key",
-        "s3.secret-access-key": "hidden-in-texts-17",
-        "s3.region": "us-east-1",
-    }
-
-
-@pytest.fixture
-def client(endpoint: str) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-        region_name="us-east-1",
-    )
-
-
-@pytest.fixture
-def bucket(client: Any) -> str:
-    """An empty bucket of this test's own."""
-    name = next(_buckets)
-    client.create_bucket(Bucket=name)
-    return name
-
-
-def keys(client: Any, bucket: str) -> list[str]:
-    """What is stored, without the empty objects that PyArrow leaves for folders."""
-    return [o["Key"] for o in client.list_objects_v2(Bucket=bucket)["Contents"] if not o["Key"].endswith("/")]
 
 
 @pytest.fixture

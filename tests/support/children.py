@@ -1,4 +1,4 @@
-"""Runs a benchmark program in a process of its own, so that none warms up another."""
+"""Runs a program in a process of its own, so that none warms up another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run_child(module: str, *arguments: str) -> dict[str, Any]:
     Raises RuntimeError with the end of its errors when it fails.
     """
     command = [sys.executable, "-m", module, *arguments]
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if done.returncode != 0:
         # Indented lines are stack frames, most of them Spark's own.
