@@ -7,15 +7,15 @@ otherwise carry too much. What is split for balance has unequal shares, which le
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from icesize.planning.routing.bin_packing import MANY, Part, Rules, pack, share_files
+from icesize.planning.routing.bin_packing import Item, Rules, pack, share_files
 from icesize.planning.sizing import expected_files
 from icesize.policy import CLOSE_FILE_COST_BYTES
 
@@ -80,27 +80,26 @@ def route(
     None: as many as balance needs. Where closing files is a large part of the mean load, the bound may be missed.
     There are at most `file_floor` + `tasks` - 1 files in all.
 
-    The largest files are placed first, each on the least loaded task (Graham 1969). A bound that this exceeds is tried
-    by best fit (MULTIFIT: Coffman, Garey and Johnson 1978), then by cutting off what is too much (each cut ends one
-    task, so there are fewer cuts than tasks). The same weights give the same routing, whatever the order of the
-    mapping: `repr` decides between partitions of equal weight.
+    The largest files are placed first, each on the least loaded task. What exceeds the bound then is cut off, unless
+    best fit finds room for it whole (see `bin_packing`). The same weights give the same routing, whatever the order of
+    the mapping: `repr` decides between partitions of equal weight.
 
     Raises ValueError when a weight is negative or not finite, the loads add up to more than a float holds, `tasks` or
     the target is below 1, the close-file cost or the tolerance is negative or not finite, or `most_files` negative.
     """
     _check(weights_bytes, tasks, target_file_size_bytes, tolerance)
     _check_options(close_file_cost_bytes, most_files)
+    request = _Request(tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files)
     ordered = _heaviest_first(weights_bytes)
-    weights = [weight for _, weight in ordered]
-    expected = _expected(weights, target_file_size_bytes)
-    parts, rules = _split(
-        weights, expected, tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files
-    )
-    packing = pack(parts, rules)
-    split = {part.rank: shares for part, shares in zip(parts, packing.shares, strict=True)}
-    owners = packing.add_small(weights, expected, split)
-    packing.level()
-    return _routing(ordered, tasks, target_file_size_bytes, split, owners)
+    items, rules = _divided([weight for _, weight in ordered], request)
+    by_size = sorted(range(len(items)), key=lambda n: -items[n].piece_bytes)
+    shares = dict(zip(by_size, pack([items[n] for n in by_size], rules).shares, strict=True))
+    assignment = {key: _fractions(shares[n]) for n, (key, _) in enumerate(ordered)}
+    files = {
+        key: sum(share_files(weight, share, target_file_size_bytes) for _, share in assignment[key])
+        for key, weight in ordered
+    }
+    return Routing(tasks, assignment, files)
 
 
 def skew(loads_bytes: Sequence[float]) -> float:
@@ -127,66 +126,61 @@ def file_floor(
     )
 
 
-def _split(
-    weights: Sequence[float],
-    expected: Sequence[int],
-    tasks: int,
-    target: int,
-    cost: float,
-    tolerance: float,
-    most_files: int | None,
-) -> tuple[list[Part], Rules]:
-    """Divide what no task can carry whole into equal files, the largest first; returns all that need care in placing.
+class _Request(NamedTuple):
+    """What `route` was asked for, but for the weights."""
 
-    `weights` descend. Each further file raises the mean load, and with it the bound.
-    """
+    tasks: int
+    target: int
+    cost: float
+    tolerance: float
+    most_files: int | None
 
-    def limit(rank: int) -> int:
-        return max(expected[rank], expected[rank] + tasks if most_files is None else most_files)
+    def limit(self, expected: int) -> int:
+        """The most files of a partition that has so many for its size."""
+        return max(expected, expected + self.tasks if self.most_files is None else self.most_files)
 
-    def size(rank: int) -> float:
-        return weights[rank] / pieces[rank] + cost
-
-    pieces, total = list(expected), math.fsum(weights)
-    files = sum(pieces)
-    fair = _mean(total, files, cost, tasks)
-    bound = fair * (1 + tolerance)
-    largest = [(-size(n), n) for n in takewhile(lambda n: weights[n] + cost > bound, range(len(weights)))]
-    heapq.heapify(largest)
-    while largest and -largest[0][0] > bound:
-        rank = largest[0][1]
-        further = _mean(total, files + 1, cost, tasks)
-        if pieces[rank] >= min(limit(rank), tasks, weights[rank] // max(1.0, cost)) or further >= -largest[0][0]:
-            bound = -largest[0][0]
-            files -= _join(weights, pieces, expected, [n for _, n in largest], bound - cost)
-            fair = _mean(total, files, cost, tasks)
-            break
-        pieces[rank] += 1
-        files += 1
-        fair, bound = further, further * (1 + tolerance)
-        heapq.heapreplace(largest, (-size(rank), rank))
-    # a file that is lighter than the gap always fits on the least loaded task
-    gap = max(bound - fair, _LEAST_PART * fair)
-    careful = (
-        n
-        for n, weight in enumerate(weights)
-        if weight + cost > gap and (size(n) > gap or pieces[n] > min(MANY * tasks, expected[n]))
-    )
-    parts = [Part(n, weights[n], expected[n], limit(n), pieces[n]) for n in careful]
-    parts.sort(key=lambda part: -part.weight / part.pieces)
-    return parts, Rules(tasks, target, cost, bound)
+    def most_pieces(self, weight: float, expected: int) -> int:
+        """Equal pieces that a partition may be split into: each on its own task, and none lighter than closing it."""
+        return max(expected, int(min(self.limit(expected), self.tasks, weight // max(1.0, self.cost))))
 
 
-def _join(
-    weights: Sequence[float], pieces: list[int], expected: Sequence[int], ranks: Iterable[int], most: float
-) -> int:
-    """Take back what was divided in vain, as no task can stay below `most` bytes; returns how many files that saves."""
-    saved = 0
-    for rank in ranks:
-        while pieces[rank] > expected[rank] and weights[rank] / (pieces[rank] - 1) <= most:
-            pieces[rank] -= 1
-            saved += 1
-    return saved
+def _divided(weights: Sequence[float], request: _Request) -> tuple[list[Item], Rules]:
+    """Divide what no task can carry whole into equal pieces, and say what a task may carry; `weights` descend."""
+    expected, cost = _expected(weights, request.target), request.cost
+    total, least_files = math.fsum(weights), sum(expected)
+    fair = _mean(total, least_files, cost, request.tasks)
+    large = [
+        (weight, files, request.most_pieces(weight, files))
+        for weight, files in takewhile(lambda item: item[0] + cost > fair, zip(weights, expected, strict=True))
+        if weight
+    ]
+    inevitable = max((weight / most + cost for weight, _, most in large), default=0.0)
+
+    def bound(files: int) -> float:
+        return max(_mean(total, files, cost, request.tasks) * (1 + request.tolerance), inevitable)
+
+    def pieces(further: int) -> list[int]:
+        room = bound(least_files + further) - cost
+        # rounding must not add a piece
+        counts = [max(files, math.ceil(w / max(room, w / most) * (1 - 1e-12))) for w, files, most in large]
+        return counts + expected[len(large) :]
+
+    # each further file raises the mean load, and with it the bound: the fewest that are enough
+    most_further = sum(pieces(0)) - least_files
+    further = bisect_left(range(most_further), True, key=lambda further: sum(pieces(further)) <= least_files + further)
+    counts = pieces(further)
+    fair, most = _mean(total, sum(counts), cost, request.tasks), bound(sum(counts))
+    items = [Item(w, n, request.limit(n), count) for w, n, count in zip(weights, expected, counts, strict=True)]
+    gap = max(most - fair, _LEAST_PART * fair) - cost
+    return items, Rules(request.tasks, request.target, cost, most, gap)
+
+
+def _fractions(shares: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    """Tasks in order, with their part of the bytes."""
+    if len(shares) == 1:
+        return tuple((task, 1.0) for task in shares)
+    total = math.fsum(shares.values())
+    return tuple((task, shares[task] / total) for task in sorted(shares))
 
 
 def _mean(total: float, files: int, cost: float, tasks: int) -> float:
@@ -215,27 +209,6 @@ def _heaviest_first(weights_bytes: Mapping[Key, float]) -> list[tuple[Key, float
         tied = list(group)
         unique += tied if len(tied) == 1 else sorted(tied, key=lambda item: repr(item[0]))
     return unique
-
-
-def _routing(
-    ordered: Sequence[tuple[Key, float]],
-    tasks: int,
-    target: int,
-    split: Mapping[int, Mapping[int, float]],
-    owners: Sequence[int],
-) -> Routing[Key]:
-    """The result: partitions of one small file each, and those with `split` bytes on their tasks."""
-    alone = [((task, 1.0),) for task in range(tasks)]
-    assignment: dict[Key, tuple[tuple[int, float], ...]] = {
-        key: alone[owner] for (key, _), owner in zip(ordered, owners, strict=True)
-    }
-    files = dict.fromkeys(assignment, 1)
-    for index, amounts in split.items():
-        key, weight = ordered[index]
-        total = math.fsum(amounts.values())
-        assignment[key] = tuple((task, amounts[task] / total if total else 1.0) for task in sorted(amounts))
-        files[key] = sum(share_files(weight, share, target) for _, share in assignment[key])
-    return Routing(tasks, assignment, files)
 
 
 def _check(weights_bytes: Mapping[Key, float], tasks: int, target: int, tolerance: float) -> None:
