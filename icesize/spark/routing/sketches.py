@@ -1,6 +1,6 @@
-"""What a batch holds, by sketches: bounded memory in every process, one pass, no shuffle.
+"""Quantiles of the values of some partitions, by sketches: bounded memory in every process, one pass, no shuffle.
 
-Apache DataSketches, built in Spark's Python workers over some columns of the batch and put together here.
+Apache DataSketches, built in Spark's Python workers over two columns of the batch and put together here.
 """
 
 from __future__ import annotations
@@ -13,29 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasketches import (
-    PyObjectSerDe,
-    frequent_items_error_type,
-    frequent_strings_sketch,
-    kll_doubles_sketch,
-    kll_items_sketch,
-)
+from datasketches import PyObjectSerDe, kll_doubles_sketch, kll_items_sketch
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
-from icesize.parquet.files.partitioning import split_by_partition
-from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.reading.column_matching import ColumnAligner
-from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.spark.engine.jobs import run_job
 from icesize.spark.engine.worker import as_answer, prepare, read_answer
 from icesize.spark.routing.task_column import looked_up
-
-LG_SIZE = 15
-"""Size of the sketch of keys: 3/4 of 2^15 keys are counted, 1 MB with a sample row of each. Below that many, counts are
-exact; above, off by at most 3.5 / 2^15 of all rows (`epsilon`), a 9,000th."""
 
 QUANTILES = 1_000
 """Quantiles of a key: a range of them is a thousandth of its rows."""
@@ -48,7 +33,6 @@ MOST_SAMPLED = 1_000_000
 
 _KEY = "_icesize_key"
 _VALUE = "_icesize_value"
-_INDEX = "_icesize_index"
 _ORDERED = (
     spark_types.NumericType, spark_types.DateType, spark_types.TimestampType, spark_types.TimestampNTZType,
     spark_types.StringType,
@@ -59,121 +43,21 @@ _DAY_US = 86_400_000_000
 _WIDE = Context(prec=80)
 
 
-def heavy_keys(
-    df: DataFrame, settings: WriteSettings, columns: list[str], key: Column
-) -> tuple[dict[tuple[int, PartitionKey], int], int]:
-    """Rows per (routing key, partition) of the `MOST_KEYS` heaviest keys, and the number of all rows.
-
-    `columns` are those that partition values come from, at least one. Reads only them, and the batch once. Counts are
-    exact for batches of up to 24,000 keys; of larger ones they may be too high by `LG_SIZE`'s share of all rows. Raises
-    SchemaMismatch when a sample row does not fit the table, RewriteFailed when tasks fail for good.
-    """
-    kept = df.select(key.alias(_KEY), *(F.col(f"`{column}`") for column in columns))
-    sketch = frequent_strings_sketch(LG_SIZE)
-    samples: list[pa.Table] = []
-    total = 0
-    for answer in run_job(kept, HeavyKeys(), "count the batch"):
-        data, rows_of_keys, rows = read_answer(answer)
-        sketch.merge(frequent_strings_sketch.deserialize(data))
-        samples.append(rows_of_keys)
-        total += rows
-    counts = _heaviest(sketch)
-    if not counts:
-        return {}, total
-    wanted = _first_of(pa.concat_tables(samples), counts)
-    return {pair: counts[pair[0]] for pair in partitions_of(wanted, settings, columns)}, total
-
-
-def _counted(sketch: frequent_strings_sketch) -> list[tuple[int, int]]:
-    """Every key that a sketch holds, with its count."""
-    items = sketch.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES, 0)
-    return [(int(item), estimate) for item, estimate, _, _ in items]
-
-
-def _heaviest(sketch: frequent_strings_sketch) -> dict[int, int]:
-    return dict(sorted(_counted(sketch), key=lambda item: (-item[1], item[0]))[:MOST_KEYS])
-
-
-def _first_of(samples: pa.Table, wanted: Collection[int]) -> pa.Table:
-    """One sample of each wanted key."""
-    samples = samples.filter(pc.is_in(samples[_KEY], pa.array(wanted, pa.int64())))
-    rows = samples.select([_KEY]).append_column(_INDEX, pa.array(np.arange(len(samples))))
-    return samples.take(rows.group_by(_KEY).aggregate([(_INDEX, "min")])[f"{_INDEX}_min"])
-
-
-def partitions_of(samples: pa.Table, settings: WriteSettings, columns: list[str]) -> Iterator[tuple[int, PartitionKey]]:
-    """Routing key and partition of each row, from its key (first column) and `columns`, at least one of them.
-
-    Partitions are computed as where rows are written. Raises SchemaMismatch when a row does not fit the table.
-    """
-    sources = pruned(settings, columns)
-    rows = ColumnAligner(sources)(samples.select(columns)).append_column(_INDEX, samples.column(0))
-    for partition, group in split_by_partition(rows, sources):
-        for key in group[_INDEX].to_pylist():
-            yield key, partition
-
-
-@dataclass(frozen=True)
-class HeavyKeys:
-    """Counts the first column (a long) of one task; answers with (sketch, a sample row of each key in it, rows)."""
-
-    lg_size: int = LG_SIZE
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare()
-        sketch = frequent_strings_sketch(self.lg_size)
-        samples = _Samples(most=2**self.lg_size)
-        rows = 0
-        for batch in batches:
-            if batch.num_rows:
-                rows += batch.num_rows
-                keys, counts, first = _grouped(batch)
-                for key, count in zip(keys, counts, strict=True):
-                    sketch.update(str(key), count)
-                samples.add(batch, keys, first, sketch)
-        if rows:
-            yield as_answer((sketch.serialize(), samples.of(sketch), rows))
-
-
-def _grouped(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[int]]:
-    """The keys of a batch, their numbers of rows, and the first row of each."""
-    rows = pa.table({"key": batch.column(0), "row": pa.array(np.arange(batch.num_rows))})
-    grouped = rows.group_by("key").aggregate([("row", "count"), ("row", "min")])
-    return tuple(grouped[name].to_pylist() for name in ("key", "row_count", "row_min"))
-
-
-class _Samples:
-    """One row of each key that a sketch holds; keys that it has dropped go when more than twice `most` are kept."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: set[int] = set()
-        self._rows: list[pa.Table] = []
-
-    def add(self, batch: pa.RecordBatch, keys: list[int], first: list[int], sketch: frequent_strings_sketch) -> None:
-        new = [row for key, row in zip(keys, first, strict=True) if key not in self._known]
-        if new:
-            self._known.update(keys)
-            self._rows.append(pa.Table.from_batches([batch]).take(pa.array(new)))
-        if len(self._known) > 2 * self._most:
-            self._rows = [self.of(sketch)]
-            self._known = set(self._rows[0].column(0).to_pylist())
-
-    def of(self, sketch: frequent_strings_sketch) -> pa.Table:
-        rows = pa.concat_tables(self._rows)
-        held = pa.array([key for key, _ in _counted(sketch)], pa.int64())
-        return rows.filter(pc.is_in(rows.column(0), held)).combine_chunks()
-
-
 def quantiles(
-    df: DataFrame, key: Column, value: Column, wanted: Collection[int], rows: int
+    df: DataFrame,
+    key: Column,
+    value: Column,
+    wanted: Collection[int],
+    rows: int,
+    *,
+    most_sampled: int = MOST_SAMPLED,
 ) -> dict[int, tuple[Any, ...]]:
     """`QUANTILES` equally spaced values of `value`, ascending, for each routing key of `wanted` that has some.
 
-    j / `QUANTILES` of a key's rows are below its value j, within `KLL_SIZE`'s error.
-    `rows` is about the number of rows of these keys, which says how many of them to pass over. Values are numbers,
-    decimals, dates, datetimes (without a zone where the column has none) or text; null and NaN do not count. Empty for
-    columns of other types: they have no order, or none that bounds could be written for.
+    j / `QUANTILES` of a key's rows are below its value j, within `KLL_SIZE`'s error. `rows` is about the number of rows
+    of these keys, which says how many of them to pass over, so that about `most_sampled` are looked at. Values are
+    numbers, decimals, dates, datetimes (without a zone where the column has none) or text; null and NaN do not count.
+    Empty for columns of other types: they have no order, or none that bounds could be written for.
     """
     kept = df.select(key.alias(_KEY), value.alias(_VALUE))
     if not wanted or not isinstance(kept.schema[_VALUE].dataType, _ORDERED):
@@ -181,7 +65,7 @@ def quantiles(
     kept = kept.where(looked_up(F.col(_KEY), dict.fromkeys(wanted, 1), "int").isNotNull())
     merged: dict[int, Any] = {}
     kind: pa.DataType = pa.null()
-    for answer in run_job(kept, ValueSketches(max(1, rows // MOST_SAMPLED)), "look at the values of the batch"):
+    for answer in run_job(kept, ValueSketches(max(1, rows // most_sampled)), "look at the values of the batch"):
         kind, found = read_answer(answer)
         for each, data in found.items():
             sketch = _read(data, kind)

@@ -1,121 +1,24 @@
-"""Heavy keys and quantiles by sketches against exact numbers, in real Spark workers."""
+"""Quantiles by sketches against exact numbers, in real Spark workers."""
 
 from __future__ import annotations
 
 import pickle
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from datasketches import frequent_strings_sketch, kll_doubles_sketch
+from datasketches import kll_doubles_sketch
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.parquet.files.settings import WriteSettings
-from icesize.planning.files import PartitionKey
 from icesize.spark.engine.worker import read_answer
 from icesize.spark.routing import sketches
-from icesize.spark.routing.sketches import HeavyKeys, Utf8, ValueSketches, heavy_keys, quantiles
-from tests.support.spark_lake import Lake, counted, events
-
-MOST_ROWS = 60_000
-"""Rows of the heaviest of very many keys."""
-
-
-def settings_of(lake: Lake, by: str = "hour") -> WriteSettings:
-    """Settings to write into a new table of events."""
-    table = lake.create(by={by: IdentityTransform()})
-    return WriteSettings.of(table.metadata, table.io.properties, 512 * 2**20)
-
-
-def hash_of(spark: SparkSession, values: Iterable[Any]) -> dict[Any, int]:
-    """Value -> its routing key."""
-    df = spark.createDataFrame(pa.table({"v": list(values)}))
-    return {row["v"]: row["key"] for row in df.select("v", F.xxhash64("v").alias("key")).collect()}
-
-
-def test_counts_of_few_keys_are_exact(spark: SparkSession, lake: Lake) -> None:
-    """Below the size of the sketch nothing is estimated, and each key has its partition."""
-    settings = settings_of(lake)
-    batch = counted(spark, events([*range(5000), 5000, 5017], hours=17)).repartition(3)
-    keys = hash_of(spark, {f"h{i}" for i in range(17)})
-    found, rows = heavy_keys(batch, settings, ["hour"], F.xxhash64("hour"))
-    wanted = Counter(f"h{i % 17}" for i in [*range(5000), 5000, 5017])
-    assert rows == 5002
-    assert found == {(keys[hour], PartitionKey(0, (hour,))): n for hour, n in wanted.items()}
-
-
-def test_an_empty_batch(spark: SparkSession, lake: Lake) -> None:
-    """No rows, no keys."""
-    assert heavy_keys(counted(spark, events([])), settings_of(lake), ["hour"], F.xxhash64("hour")) == ({}, 0)
-
-
-@pytest.mark.slow
-def test_heavy_keys_among_very_many(spark: SparkSession, lake: Lake) -> None:
-    """100,000 keys, the n-th with a n-th of the rows of the first: the heaviest are found, with the sketch's error."""
-    settings = settings_of(lake, "id")
-    sizes = {n: MOST_ROWS // (n + 1) + 1 for n in range(100_000)}
-    ids = np.repeat(np.fromiter(sizes, np.int64), np.fromiter(sizes.values(), np.int64))
-    np.random.default_rng(5).shuffle(ids)
-    batch = counted(spark, pa.table({"id": ids})).repartition(4)
-    found, rows = heavy_keys(batch, settings, ["id"], F.xxhash64("id"))
-    error = frequent_strings_sketch.get_epsilon_for_lg_size(sketches.LG_SIZE) * rows
-    counts = {partition.values[0]: n for (_, partition), n in found.items()}
-    assert rows == len(ids)
-    assert len(found) == sketches.MOST_KEYS
-    assert {n: counts[n] for n in range(100)} == pytest.approx({n: sizes[n] for n in range(100)}, abs=error)
-    assert {key for key, partition in found if partition.values[0] == 0} == {hash_of(spark, [0])[0]}
-
-
-def test_more_keys_than_are_told_of(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heaviest are told of, all rows are counted."""
-    monkeypatch.setattr(sketches, "MOST_KEYS", 2)
-    hours = ["a"] * 5 + ["b"] * 4 + ["c"] * 3
-    batch = counted(spark, pa.table({"id": range(12), "hour": hours, "text": hours}))
-    found, rows = heavy_keys(batch, settings_of(lake), ["hour"], F.xxhash64("hour"))
-    assert rows == 12
-    assert {partition.values: n for (_, partition), n in found.items()} == {("a",): 5, ("b",): 4}
-
-
-@given(
-    batches=st.lists(st.lists(st.integers(0, 60), max_size=40), max_size=12),
-    lg_size=st.integers(3, 6),
-)
-def test_each_key_of_a_sketch_has_a_sample(batches: list[list[int]], lg_size: int) -> None:
-    """However many keys come and go, every key that the sketch holds has one row, its own; memory stays bounded."""
-    sources = [pa.record_batch({"key": pa.array(b, pa.int64()), "v": pa.array([f"v{k}" for k in b])}) for b in batches]
-    answers = [read_answer(a.column(0)[0].as_py()) for a in HeavyKeys(lg_size)(sources)]
-    total = Counter(key for b in batches for key in b)
-    if not total:
-        assert answers == []
-        return
-    ((data, samples, rows),) = answers
-    sketch = frequent_strings_sketch.deserialize(data)
-    assert rows == total.total()
-    assert sketch.is_empty() or sketch.total_weight == rows
-    assert len(samples) == sketch.num_active_items <= 0.75 * 2**lg_size
-    for key, value in zip(samples["key"].to_pylist(), samples["v"].to_pylist(), strict=True):
-        assert value == f"v{key}"
-        assert sketch.get_lower_bound(str(key)) <= total[key] <= sketch.get_upper_bound(str(key))
-
-
-def test_a_sketch_stays_small() -> None:
-    """200,000 keys of one task become an answer of about a megabyte."""
-    batches = [
-        pa.record_batch({"key": np.arange(start, start + 10_000) * 2**40 + 1, "v": np.arange(10_000)})
-        for start in range(0, 200_000, 10_000)
-    ]
-    (answer,) = HeavyKeys()(batches)
-    assert len(answer.column(0)[0].as_py()) < 3 * 2**20
+from icesize.spark.routing.sketches import Utf8, ValueSketches, quantiles
 
 
 def ranks_are_right(found: tuple[Any, ...], values: list[Any], error: float = 0.02) -> None:
@@ -138,11 +41,10 @@ def test_quantiles_of_split_partitions(spark: SparkSession) -> None:
     ranks_are_right(found[2], [i - 1000.5 for i in range(2, 400_000, 4)])
 
 
-def test_sampled_rows_stand_for_all(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_rows_stand_for_all(spark: SparkSession) -> None:
     """Tasks of unequal size, every tenth row of each looked at: quantiles are those of all rows."""
-    monkeypatch.setattr(sketches, "MOST_SAMPLED", 20_000)
     df = spark.range(0, 180_000, 1, 1).union(spark.range(180_000, 200_000, 1, 1)).withColumn("k", F.lit(5))
-    found = quantiles(df, F.col("k"), F.col("id"), [5], 200_000)
+    found = quantiles(df, F.col("k"), F.col("id"), [5], 200_000, most_sampled=20_000)
     ranks_are_right(found[5], list(range(200_000)))
     assert sum(int(v) % 10 == 0 for v in found[5]) == sketches.QUANTILES
 
@@ -229,9 +131,8 @@ def test_text_of_any_kind_can_be_stored(text: str) -> None:
 
 
 def test_workers_are_told_by_pickle() -> None:
-    """The functions that run in workers keep what they were told."""
-    for function in (HeavyKeys(9), ValueSketches(7)):
-        assert pickle.loads(pickle.dumps(function)) == function
+    """The function that runs in workers keeps what it was told."""
+    assert pickle.loads(pickle.dumps(ValueSketches(7))) == ValueSketches(7)
 
 
 def test_values_stay_within_their_types() -> None:
