@@ -15,6 +15,7 @@ from icesize.maintenance.cluster_settings import ForgetClusterBy, ForgottenClust
 from icesize.maintenance.cluster_table import Columns, Wish
 from icesize.maintenance.context import MOST_BYTES_WITHOUT_SPARK, LatestTable, Progress, TableContext
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
+from icesize.maintenance.reporting import report_of
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.parquet.files.settings import WriteSettings
@@ -242,7 +243,8 @@ class SizedTable:
 
         With `stream_id` and `batch_id` it is done once however often it is called; without, each call appends.
         """
-        from icesize.spark.stream.batch import BatchOptions, run_batch
+        from icesize.spark.stream.batch import take_in
+        from icesize.spark.stream.batch_plan import BatchOptions
         from icesize.spark.stream.process_state import state_of
 
         if (stream_id is None) != (batch_id is None):
@@ -252,7 +254,7 @@ class SizedTable:
             from icesize.spark.stream.sink import Sink
 
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
-        return run_batch(df, BatchOptions(source, environment=self._environment), state_of(source, None))
+        return report_of(take_in(df, BatchOptions(source, environment=self._environment), state_of(source, None)))
 
     def sink(self, stream_id: str, **options: Any) -> Sink:
         """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),

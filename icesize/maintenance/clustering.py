@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.manifest import ManifestFile
@@ -13,6 +13,7 @@ from icesize.clock import Environment
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.cluster_settings import resolve
 from icesize.maintenance.compaction import Maintenance, OnFailure
+from icesize.maintenance.reporting import Outcome, report_of
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
@@ -126,17 +127,12 @@ class ClusterPass:
 
         Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
         """
-        landed: list[MergedGroup] = []
-
-        def on_commit(outcome: CommitOutcome) -> None:
-            landed.extend(outcome.merged)
-            self.on_commit(outcome)
-
-        report = Maintenance(
+        outcome = Maintenance(
             self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
-            turn=self.turn, on_commit=on_commit, on_failure=self.on_failure,
+            turn=self.turn, on_failure=self.on_failure,
         ).run()  # fmt: skip
-        return replace(report, clustering=self._told(landed, report))
+        self.on_commit(outcome.commit)
+        return report_of(outcome, clustering=self._told(outcome))
 
     def _run(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
         details = self.plan.clustering
@@ -159,8 +155,8 @@ class ClusterPass:
                 table=self.look.current.name,
             )
 
-    def _told(self, landed: Sequence[MergedGroup], report: Report) -> dict[str, Any]:
-        by, details = self.look.by, self.plan.clustering
+    def _told(self, outcome: Outcome) -> dict[str, Any]:
+        by, details, landed = self.look.by, self.plan.clustering, outcome.commit.merged
         before = details.before if details else by_column(self.look.files, by.columns)
         after = by_column(self.look.after(landed), by.columns) if landed else before
         new = {file.fact.path for files in self.look.files.values() for file in files if file.set_id is None}
@@ -171,5 +167,5 @@ class ClusterPass:
             "before": {column: files_scanned.to_dict() for column, files_scanned in before.items()},
             "after": {column: files_scanned.to_dict() for column, files_scanned in after.items()},
             "new_bytes": new_bytes,
-            "amplification": round(report.bytes_written / new_bytes, 3) if new_bytes else None,
+            "amplification": round(outcome.bytes_written / new_bytes, 3) if new_bytes else None,
         }

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import RewriteFailed
-from icesize.maintenance.reporting import MergeResults, report_of
+from icesize.maintenance.batch_commit import CommitTurn, commit
+from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.threads import Result
 from icesize.planning.files import Layout
 from icesize.planning.merging.planner import Plan
-from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.state.missing_files import check_still_there
 
 ROUND_BYTES = 2 * 2**30
 """Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
@@ -43,8 +42,8 @@ class Maintenance:
     """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE.
 
     `prefix` names the files (None: by the run). `turn` is entered for the commit: what shares the table with others of
-    this process waits there, and may raise instead; then the files are removed. `on_commit` hears what became visible,
-    `on_failure` why every group failed, where that is so; it may raise, too.
+    this process waits there, and may raise instead; then the files are removed. `on_failure` hears why every group
+    failed, where that is so; it may raise, too.
     """
 
     handle: TableHandle
@@ -56,50 +55,33 @@ class Maintenance:
     notes: tuple[str, ...] = ()
     prefix: str | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
-    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
     on_failure: OnFailure = lambda why: None
 
-    def run(self) -> Report:
-        """Merge and commit; groups that could not be merged are what the report's notes begin with.
-
-        Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
-        """
-        watch = Stopwatch(self.environment)
-        run_id = self.environment.new_id()
+    def run(self) -> Outcome:
+        """Merge and commit. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed."""
+        watch, run_id = Stopwatch(self.environment), self.environment.new_id()
         failpoints.reach("planned")
-        if not self.plan.groups:
-            return self._report(MergeResults(), CommitOutcome(), watch.seconds)
+        written, committed = WrittenBatch(self.current, self.layout, self.plan), CommitOutcome()
+        if self.plan.groups:
+            self._check_listed_once()
+            settings = self.current.settings()
+            tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in self.plan.groups]
+            prefix = self.prefix or f"{stream_hash(run_id)}-0"
+            with uncommitted(settings.storage, self.environment) as environment:
+                merges = MergeResults.of(self.plan.groups, self.runner(tasks, settings, prefix))
+                watch.lap("merge")
+                if merges.failed and not merges.merged:
+                    self.on_failure(merges.failed)
+                written = replace(written, merges=merges)
+                committed = commit(written, self.handle, CommitTurn(run_id, environment, watch, self.turn))
+        return Outcome(self.current.name, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
+
+    def _check_listed_once(self) -> None:
+        """Manifests without partitions that matter were not read: one of these may list a file again."""
         if not self.layout.complete:
-            table, inputs = self.current.table, [v.path for g in self.plan.groups for v in g.inputs]
+            table, inputs = self.current.table, [file.path for group in self.plan.groups for file in group.inputs]
             with readable(self.current.name):
                 check_listed_once(table.io, table.metadata.current_snapshot(), inputs)
-        settings = self.current.settings()
-        tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in self.plan.groups]
-        prefix = self.prefix or f"{stream_hash(run_id)}-0"
-        with uncommitted(settings.storage, self.environment) as environment:
-            results = MergeResults.of(self.plan.groups, self.runner(tasks, settings, prefix))
-            watch.lap("merge")
-            if results.failed and not results.merged:
-                self.on_failure(results.failed)
-            results = results.completed((), self.current.table.io, settings)
-            failpoints.reach("files-written")
-            check_still_there(self.handle, results.paths(), watch)
-            with self.turn:
-                outcome = self._commit(results, run_id, environment)
-        watch.lap("commit")
-        self.on_commit(outcome)
-        return self._report(results, outcome, watch.seconds)
-
-    def _commit(self, results: MergeResults, run_id: str, environment: Environment) -> CommitOutcome:
-        if not results.merged:
-            return CommitOutcome()
-        return self.handle.commit(self.current, self.layout, run_id, environment, merged=results.merged)
-
-    def _report(self, results: MergeResults, outcome: CommitOutcome, seconds: Mapping[str, float]) -> Report:
-        return report_of(
-            self.current.name, self.plan, self.layout, [], results, outcome, seconds,
-            (*self.current.warnings, *self.notes),
-        )  # fmt: skip
 
 
 def all_failed(table: str, what: str, why: Sequence[str], changed: Sequence[str] = ()) -> None:

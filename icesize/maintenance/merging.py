@@ -9,6 +9,7 @@ from functools import partial
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.compaction import Maintenance, all_failed
 from icesize.maintenance.context import Progress, Selection, TableContext
+from icesize.maintenance.reporting import report_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.forecast import forecast
@@ -82,13 +83,13 @@ def _merge(
         return context.engine.merge(tasks, settings, prefix, progress)
 
     failed = partial(all_failed, context.name, "compact")
-    report = Maintenance(
+    outcome = Maintenance(
         context.handle, selection.current, selection.layout, plan, run, context.environment, selection.notes,
         on_failure=failed,
     ).run()  # fmt: skip
-    if report.snapshot_ids:
+    if outcome.commit.snapshot_ids:
         context.engine.refresh(context.handle)
-    return report
+    return report_of(outcome)
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-from pyiceberg.io import FileIO
+from functools import cached_property
+from typing import Any
 
 from icesize.clock import rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome
-from icesize.planning.files import FileFact, Layout, PartitionKey
+from icesize.parquet.rewriting.absorb import Written
+from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.commit.request import CommitOutcome, MergedGroup
-from icesize.table.state.input_metrics import with_carried_over_metrics
+from icesize.table.state.handle import Current
 
 
 @dataclass(frozen=True)
@@ -70,72 +70,115 @@ class MergeResults:
             dict(codes),
         )
 
-    def completed(self, appended: Sequence[WrittenFile], io: FileIO, settings: WriteSettings) -> MergeResults:
-        """The same with complete metrics for files that were copied, which takes reading manifests: before a commit
-        keeps others waiting."""
-        return replace(self, merged=with_carried_over_metrics(self.merged, appended, io, lambda: settings))
 
-    def paths(self) -> list[str]:
-        """Every file that the merges wrote."""
-        return [f.path for g in self.merged for f in g.outputs]
+@dataclass(frozen=True)
+class WrittenBatch:
+    """What was written for one state of a table and is not visible yet: new rows, merges, or both.
+
+    `plan` is what was decided to be merged. The files of `rows` hold the rows of older ones, too, where those were
+    taken along.
+    """
+
+    current: Current
+    layout: Layout
+    plan: Plan
+    merges: MergeResults = field(default_factory=MergeResults)
+    rows: Written = field(default_factory=Written)
+
+    @cached_property
+    def bytes_ingested(self) -> int:
+        """Bytes of the new rows: of files that hold older rows too, the share that their partition's new rows have."""
+        older = Counter[PartitionKey]()
+        for file in self.rows.absorbed:
+            older[file.partition] += file.rows
+        size_bytes, rows = Counter[PartitionKey](), Counter[PartitionKey]()
+        for written in self.rows.files:
+            size_bytes[written.partition] += written.size_bytes
+            rows[written.partition] += written.rows
+        return sum(size if not older[p] else round(size * (1 - older[p] / rows[p])) for p, size in size_bytes.items())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a batch, or of a pass of merges: everything that its report says.
+
+    `written` is None where there was nothing to write. `notes` come after those about merges that failed.
+    `bytes_predicted` and `writer_skew` as in `Report`.
+    """
+
+    table: str
+    commit: CommitOutcome = field(default_factory=CommitOutcome)
+    written: WrittenBatch | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    batch_id: int | None = None
+    bytes_predicted: int | None = None
+    writer_skew: float | None = None
+
+    @property
+    def bytes_ingested(self) -> int:
+        """Bytes of the new rows."""
+        return self.written.bytes_ingested if self.written else 0
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of all new files."""
+        appended = self.written.rows.files if self.written else ()
+        return sum(f.size_bytes for f in appended) + sum(f.size_bytes for g in self.commit.merged for f in g.outputs)
 
 
 def report_of(
-    table: str,
-    plan: Plan,
-    layout: Layout,
-    appended: Sequence[WrittenFile],
-    merges: MergeResults,
-    outcome: CommitOutcome,
-    seconds: Mapping[str, float],
+    outcome: Outcome,
+    *,
     notes: Iterable[str] = (),
-    batch_id: int | None = None,
-    absorbed: Sequence[FileFact] = (),
+    clustering: dict[str, Any] | None = None,
+    merge_lag_batches: int | None = None,
 ) -> Report:
-    """The report of one commit. An outcome without snapshots reports what was planned and why nothing came of it.
+    """The report of one commit, and of what came after it; `notes` are said last.
 
-    `appended` files hold the rows of `absorbed` ones too.
+    Without snapshots it tells what was planned and why nothing came of it.
     """
-    landed = outcome.merged
-    outputs = [f for g in landed for f in g.outputs]
-    written = sum(f.size_bytes for f in appended)
-    touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
-    return Report(
-        table=table,
-        batch_id=batch_id,
-        snapshot_ids=outcome.snapshot_ids,
-        operations=outcome.operations,
-        rows=sum(f.rows for f in appended) - sum(f.rows for f in absorbed),
-        files_added=len(appended) + len(outputs),
-        files_removed=len(absorbed) + sum(len(g.inputs) for g in landed),
-        bytes_ingested=_ingested(appended, absorbed),
-        bytes_written=written + sum(f.size_bytes for f in outputs),
-        bytes_copied=merges.bytes_copied,
-        bytes_decoded=merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
-        pages_copied=merges.pages_copied,
-        decoded_because=dict(merges.decoded_because),
-        small_files_max=most_small_files(layout, touched, appended, landed, absorbed),
-        partitions_touched=len(touched),
-        seconds=rounded(seconds),
-        skipped=dict(_skipped(plan)),
-        held_back={o.label: sum(o.held_back.values()) for o in plan.held_back},
-        conflicts=outcome.conflicts,
+    commit, written = outcome.commit, outcome.written
+    said = outcome.notes
+    if written is not None:
         # what failed is what somebody has to look after
-        notes=tuple(dict.fromkeys((*merges.failed, *notes, *plan.notes, *merges.notes))),
-        already_committed=outcome.already_committed,
+        said = (*written.merges.failed, *outcome.notes, *written.plan.notes, *written.merges.notes)
+    return Report(
+        table=outcome.table,
+        batch_id=outcome.batch_id,
+        snapshot_ids=commit.snapshot_ids,
+        operations=commit.operations,
+        bytes_ingested=outcome.bytes_ingested,
+        bytes_predicted=outcome.bytes_predicted,
+        bytes_written=outcome.bytes_written,
+        writer_skew=outcome.writer_skew,
+        seconds=rounded(outcome.seconds),
+        conflicts=commit.conflicts,
+        notes=(*dict.fromkeys(said), *notes),
+        already_committed=commit.already_committed,
+        clustering=clustering,
+        merge_lag_batches=merge_lag_batches,
+        **(_facts(written, commit.merged) if written is not None else {}),
     )
 
 
-def _ingested(appended: Sequence[WrittenFile], absorbed: Sequence[FileFact]) -> int:
-    """Bytes of the new rows: of files that hold older rows too, the share that their partition's new rows have."""
-    older = Counter[PartitionKey]()
-    for file in absorbed:
-        older[file.partition] += file.rows
-    size_bytes, rows = Counter[PartitionKey](), Counter[PartitionKey]()
-    for written in appended:
-        size_bytes[written.partition] += written.size_bytes
-        rows[written.partition] += written.rows
-    return sum(size if not older[p] else round(size * (1 - older[p] / rows[p])) for p, size in size_bytes.items())
+def _facts(written: WrittenBatch, landed: Sequence[MergedGroup]) -> dict[str, Any]:
+    """What the report says of files."""
+    merges, appended, absorbed = written.merges, written.rows.files, written.rows.absorbed
+    touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
+    return {
+        "rows": written.rows.new_rows,
+        "files_added": len(appended) + sum(len(g.outputs) for g in landed),
+        "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
+        "bytes_copied": merges.bytes_copied,
+        "bytes_decoded": merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
+        "pages_copied": merges.pages_copied,
+        "decoded_because": dict(merges.decoded_because),
+        "small_files_max": _most_small_files(written, touched, landed),
+        "partitions_touched": len(touched),
+        "skipped": dict(_skipped(written.plan)),
+        "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
+    }
 
 
 def _skipped(plan: Plan) -> Counter[str]:
@@ -145,23 +188,18 @@ def _skipped(plan: Plan) -> Counter[str]:
     return counts
 
 
-def most_small_files(
-    layout: Layout,
-    touched: Iterable[PartitionKey],
-    appended: Sequence[WrittenFile],
-    landed: Sequence[MergedGroup],
-    absorbed: Sequence[FileFact] = (),
-) -> int:
+def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergedGroup]) -> int:
     """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
+    layout = written.layout
     limit = layout.small_file_limit_bytes
     counts: Counter[PartitionKey] = Counter()
     for key in touched:
         facts = layout.partitions.get(key)
         counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
-    for file in (*appended, *(f for g in landed for f in g.outputs)):
+    for file in (*written.rows.files, *(f for g in landed for f in g.outputs)):
         counts[file.partition] += file.size_bytes < limit
     for group in landed:
         counts[group.inputs[0].partition] -= sum(input_file.size_bytes < limit for input_file in group.inputs)
-    for older in absorbed:
+    for older in written.rows.absorbed:
         counts[older.partition] -= 1
     return max(counts.values(), default=0)

@@ -37,7 +37,7 @@ from icesize.spark.clustering.gather import ClusterGroups, Gather
 from icesize.spark.clustering.scatter import Look, Scatter
 from icesize.spark.engine.read_version import ReadFiles
 from icesize.spark.engine.worker import MeasureRows, MergeGroups, WriteRows
-from icesize.spark.stream.batch import BatchOptions
+from icesize.spark.stream.batch_plan import BatchOptions
 from icesize.spark.stream.process_state import CountingHandle, StreamState, TableSource
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from pyiceberg.io import FileIO
@@ -18,7 +18,6 @@ from icesize.planning.routing.router import skew
 from icesize.planning.routing.row_sizes import DEFAULT_OVERHEAD_BYTES, RowSize, RowSizes
 from icesize.planning.sizing import learn_bytes_per_row
 from icesize.policy import SizePolicy
-from icesize.report import Report
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.table.state.recent_batches import recent_appends
 
@@ -27,6 +26,15 @@ RELIABLE_SKEW = 1.1
 
 WORTH_A_NOTE_RATIO = 2.0
 """Times its expected size from which on a batch is worth a note."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a batch came out against what was expected of it; numbers as in `Report`."""
+
+    bytes_predicted: int | None
+    writer_skew: float | None
+    notes: tuple[str, ...] = ()
 
 
 class Learned:
@@ -87,24 +95,20 @@ class Learned:
         self._is_seeded = True
         self._observe(seen_in(files))
 
-    def compare(self, report: Report, shape: WritePlan, written: Written) -> Report:
-        """Learn from a batch that was committed; the report with how it came out against what was expected."""
-        actual = _writer_skew(written.files, shape.tasks)
+    def compare(self, plan: WritePlan, written: Written, bytes_ingested: int) -> Comparison:
+        """Learn from a batch that was committed: how it came out against what was expected."""
+        actual = _writer_skew(written.files, plan.tasks)
         # one writer is always balanced, which says nothing of what two would be
-        if shape.expected is not None and shape.tasks > 1:
-            own = actual if shape.is_predicted else None
-            self.judge(shape.expected.skew_of(written.files, shape.tasks) if own is None else own)
+        if plan.expected is not None and plan.tasks > 1:
+            own = actual if plan.is_predicted else None
+            self.judge(plan.expected.skew_of(written.files, plan.tasks) if own is None else own)
         if not written.absorbed:
             self.observe(written.files)
-        predicted, notes = shape.size_bytes, report.notes
-        if predicted is not None and shape.is_predicted and report.bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
-            times = report.bytes_ingested / max(1.0, predicted)
-            notes = (
-                *notes,
-                f"the batch is {times:.1f} x as large as the last ones let expect: files end at the target",
-            )
-        return replace(
-            report,
+        predicted, notes = plan.size_bytes, tuple[str, ...]()
+        if predicted is not None and plan.is_predicted and bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
+            times = bytes_ingested / max(1.0, predicted)
+            notes = (f"the batch is {times:.1f} x as large as the last ones let expect: files end at the target",)
+        return Comparison(
             bytes_predicted=None if predicted is None else round(predicted),
             writer_skew=None if actual is None else round(actual, 3),
             notes=notes,

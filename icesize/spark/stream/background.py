@@ -60,15 +60,17 @@ class Background:
         self._tag = f"icesize-background-{id(self):x}"
         _all.add(self)
 
-    def trigger(self, trigger: Trigger, batch: Report, expire: bool = False) -> int:
+    def trigger(self, trigger: Trigger, batches: int = 0, size_bytes: int = 0, expire: bool = False) -> int:
         """Look at the table, now or when the run in flight has ended; `expire`: and expire snapshots after that.
+
+        `batches`, none or one, of so many bytes have just been committed.
 
         Returns how many batches committed here, this one included, no finished run has looked at.
         """
         with self._changed:
             self._newest = trigger
-            self._committed += bool(batch.snapshot_ids)
-            self._bytes += batch.bytes_ingested
+            self._committed += batches
+            self._bytes += size_bytes
             self._expiry_due = self._expiry_due or expire
             self._pending = True
             lag = self._committed - self._looked_at

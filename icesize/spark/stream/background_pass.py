@@ -14,6 +14,7 @@ from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import TableError
 from icesize.maintenance.compaction import ROUND_BYTES, Maintenance
+from icesize.maintenance.reporting import report_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.threads import Result
@@ -90,11 +91,12 @@ class Run:
         if self.job.stopped():
             raise Stopped
         turn, environment = self._turn()
-        report = Maintenance(
+        outcome = Maintenance(
             self.handle, current, layout, self._plan(current, layout), self._run_merges, environment,
-            prefix=trigger.prefix, turn=turn, on_commit=self._remember,
+            prefix=trigger.prefix, turn=turn,
         ).run()  # fmt: skip
-        return current, report
+        self._remember(outcome.commit)
+        return current, report_of(outcome)
 
     def cluster(self) -> tuple[Current, Report | None]:
         """The same for clustering; no report when nothing was due."""

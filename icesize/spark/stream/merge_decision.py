@@ -37,7 +37,7 @@ class Decision:
 class Placement(Protocol):
     """Decides for one batch on one state of the table."""
 
-    def before(self, shape: WritePlan) -> Decision | None:
+    def before(self, write_plan: WritePlan) -> Decision | None:
         """What can be said before the rows are written; None: `after` is asked."""
 
     def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
@@ -54,8 +54,12 @@ class Appending:
     contested: frozenset[PartitionKey] = frozenset()
     merging: bool = True
 
-    def before(self, shape: WritePlan) -> Decision | None:
-        return None if shape.incoming is None else self._decide(shape.incoming, shape.size_bytes or 0.0, None)
+    def before(self, write_plan: WritePlan) -> Decision | None:
+        return (
+            None
+            if write_plan.incoming is None
+            else self._decide(write_plan.incoming, write_plan.size_bytes or 0.0, None)
+        )
 
     def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
         incoming: dict[PartitionKey, int] = {}
@@ -84,7 +88,7 @@ class Absorbing:
     policy: SizePolicy
     contested: frozenset[PartitionKey] = frozenset()
 
-    def before(self, shape: WritePlan) -> Decision | None:
+    def before(self, write_plan: WritePlan) -> Decision | None:
         return None
 
     def after(self, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
@@ -106,13 +110,13 @@ class WritingOnce(Absorbing):
         # the files have been taken along by now
         return begun or super().after(written, begun)
 
-    def before(self, shape: WritePlan) -> Decision | None:
+    def before(self, write_plan: WritePlan) -> Decision | None:
         number = self.layout.sequence_number + 1
-        new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in shape.weights.items()]
+        new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
         plan = self._plan(new)
         apart, along = divided(plan.groups, new)
         by_writer: dict[int, tuple[MergeTask, ...]] = {}
         for key, inputs in along.items():
-            owner = shape.owners[key]
+            owner = write_plan.owners[key]
             by_writer[owner] = (*by_writer.get(owner, ()), MergeTask(inputs, key))
         return Decision(plan, apart, Absorption(by_writer))

@@ -13,13 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.clock import Environment
 from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.maintenance.cluster_settings import off_because
+from icesize.maintenance.reporting import Outcome, report_of
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
 from icesize.spark.engine import session
 from icesize.spark.stream import process_state
 from icesize.spark.stream.background import expiry_note
 from icesize.spark.stream.background_pass import Trigger
-from icesize.spark.stream.batch import BatchOptions, run_batch
+from icesize.spark.stream.batch import take_in
+from icesize.spark.stream.batch_plan import BatchOptions
 from icesize.spark.stream.stopping import interruptions_told, was_interrupted
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
@@ -132,7 +134,8 @@ class Sink:
             LedgerEntry(self.stream_id, query_id, batch_id), self.environment,
         )  # fmt: skip
         with state.lock, interruptions_told(self.stream_id, batch_id):
-            report = self._follow_up(run_batch(df, options, state), batch_id, spark, state)
+            outcome = take_in(df, options, state)
+            report = report_of(outcome, **self._follow_up(outcome, batch_id, spark, state))
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
         self._tell(report)
@@ -164,42 +167,44 @@ class Sink:
         return process_state.state_of(self.source, self.stream_id)
 
     def _follow_up(
-        self, report: Report, batch_id: int, spark: SparkSession, state: process_state.StreamState
-    ) -> Report:
-        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry."""
-        handle = state.handle
+        self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState
+    ) -> dict[str, Any]:
+        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry. What is
+        said of it in the report."""
+        handle, committed = state.handle, outcome.commit
         if handle is None:
-            return report
-        notes = list(self._many_snapshots(handle.snapshots + len(report.snapshot_ids), report.table, state))
+            return {}
+        notes = list(self._many_snapshots(handle.snapshots + len(committed.snapshot_ids), outcome.table, state))
         due = self._expiry_is_due(batch_id, state)
         clustering = None
-        if self.cluster == "inline" and report.snapshot_ids:
-            clustering, said = self._cluster(spark, handle, report, state)
+        if self.cluster == "inline" and committed.snapshot_ids:
+            clustering, said = self._cluster(spark, handle, outcome.bytes_ingested, state)
             notes += said
         if not self._in_background:
             if due:
                 notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return replace(report, notes=(*report.notes, *notes), clustering=clustering)
+            return {"notes": notes, "clustering": clustering}
         notes += state.background.take_notes()
         lag = state.background.lag
-        if report.snapshot_ids or report.already_committed or due:
-            lag = state.background.trigger(self._trigger(spark, handle, batch_id), report, due)
+        if committed.snapshot_ids or committed.already_committed or due:
+            trigger = self._trigger(spark, handle, batch_id)
+            lag = state.background.trigger(trigger, bool(committed.snapshot_ids), outcome.bytes_ingested, due)
         shown = lag if self.merge == "async" else None
-        return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
+        return {"notes": notes, "clustering": clustering, "merge_lag_batches": shown}
 
     @property
     def _in_background(self) -> bool:
         return "async" in (self.merge, self.cluster)
 
     def _cluster(
-        self, spark: SparkSession, handle: TableHandle, batch: Report, state: process_state.StreamState
+        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: process_state.StreamState
     ) -> tuple[dict[str, Any] | None, list[str]]:
         """What clustering after this batch came to, and sentences for its report."""
         try:
             current = handle.load(self.environment)
             if self.source.table_uuid not in (None, current.uuid):
                 raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
-            budget = inline_budget(current.policy, batch.bytes_ingested)
+            budget = inline_budget(current.policy, bytes_ingested)
             report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
         except Exception as error:
             if was_interrupted(error):

@@ -23,7 +23,7 @@ from icesize.planning.routing.router import file_floor
 from icesize.report import Report
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.routing import statistics
-from icesize.spark.stream import batch, process_state
+from icesize.spark.stream import batch_run, process_state
 from icesize.spark.stream.sink import Sink
 from tests.support import late_events
 from tests.support.spark_lake import EVENTS, Lake, Make, counted, events, feed, rows_of, run, uncounted
@@ -251,7 +251,7 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
         begun.append((beside, [task.partition.values[0] for task in tasks]))
         return MergeRun(spark, tasks, settings, prefix, beside, *rest)
 
-    monkeypatch.setattr(batch, "MergeRun", spy)
+    monkeypatch.setattr(batch_run, "MergeRun", spy)
     lake.create()
     sink = lake.open(spark).sink("s", statistics="recent")
     batches = [events(range(n * 20, n * 20 + 20)) for n in range(7)] + [events(range(140, 180), hours=2)]

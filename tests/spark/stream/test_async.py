@@ -282,7 +282,7 @@ def test_no_thread_to_be_had(spark: SparkSession, lake: Lake, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(background_module.threading, "Thread", NoThread)
         background = background_of(sink)
-        background.trigger(_trigger(spark, sink), Report(snapshot_ids=(1,)))
+        background.trigger(_trigger(spark, sink), batches=1)
     assert sink.drain(WAIT_S) is not None
     assert fill(spark, sink, range(1))[0].notes == ("background merge failed: RuntimeError: can't start new thread",)
 
@@ -301,7 +301,7 @@ def test_dropped_table_is_left_alone(spark: SparkSession, lake: Lake) -> None:
     trigger = _trigger(spark, sink)
     lake.catalog.drop_table("db.events")
     lake.create()
-    background_of(sink).trigger(trigger, Report())
+    background_of(sink).trigger(trigger)
     wait_until_idle(sink)
     [note] = background_of(sink).take_notes()
     assert note.endswith("TableError: Cannot merge in 'lake.db.events': the table was dropped and created again")

@@ -38,7 +38,16 @@ from tests.support.tables import (
 ICESIZE = str(Path(icesize.__file__).parent)
 POOLS = ("/concurrent/futures/thread.py", "/concurrent/futures/_base.py")
 """The parts of Python in which this thread starts others and waits for them; locks below them do not stand it."""
-IN_CHARGE = ("compaction.py", "threads.py", "uncommitted.py", "reporting.py", "handle.py", "commit.py", "retry.py")
+IN_CHARGE = (
+    "compaction.py",
+    "batch_commit.py",
+    "threads.py",
+    "uncommitted.py",
+    "reporting.py",
+    "handle.py",
+    "commit.py",
+    "retry.py",
+)
 """The modules that hand written files from one to the next."""
 
 
@@ -178,7 +187,7 @@ def interrupt_each(lake: SqlCatalog, work: Work, modules: tuple[str, ...], first
 def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     """A compaction is interrupted at lines of the modules that hand files on: each time nothing stays, or all is in."""
     times, committed = interrupt_each(
-        lake, COMPACTION, ("compaction.py", "threads.py", "uncommitted.py"), first=1, step=3
+        lake, COMPACTION, ("compaction.py", "batch_commit.py", "threads.py", "uncommitted.py"), first=1, step=3
     )
     assert times > 15
     assert committed > 0

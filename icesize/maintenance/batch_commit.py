@@ -1,0 +1,55 @@
+"""Makes visible what was written for a batch, or for merges as for a batch without rows."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from icesize import failpoints
+from icesize.clock import Environment, Stopwatch
+from icesize.maintenance.reporting import WrittenBatch
+from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.state.handle import TableHandle
+from icesize.table.state.input_metrics import with_carried_over_metrics
+from icesize.table.state.missing_files import check_still_there
+
+
+@dataclass(frozen=True)
+class CommitTurn:
+    """How a commit is made: at whose turn, under which id, and, for a batch of a stream, which ledger entry.
+
+    `turn` is entered for the commit: what shares the table with others of this process waits there, and may raise
+    instead. `environment` is the one that tells the owner of uncommitted files of the commit.
+    """
+
+    run_id: str
+    environment: Environment
+    watch: Stopwatch
+    turn: AbstractContextManager[object]
+    ledger: LedgerEntry | None = None
+    accept_new_checkpoint: bool = False
+
+
+def commit(written: WrittenBatch, handle: TableHandle, how: CommitTurn) -> CommitOutcome:
+    """Make the files visible in one step. A commit that lost to another is tried again with the same files.
+
+    Raises what `icesize.table.commit.commit.commit` raises, Overtaken among it: then the files have to be written
+    again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
+    """
+    appended, io, settings = written.rows.files, written.current.table.io, written.current.settings
+    # takes reading manifests: before a commit keeps others waiting
+    merged = with_carried_over_metrics(written.merges.merged, appended, io, settings)
+    failpoints.reach("files-written")
+    paths = [file.path for file in (*appended, *(f for group in merged for f in group.outputs))]
+    check_still_there(handle, paths, how.watch)
+    with how.turn:
+        outcome = CommitOutcome()
+        if appended or merged:
+            outcome = handle.commit(
+                written.current, written.layout, how.run_id, how.environment,
+                appended=appended, merged=merged, absorbed=written.rows.absorbed,
+                ledger=how.ledger, accept_new_checkpoint=how.accept_new_checkpoint,
+            )  # fmt: skip
+    how.watch.lap("commit")
+    return outcome

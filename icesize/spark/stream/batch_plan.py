@@ -1,0 +1,222 @@
+"""What is done with one batch: looked at once, on one state of the table, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from icesize import failpoints
+from icesize.clock import Environment, Stopwatch
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.rewriting.absorb import NOTHING, Absorption
+from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.plan import MergeGroup
+from icesize.spark.engine import columns, session
+from icesize.spark.engine.merge_job import work_for_spark
+from icesize.spark.routing.driver_batch import is_small, plan_rows_in_hand
+from icesize.spark.routing.statistics import plan_write
+from icesize.spark.routing.write_plan import WritePlan
+from icesize.spark.stream.merge_decision import Absorbing, Appending, Decision, Placement, WritingOnce
+from icesize.spark.stream.process_state import StreamState, TableSource
+from icesize.spark.stream.schema_evolution import add_columns
+from icesize.table.commit.ledger import LedgerEntry, stream_hash
+from icesize.table.state.handle import Current, TableHandle
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """How batches of one stream are taken in. `ledger` is None for rows that belong to no stream."""
+
+    source: TableSource
+    merge: str = "inline"
+    placement: str = "append"
+    stream_safe: bool = True
+    schema_evolution: str = "refuse"
+    accept_new_checkpoint: bool = False
+    statistics: str = "auto"
+    write_tasks: int | None = None
+    ledger: LedgerEntry | None = None
+    environment: Environment = field(default_factory=Environment)
+
+    @property
+    def batch_id(self) -> int | None:
+        """The batch's number in its stream, None for rows that belong to none."""
+        return self.ledger.batch_id if self.ledger else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch to take in: rows, options, where they go, and what earlier tries at it have left.
+
+    `pausing` are partitions whose merges lately lost to other writers. `is_kept`: the rows are in Spark's cache until
+    the batch is done. `absorbs`: new rows are to end up in the small file of their partition. `conflicts` are sentences
+    about tries that were lost.
+    """
+
+    df: DataFrame
+    options: BatchOptions
+    state: StreamState
+    handle: TableHandle
+    watch: Stopwatch
+    run_id: str
+    pausing: frozenset[PartitionKey]
+    is_kept: bool
+    absorbs: bool
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that the batch came in."""
+        return self.df.sparkSession
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether new rows are written into the same files as the older ones of their partition's small files."""
+        return self.absorbs and not self.options.stream_safe
+
+    def after(self, conflict: str) -> Batch:
+        """The same batch once this has happened to it."""
+        return replace(self, conflicts=(*self.conflicts, conflict))
+
+    @property
+    def prefix(self) -> str:
+        """Names of files tell the stream and the batch; rows outside of a stream are told by the run."""
+        entry = self.options.ledger
+        return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
+
+
+@dataclass(frozen=True)
+class FittedBatch:
+    """A batch beside the table as it is now: `df` has its columns. No merge begins in `contested` partitions."""
+
+    batch: Batch
+    df: DataFrame
+    current: Current
+    layout: Layout
+    settings: WriteSettings
+    contested: frozenset[PartitionKey]
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How one batch is written, and what is merged beside it.
+
+    `rows` are those of the batch as `write_plan` divides them over its writers. `begun` is what was decided before they
+    are written, None where their files have to be known first.
+    """
+
+    fitted: FittedBatch
+    settings: WriteSettings
+    write_plan: WritePlan
+    rows: DataFrame
+    begun: Decision | None
+
+    @property
+    def merges(self) -> Sequence[MergeGroup]:
+        """The merges that begin together with the write."""
+        return self.begun.merges if self.begun else ()
+
+    @property
+    def absorption(self) -> Absorption:
+        """The older files that are written again together with the new rows."""
+        return self.begun.absorption if self.begun else NOTHING
+
+    def decide(self, written: Sequence[WrittenFile]) -> Decision:
+        """What is merged, now that the files of the new rows are known."""
+        if self.begun and self.write_plan.is_complete:
+            return self.begun
+        return _placement(self.fitted).after(written, self.begun)
+
+    def merge_deadline_seconds(self, write_seconds: float) -> float | None:
+        """How long merges may keep a batch waiting whose rows took so long to write; None: without end.
+
+        Absorbing cannot begin before the rows are written and is what was asked for: the budget bounds it, and time
+        only where a deadline is set.
+        """
+        policy = self.fitted.current.policy
+        if self.fitted.batch.absorbs and policy.merge_deadline_ms is None:
+            return None
+        return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
+
+
+def plan(batch: Batch, current: Current) -> BatchPlan | None:
+    """Decide how the batch is written and what is merged, on the `current` state of the table; None when it is empty.
+
+    Columns that the table lacks are added to it before, where the options say so. Raises SchemaMismatch, TableError or
+    UnsupportedTable.
+    """
+    fitted, watch = _fit(batch, current), batch.watch
+    write_plan = _by_driver(fitted) or _by_spark(fitted)
+    watch.lap("statistics")
+    failpoints.reach("statistics")
+    if write_plan.rows == 0:
+        return None
+    settings = fitted.settings.with_bytes_per_row(write_plan.bytes_per_row)
+    placement = _placement(fitted)
+    begun = placement.before(write_plan)
+    if begun and not write_plan.writer.can_take_along(begun.absorption):
+        write_plan = _by_spark(fitted)
+        begun = placement.before(write_plan)
+    write_plan = _beside_merges(fitted, write_plan, begun)
+    # looks at values of the batch for tables with a sort order: before the merges take the cores
+    rows = write_plan.place(fitted.df)
+    watch.lap("plan")
+    failpoints.reach("planned")
+    return BatchPlan(fitted, settings, write_plan, rows, begun)
+
+
+def _fit(batch: Batch, current: Current) -> FittedBatch:
+    """The batch gets the table's columns; with schema_evolution="add" the table first gets the batch's."""
+    handle, df, options = batch.handle, batch.df, batch.options
+    case_sensitive = session.is_case_sensitive(batch.spark)
+    extras = columns.extra_columns(df.schema, current.table.metadata.schema(), case_sensitive)
+    if extras and options.schema_evolution == "add":
+        add_columns(handle, extras, case_sensitive)
+        current = handle.load()
+        extras = columns.extra_columns(df.schema, current.table.metadata.schema(), case_sensitive)
+    columns.refuse(extras, current.name)
+    metadata, io = current.table.metadata, current.table.io
+    fitted = columns.align(df, metadata.schema(), current.name)
+    batch.watch.lap("load")
+    settings = current.settings()
+    layout = handle.reader(current.policy).read(metadata, io)
+    contested = batch.pausing | handle.contested(current, options.environment)
+    batch.watch.lap("layout")
+    return FittedBatch(batch, fitted, current, layout, settings, contested)
+
+
+def _by_driver(fitted: FittedBatch) -> WritePlan | None:
+    """For a small batch, whose rows are here then; None for any other."""
+    batch = fitted.batch
+    if batch.options.write_tasks is not None or not is_small(fitted.df):
+        return None
+    return plan_rows_in_hand(fitted.df, fitted.settings, fitted.layout, fitted.current.policy, batch.state.learned)
+
+
+def _by_spark(fitted: FittedBatch) -> WritePlan:
+    batch, current = fitted.batch, fitted.current
+    cheap = batch.is_kept or session.is_cheap_to_read_again(fitted.df)
+    batch.state.learned.seed(current.table.metadata, current.table.io)
+    return plan_write(
+        fitted.df, fitted.settings, fitted.layout, current.policy, batch.state.learned,
+        statistics=batch.options.statistics, write_tasks=batch.options.write_tasks, cheap=cheap, whole=batch.overwrites,
+    )  # fmt: skip
+
+
+def _placement(fitted: FittedBatch) -> Placement:
+    layout, policy, contested, batch = fitted.layout, fitted.current.policy, fitted.contested, fitted.batch
+    if not batch.absorbs:
+        return Appending(layout, policy, contested, merging=batch.options.merge == "inline")
+    return (WritingOnce if batch.overwrites else Absorbing)(layout, policy, contested)
+
+
+def _beside_merges(fitted: FittedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
+    """The cores divided between rows and merges; who takes files along was decided by task and stays."""
+    batch = fitted.batch
+    if begun is None or begun.absorption.by_writer or batch.options.write_tasks is not None:
+        return write_plan
+    work = list(work_for_spark(begun.merges, fitted.settings).values())
+    return write_plan.beside(work, session.parallelism(batch.spark))

@@ -1,0 +1,49 @@
+"""Writes the files of one batch: its rows, and the merges that were decided on, beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icesize.maintenance.reporting import MergeResults, WrittenBatch
+from icesize.parquet.files.tasks import MergeTask
+from icesize.planning.plan import MergeGroup
+from icesize.spark.engine.merge_job import MergeRun, finish_all, in_order, stopping
+from icesize.spark.stream.batch_plan import BatchPlan
+
+
+def run(planned: BatchPlan) -> WrittenBatch | None:
+    """Write the rows and merge; None when there turn out to be no rows. Nothing runs any more when it is over.
+
+    Merging is optional: what fails or is late is left out. Raises SchemaMismatch or RewriteFailed for the rows.
+    """
+    watch, writer = planned.fitted.batch.watch, planned.write_plan.writer
+    runs: list[MergeRun] = []
+    with stopping(runs):
+        _start(runs, planned, planned.merges, writer.starts_a_job, planned.write_plan.merge_tasks)
+        rows = writer.write(planned.rows, planned.settings, planned.fitted.batch.prefix, planned.absorption)
+        deadline_seconds = planned.merge_deadline_seconds(watch.lap("write"))
+        if rows.new_rows == 0:
+            return None
+        decision = planned.decide(rows.files)
+        begun = set(planned.merges)
+        late = [group for group in decision.merges if group not in begun]
+        _start(runs, planned, late)
+        done = finish_all(runs, deadline_seconds, planned.fitted.batch.options.environment)
+        kept = in_order([*planned.merges, *late], done, decision.merges, planned.settings)
+        merges = MergeResults.of(decision.merges, kept, rows.files)
+        watch.lap("merge_wait")
+    return WrittenBatch(planned.fitted.current, planned.fitted.layout, decision.plan, merges, rows)
+
+
+def _start(
+    runs: list[MergeRun],
+    planned: BatchPlan,
+    groups: Sequence[MergeGroup],
+    beside_write_job: bool = False,
+    most_tasks: int | None = None,
+) -> None:
+    """Merge in the background, in a run that is among `runs` before it starts."""
+    batch = planned.fitted.batch
+    tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in groups]
+    runs.append(MergeRun(batch.spark, tasks, planned.settings, batch.prefix, beside_write_job, most_tasks))
+    runs[-1].start()
