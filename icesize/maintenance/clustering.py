@@ -13,7 +13,7 @@ from icesize.clock import Environment
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.cluster_settings import resolve
 from icesize.maintenance.compaction import Maintenance, OnFailure
-from icesize.maintenance.reporting import Outcome, report_of
+from icesize.maintenance.reporting import FollowUp, Outcome, report_of
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
@@ -132,7 +132,7 @@ class ClusterPass:
             turn=self.turn, on_failure=self.on_failure,
         ).run()  # fmt: skip
         self.on_commit(outcome.commit)
-        return report_of(outcome, clustering=self._told(outcome))
+        return report_of(outcome, FollowUp(clustering=self._told(outcome)))
 
     def _run(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
         details = self.plan.clustering

@@ -74,7 +74,7 @@ class Maintenance:
                     self.on_failure(merges.failed)
                 written = replace(written, merges=merges)
                 committed = commit(written, self.handle, CommitTurn(run_id, environment, watch, self.turn))
-        return Outcome(self.current.name, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
+        return Outcome(self.current, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
 
     def _check_listed_once(self) -> None:
         """Manifests without partitions that matter were not read: one of these may list a file again."""

@@ -102,11 +102,11 @@ class WrittenBatch:
 class Outcome:
     """What came of a batch, or of a pass of merges: everything that its report says.
 
-    `written` is None where there was nothing to write. `notes` come after those about merges that failed.
-    `bytes_predicted` and `writer_skew` as in `Report`.
+    `current` is the table as it was planned on, `written` is None where there was nothing to write. `notes` come after
+    those about merges that failed. `bytes_predicted` and `writer_skew` as in `Report`.
     """
 
-    table: str
+    current: Current
     commit: CommitOutcome = field(default_factory=CommitOutcome)
     written: WrittenBatch | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -127,24 +127,28 @@ class Outcome:
         return sum(f.size_bytes for f in appended) + sum(f.size_bytes for g in self.commit.merged for f in g.outputs)
 
 
-def report_of(
-    outcome: Outcome,
-    *,
-    notes: Iterable[str] = (),
-    clustering: dict[str, Any] | None = None,
-    merge_lag_batches: int | None = None,
-) -> Report:
-    """The report of one commit, and of what came after it; `notes` are said last.
+@dataclass(frozen=True)
+class FollowUp:
+    """What a report says of what came after the commit; `notes` come last, the others as in `Report`."""
+
+    notes: tuple[str, ...] = ()
+    clustering: dict[str, Any] | None = None
+    merge_lag_batches: int | None = None
+
+
+def report_of(outcome: Outcome, after: FollowUp | None = None) -> Report:
+    """The report of one commit, and of what came after it.
 
     Without snapshots it tells what was planned and why nothing came of it.
     """
+    after = after or FollowUp()
     commit, written = outcome.commit, outcome.written
     said = outcome.notes
     if written is not None:
         # what failed is what somebody has to look after
         said = (*written.merges.failed, *outcome.notes, *written.plan.notes, *written.merges.notes)
     return Report(
-        table=outcome.table,
+        table=outcome.current.name,
         batch_id=outcome.batch_id,
         snapshot_ids=commit.snapshot_ids,
         operations=commit.operations,
@@ -154,10 +158,10 @@ def report_of(
         writer_skew=outcome.writer_skew,
         seconds=rounded(outcome.seconds),
         conflicts=commit.conflicts,
-        notes=(*dict.fromkeys(said), *notes),
+        notes=(*dict.fromkeys(said), *after.notes),
         already_committed=commit.already_committed,
-        clustering=clustering,
-        merge_lag_batches=merge_lag_batches,
+        clustering=after.clustering,
+        merge_lag_batches=after.merge_lag_batches,
         **(_facts(written, commit.merged) if written is not None else {}),
     )
 

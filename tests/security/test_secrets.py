@@ -38,7 +38,7 @@ from icesize.spark.clustering.scatter import Look, Scatter
 from icesize.spark.engine.read_version import ReadFiles
 from icesize.spark.engine.worker import MeasureRows, MergeGroups, WriteRows
 from icesize.spark.stream.batch_plan import BatchOptions
-from icesize.spark.stream.process_state import CountingHandle, StreamState, TableSource
+from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.state.handle import TableHandle
@@ -417,7 +417,7 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
     current = handle.load()
     settings = current.settings()
     source = TableSource("lake.db.t", {"max-small-files": 3})
-    state = StreamState(handle=CountingHandle(lake, ("db", "t"), spark_conf=conf))
+    state = StreamState(handle=TableHandle(lake, ("db", "t"), spark_conf=conf))
     things: list[object] = [
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
         icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"), MeasureRows(settings),

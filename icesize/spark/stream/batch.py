@@ -45,7 +45,7 @@ def take_in(df: DataFrame, options: BatchOptions, state: StreamState) -> Outcome
         with _kept(df, if_dear=absorbs and not options.stream_safe) as is_kept:
             outcome = _until_it_lands(Batch(df, options, state, handle, watch, run_id, pausing, is_kept, absorbs))
         if outcome.commit.snapshot_ids or outcome.commit.already_committed:
-            refresh(spark, options.source, outcome.table, settings)
+            refresh(spark, options.source, handle.name, settings)
         return outcome
 
 
@@ -89,14 +89,14 @@ def _once(batch: Batch) -> Outcome:
     undone = rolled_back(metadata, entry) if entry else ()
     if entry and is_done(metadata.properties, entry, batch.options.accept_new_checkpoint):
         committed_before = CommitOutcome(already_committed=True)
-        return Outcome(current.name, committed_before, notes=undone, batch_id=entry.batch_id)
+        return Outcome(current, committed_before, notes=undone, batch_id=entry.batch_id)
     planned = plan(batch, current)
     if planned is None:
-        return _nothing(batch)
+        return _nothing(batch, current)
     with uncommitted(planned.settings.storage, batch.options.environment) as environment:
         written = run(planned)
         if written is None:
-            return _nothing(batch)
+            return _nothing(batch, current)
         turn = CommitTurn(
             batch.run_id, environment, batch.watch, batch.state.commit_lock, entry,
             batch.options.accept_new_checkpoint,
@@ -121,8 +121,8 @@ def _load(batch: Batch) -> Current:
     return current
 
 
-def _nothing(batch: Batch) -> Outcome:
-    return Outcome(batch.handle.name, batch_id=batch.options.batch_id, seconds=batch.watch.seconds)
+def _nothing(batch: Batch, current: Current) -> Outcome:
+    return Outcome(current, batch_id=batch.options.batch_id, seconds=batch.watch.seconds)
 
 
 def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> Outcome:
@@ -132,7 +132,7 @@ def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, u
     seen = batch.state.learned.compare(planned.write_plan, written.rows, written.bytes_ingested)
     failed = (f"small files stay beside the new rows: {error}" for error in written.rows.failed)
     return Outcome(
-        table=written.current.name,
+        current=written.current,
         commit=commit,
         written=written,
         seconds=batch.watch.seconds,

@@ -6,6 +6,7 @@ A sink is a plain value that may be pickled to another process; everything live 
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
@@ -13,7 +14,6 @@ from weakref import WeakValueDictionary
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from icesize.clock import Environment
 from icesize.errors import EngineUnavailable
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
@@ -21,11 +21,11 @@ from icesize.spark.engine import session
 from icesize.spark.routing.learning import Learned
 from icesize.spark.stream.background import Background
 from icesize.table.catalog import loading, opening
-from icesize.table.state.handle import Current, PolicyArgument, TableHandle
+from icesize.table.state.handle import PolicyArgument, TableHandle
 
 _lock = threading.Lock()
 _given: dict[str, Catalog] = {}
-_files_scanned: dict[tuple[object, ...], Catalog] = {}
+_opened: dict[tuple[object, ...], Catalog] = {}
 _states: dict[tuple[object, ...], StreamState]
 _openers: WeakValueDictionary[tuple[object, ...], SparkSession] = WeakValueDictionary()
 
@@ -47,19 +47,6 @@ class TableSource:
 
 
 @dataclass
-class CountingHandle(TableHandle):
-    """A handle that knows how many snapshots the table had when it was last loaded."""
-
-    snapshots: int = 0
-
-    def load(self, cooldown: Environment | None = None) -> Current:
-        """The table now, as TableHandle loads it."""
-        current = super().load(cooldown)
-        self.snapshots = len(current.table.metadata.snapshots)
-        return current
-
-
-@dataclass
 class StreamState:
     """One stream into one table, as this process knows it.
 
@@ -73,7 +60,7 @@ class StreamState:
     backoff: BackOff = field(default_factory=BackOff)
     learned: Learned = field(default_factory=Learned)
     background: Background = field(init=False)
-    handle: CountingHandle | None = None
+    handle: TableHandle | None = None
     last_report: Report | None = None
     last_batch_id: int | None = None
     told_of_snapshots: bool = False
@@ -93,8 +80,11 @@ def state_of(source: TableSource, stream_id: str | None) -> StreamState:
 
 def remember_catalog(catalog: Catalog) -> str:
     """Keep a catalog object that cannot be pickled; returns the token that a sink carries instead."""
-    token = f"{catalog.name}-{id(catalog):x}"
     with _lock:
+        for token, known in _given.items():
+            if known is catalog:
+                return token
+        token = f"{catalog.name}-{uuid.uuid4().hex}"
         _given[token] = opening.with_timeout(catalog)
     return token
 
@@ -119,7 +109,7 @@ def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> t
     handle = state.handle
     if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
         catalog, identifier = _open(source, settings)
-        handle = state.handle = CountingHandle(catalog, identifier, source.policy, settings)
+        handle = state.handle = TableHandle(catalog, identifier, source.policy, settings)
     return handle, settings
 
 
@@ -128,8 +118,10 @@ def refresh(spark: SparkSession, source: TableSource, name: str, settings: Mappi
 
     A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its own.
     """
-    for each in {id(s): s for s in (spark, _opener(spark, source))}.values():
-        session.refresh(each, name, settings)
+    session.refresh(spark, name, settings)
+    opener = _opener(spark, source)
+    if opener is not spark:
+        session.refresh(opener, name, settings)
 
 
 def _opener(spark: SparkSession, source: TableSource) -> SparkSession:
@@ -164,6 +156,6 @@ def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tu
     properties = opening.pyiceberg_properties(name, settings) if configured else None
     key = (name, *sorted((properties or {}).items()))
     with _lock:
-        if key not in _files_scanned:
-            _files_scanned[key] = opening.open_catalog(name, properties)
-        return _files_scanned[key], identifier
+        if key not in _opened:
+            _opened[key] = opening.open_catalog(name, properties)
+        return _opened[key], identifier

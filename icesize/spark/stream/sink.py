@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.clock import Environment
 from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.maintenance.cluster_settings import off_because
-from icesize.maintenance.reporting import Outcome, report_of
+from icesize.maintenance.reporting import FollowUp, Outcome, report_of
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
 from icesize.spark.engine import session
@@ -135,7 +135,7 @@ class Sink:
         )  # fmt: skip
         with state.lock, interruptions_told(self.stream_id, batch_id):
             outcome = take_in(df, options, state)
-            report = report_of(outcome, **self._follow_up(outcome, batch_id, spark, state))
+            report = report_of(outcome, self._follow_up(outcome, batch_id, spark, state))
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
         self._tell(report)
@@ -168,13 +168,12 @@ class Sink:
 
     def _follow_up(
         self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState
-    ) -> dict[str, Any]:
-        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry. What is
-        said of it in the report."""
+    ) -> FollowUp:
+        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry."""
         handle, committed = state.handle, outcome.commit
         if handle is None:
-            return {}
-        notes = list(self._many_snapshots(handle.snapshots + len(committed.snapshot_ids), outcome.table, state))
+            return FollowUp()
+        notes = [*self._many_snapshots(outcome, state)]
         due = self._expiry_is_due(batch_id, state)
         clustering = None
         if self.cluster == "inline" and committed.snapshot_ids:
@@ -183,14 +182,14 @@ class Sink:
         if not self._in_background:
             if due:
                 notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return {"notes": notes, "clustering": clustering}
+            return FollowUp(tuple(notes), clustering)
         notes += state.background.take_notes()
         lag = state.background.lag
         if committed.snapshot_ids or committed.already_committed or due:
             trigger = self._trigger(spark, handle, batch_id)
-            lag = state.background.trigger(trigger, bool(committed.snapshot_ids), outcome.bytes_ingested, due)
-        shown = lag if self.merge == "async" else None
-        return {"notes": notes, "clustering": clustering, "merge_lag_batches": shown}
+            batches = 1 if committed.snapshot_ids else 0
+            lag = state.background.trigger(trigger, batches, outcome.bytes_ingested, expire=due)
+        return FollowUp(tuple(notes), clustering, lag if self.merge == "async" else None)
 
     @property
     def _in_background(self) -> bool:
@@ -228,7 +227,7 @@ class Sink:
         failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
         return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
 
-    def _trigger(self, spark: SparkSession, handle: process_state.CountingHandle, batch_id: int) -> Trigger:
+    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
         return Trigger(
             spark,
             handle,
@@ -251,8 +250,10 @@ class Sink:
         last = batch_id - 1 if last is None else last
         return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
 
-    def _many_snapshots(self, snapshots: int, table: str, state: process_state.StreamState) -> Iterator[str]:
+    def _many_snapshots(self, outcome: Outcome, state: process_state.StreamState) -> Iterator[str]:
         """The sink expires nothing unasked; it says when somebody should."""
+        current = outcome.current
+        snapshots, table = len(current.table.metadata.snapshots) + len(outcome.commit.snapshot_ids), current.name
         if self.expire_every is None and snapshots >= MANY_SNAPSHOTS:
             note = (
                 f"the table has {snapshots:,} snapshots, each commit rewrites all of them: "
