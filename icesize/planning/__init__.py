@@ -4,5 +4,5 @@
 - `files`: what is in a table, as plain values that cross every floor
 - `inspection`: how well sized a table is: counts, a histogram, the worst partitions and advice
 - `plan`: what will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`
-- `sizing`: from bytes to numbers of files, and from the files of a table to bytes per row
+- `sizing`: from bytes to numbers of files
 """

@@ -1,17 +1,11 @@
-"""From bytes to numbers of files, and from the files of a table to bytes per row."""
+"""From bytes to numbers of files."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 ROUND_DOWN_RATIO = 1.1
 """Files may be this much above the target before one more is written: Iceberg's `expectedOutputFiles`."""
 SAFE_RATIO = 1.06
 """A file planned this far above the small file limit is not small even if it compresses 5% better than planned."""
-FILE_OVERHEAD_BYTES = 64 * 1024
-"""A file of this size tells half of what its rows say: its footer and unfilled pages are not rows."""
-CLAMP_RATIO = 32.0
-"""Learned bytes per row stay within this factor of the default: beyond it, a manifest is wrong."""
 
 
 def expected_files(total_bytes: float, target_file_size_bytes: int) -> int:
@@ -43,24 +37,3 @@ def merged_files(total_bytes: int, target_file_size_bytes: int, small_file_limit
 def least_output_bytes(small_file_limit_bytes: int) -> float:
     """The smallest size planned for one of several outputs: 6% above the limit, see `SAFE_RATIO`."""
     return max(1.0, SAFE_RATIO * small_file_limit_bytes)
-
-
-def learn_bytes_per_row(samples: Iterable[tuple[int, int, float]], default: float) -> float:
-    """Bytes of one row in files like those of the table.
-
-    `samples` are (file size in bytes, rows, weight); the caller gives recent files more weight. With
-    trust(size) = size / (size + 64 KiB), which is near 0 for files that are mostly footer and near 1 for real ones:
-
-        (sum of weight * trust * size + 64 KiB) / (sum of weight * trust * rows + 64 KiB / default)
-
-    so the default counts like one file of 64 KiB, and is the answer where there are no files. The result is clamped
-    to [default / 32, default * 32]. Files without rows are ignored.
-    """
-    size_sum = float(FILE_OVERHEAD_BYTES)
-    row_sum = FILE_OVERHEAD_BYTES / default
-    for size_bytes, rows, weight in samples:
-        if rows > 0 and size_bytes > 0 and weight > 0:
-            counted = weight * size_bytes / (size_bytes + FILE_OVERHEAD_BYTES)
-            size_sum += counted * size_bytes
-            row_sum += counted * rows
-    return min(max(size_sum / row_sum, default / CLAMP_RATIO), default * CLAMP_RATIO)

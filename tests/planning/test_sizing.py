@@ -1,4 +1,4 @@
-"""From bytes to numbers of files, and learning bytes per row."""
+"""From bytes to numbers of files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.sizing import expected_files, learn_bytes_per_row, merged_files
+from icesize.planning.sizing import expected_files, merged_files
 
 TARGETS = st.integers(1_000, 2**40)
 
@@ -44,38 +44,3 @@ def test_merged_files_are_not_small_again(targets: float, target: int, ratio: fl
     assert 1 <= files <= expected_files(total, target)
     assert files == 1 or 0.95 * total / files >= limit
     assert ratio > 0.75 or total / files <= 1.6 * target
-
-
-def test_default_without_samples() -> None:
-    """A table without files has the default bytes per row."""
-    assert learn_bytes_per_row([], 80.0) == pytest.approx(80.0)
-    assert learn_bytes_per_row([(0, 0, 1.0), (500, 0, 1.0), (500, 5, 0.0)], 80.0) == pytest.approx(80.0)
-
-
-def test_real_files_outweigh_the_default() -> None:
-    """A single file of 100 MB decides, whatever the default."""
-    assert learn_bytes_per_row([(100_000_000, 1_000_000, 1.0)], 30.0) == pytest.approx(100.0, rel=0.01)
-
-
-def test_tiny_files_tell_little() -> None:
-    """A thousand files of one row, all footer, do not move what one real file says by more than a tenth."""
-    real = (50_000_000, 500_000, 1.0)
-    tiny = [(2_000, 1, 1.0)] * 1_000
-    assert learn_bytes_per_row([real, *tiny], 100.0) == pytest.approx(100.0, rel=0.1)
-
-
-def test_recent_files_weigh_more() -> None:
-    """With weights 1 and 0.1 the answer is nearer to the recent file."""
-    recent, old = (10_000_000, 100_000, 1.0), (10_000_000, 400_000, 0.1)
-    assert learn_bytes_per_row([recent, old], 50.0) > 70
-    assert learn_bytes_per_row([(*recent[:2], 0.1), (*old[:2], 1.0)], 50.0) < 35
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40), st.floats(0, 1e6))),
-    st.floats(0.01, 1e6),
-)
-def test_learned_value_is_positive_and_clamped(samples: list[tuple[int, int, float]], default: float) -> None:
-    """Absurd manifests cannot move the value by more than a factor of 32."""
-    learned = learn_bytes_per_row(samples, default)
-    assert default / 32 <= learned <= default * 32

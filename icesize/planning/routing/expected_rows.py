@@ -48,6 +48,11 @@ class Seen:
     size_bytes: int
     files: int = 1
 
+    @property
+    def tells(self) -> bool:
+        """Whether it says how large rows are: there are some."""
+        return min(self.rows, self.size_bytes, self.files) > 0
+
 
 @dataclass(frozen=True)
 class Prediction(Generic[Key]):

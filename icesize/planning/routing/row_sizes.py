@@ -8,25 +8,24 @@ files of all partitions; each partition then has a factor of its own for rows th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from icesize.planning.routing.expected_rows import Seen, heaviest
-from icesize.planning.sizing import CLAMP_RATIO, FILE_OVERHEAD_BYTES
+from icesize.planning.routing.expected_rows import MOST_KEYS, Seen, heaviest
 
 Key = TypeVar("Key", bound=Hashable)
 
-MOST_PARTITIONS = 10_000
-"""Partitions with a factor of their own, the heaviest; the others are like the table."""
 HALF_LIFE_BATCHES = 2.0
 """After two batches an observation counts half: how rows look changes more slowly than how many there are."""
 LEAST_OVERHEAD_BYTES = 100.0
 """A Parquet file of one column without rows has 120."""
-MOST_OVERHEAD_BYTES = CLAMP_RATIO * FILE_OVERHEAD_BYTES
-"""2 MiB: more are not footers, even of thousands of columns."""
-DEFAULT_OVERHEAD_BYTES = FILE_OVERHEAD_BYTES / 16
-"""Overhead while nothing is known: 4 KiB are about a dozen columns (2-4 KiB measured for 7)."""
+MOST_OVERHEAD_BYTES = 2.0 * 2**20
+"""More are not footers, even of thousands of columns."""
+DEFAULT_OVERHEAD_BYTES = 4_096.0
+"""Overhead while nothing is known: about a dozen columns (2-4 KiB measured for 7)."""
+CLAMP_RATIO = 32.0
+"""Learned bytes per row stay within this factor of the first ones: beyond it, a manifest is wrong."""
 PRIOR_ROW_BYTES = 1024.0
 """The prior bytes per row count like this many bytes of rows; the prior overhead like one empty file."""
 SHRINK_BYTES = 8 * 1024.0
@@ -52,16 +51,23 @@ class RowSize:
         if not 0 < self.bytes_per_row < math.inf:
             raise ValueError(f"'bytes_per_row' ({self.bytes_per_row}) must be > 0 and finite")
 
-    def file_bytes(self, rows: float) -> float:
-        """Size of one file of `rows` rows."""
-        return self.overhead_bytes + rows * self.bytes_per_row
+    def bytes_of(self, rows: float, files: int = 1) -> float:
+        """Size of so many files that have `rows` rows together."""
+        return files * self.overhead_bytes + rows * self.bytes_per_row
+
+
+def fitted(partitions: Iterable[Seen]) -> RowSize | None:
+    """What fits files best of which nothing else is known; None where none has rows."""
+    written = [seen for seen in partitions if seen.tells]
+    return _Sums().after(written).fit(_guess(written)) if written else None
 
 
 class RowSizes(Generic[Key]):
     """Observes batch after batch; pure state, mappings in any order.
 
     `prior` is believed until files say otherwise, bounds what they may say of bytes per row (a factor of `CLAMP_RATIO`
-    either way), and decides what they cannot: files of one size do not tell overhead from rows.
+    either way), and decides what they cannot: files of one size do not tell overhead from rows. The `MOST_KEYS`
+    heaviest partitions have a factor of their own, the others are like the table.
     """
 
     def __init__(self, prior: RowSize | None = None) -> None:
@@ -82,12 +88,12 @@ class RowSizes(Generic[Key]):
 
     def observe(self, batch: Mapping[Key, Seen]) -> None:
         """Learn from the files of a batch; partitions without rows, bytes or files teach nothing."""
-        written = {key: seen for key, seen in batch.items() if min(seen.rows, seen.size_bytes, seen.files) > 0}
+        written = {key: seen for key, seen in batch.items() if seen.tells}
         if not written:
             return
         if self._prior is None:
             self._prior = _guess(written.values())
-        self._sums.add(written.values())
+        self._sums = self._sums.after(written.values())
         self._table = table = self._sums.fit(self._prior)
         for partition in self._partitions.values():
             partition.actual *= _DECAY
@@ -95,7 +101,7 @@ class RowSizes(Generic[Key]):
         for key, seen in written.items():
             partition = self._partitions.setdefault(key, _Bytes())
             partition.actual += seen.size_bytes
-            partition.predicted += _bytes_of(table, seen.rows, seen.files)
+            partition.predicted += table.bytes_of(seen.rows, seen.files)
         self._forget()
 
     def size_of(self, key: Key, rows: float, files: int = 1) -> float | None:
@@ -103,18 +109,14 @@ class RowSizes(Generic[Key]):
         if self._table is None:
             return None
         known = self._partitions.get(key)
-        return _bytes_of(self._table, rows, files) * (known.factor if known else 1.0)
+        return self._table.bytes_of(rows, files) * (known.factor if known else 1.0)
 
     def _forget(self) -> None:
         weights = {key: bytes_.predicted for key, bytes_ in self._partitions.items()}
         alive = {key: weight for key, weight in weights.items() if weight >= _FORGET_BYTES}
-        kept = heaviest(alive, MOST_PARTITIONS)
+        kept = heaviest(alive, MOST_KEYS)
         if len(kept) < len(weights):
             self._partitions = {key: self._partitions[key] for key in kept}
-
-
-def _bytes_of(size: RowSize, rows: float, files: int) -> float:
-    return files * size.overhead_bytes + rows * size.bytes_per_row
 
 
 def _guess(written: Collection[Seen]) -> RowSize:
@@ -138,8 +140,7 @@ class _Bytes:
         return min(max(ratio, 1 / CLAMP_RATIO), CLAMP_RATIO)
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(NamedTuple):
     """Decayed sums of weighted least squares.
 
     The weight of a partition is 1 / its bytes, so that its say is (relative error)^2 x bytes: with equal weights the
@@ -153,13 +154,16 @@ class _Sums:
     files: float = 0.0
     rows: float = 0.0
 
-    def add(self, written: Collection[Seen]) -> None:
-        """Take in the partitions of a batch."""
-        self.files2 = self.files2 * _DECAY + math.fsum(s.files * s.files / s.size_bytes for s in written)
-        self.files_rows = self.files_rows * _DECAY + math.fsum(s.files * s.rows / s.size_bytes for s in written)
-        self.rows2 = self.rows2 * _DECAY + math.fsum(s.rows * s.rows / s.size_bytes for s in written)
-        self.files = self.files * _DECAY + sum(s.files for s in written)
-        self.rows = self.rows * _DECAY + sum(s.rows for s in written)
+    def after(self, written: Collection[Seen]) -> _Sums:
+        """With the partitions of one batch more."""
+        batch = (
+            math.fsum(s.files * s.files / s.size_bytes for s in written),
+            math.fsum(s.files * s.rows / s.size_bytes for s in written),
+            math.fsum(s.rows * s.rows / s.size_bytes for s in written),
+            sum(s.files for s in written),
+            sum(s.rows for s in written),
+        )
+        return _Sums(*(before * _DECAY + now for before, now in zip(self, batch, strict=True)))
 
     def fit(self, prior: RowSize) -> RowSize:
         """The least weighted error, where the prior counts like one empty file and `PRIOR_ROW_BYTES` of rows."""

@@ -15,8 +15,7 @@ from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import Prediction, Seen, Traffic
 from icesize.planning.routing.router import skew
-from icesize.planning.routing.row_sizes import DEFAULT_OVERHEAD_BYTES, RowSize, RowSizes
-from icesize.planning.sizing import learn_bytes_per_row
+from icesize.planning.routing.row_sizes import RowSize, RowSizes, fitted
 from icesize.policy import SizePolicy
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.table.state.recent_batches import recent_appends
@@ -70,8 +69,8 @@ class Learned:
         """Sizes of rows: pinned by the policy, learned from batches, or from the table's files; None for neither."""
         if policy.bytes_per_row is not None:
             return RowSizes(RowSize(0.0, policy.bytes_per_row))
-        if self._sizes is None and (bytes_per_row := _of_files(layout)) is not None:
-            self.expect(RowSize(DEFAULT_OVERHEAD_BYTES, bytes_per_row))
+        if self._sizes is None and (of_files := fitted(_recent(layout, policy))) is not None:
+            self.expect(of_files)
         return self._sizes
 
     def expect(self, prior: RowSize) -> RowSizes[PartitionKey]:
@@ -141,14 +140,9 @@ def seen_in(files: Iterable[WrittenFile]) -> dict[PartitionKey, Seen]:
     return seen
 
 
-def _of_files(layout: Layout) -> float | None:
-    """Bytes per row of this table's files, recent partitions first; None when it has none."""
-    partitions = [p for p in layout.partitions.values() if p.rows and p.key.spec_id == layout.spec_id]
-    if not partitions:
-        return None
-    samples = [
-        (p.size_bytes // p.files, max(1, p.rows // p.files), p.files / (1.0 + p.commits_since_append))
-        for p in partitions
-    ]
-    mean = sum(p.size_bytes for p in partitions) / sum(p.rows for p in partitions)
-    return learn_bytes_per_row(samples, mean)
+def _recent(layout: Layout, policy: SizePolicy) -> list[Seen]:
+    """What the table's files hold, those of recently written partitions where there are any."""
+    keys = [key for key in layout.partitions if key.spec_id == layout.spec_id]
+    recent = {*layout.recent(policy.cold_after_commits)}
+    partitions = [layout.partitions[key] for key in keys if key in recent or recent.isdisjoint(keys)]
+    return [Seen(facts.rows, facts.size_bytes, facts.files) for facts in partitions]

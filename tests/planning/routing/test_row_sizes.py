@@ -15,9 +15,8 @@ from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.parquet.writing.size_estimates import measure
-from icesize.planning.routing.expected_rows import Seen
-from icesize.planning.routing.row_sizes import MOST_PARTITIONS, RowSize, RowSizes
-from icesize.planning.sizing import CLAMP_RATIO
+from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
+from icesize.planning.routing.row_sizes import CLAMP_RATIO, RowSize, RowSizes, fitted
 from tests.support.late_events import batch
 from tests.support.parquet_files import NAMES, schema_of, settings_of, spec_of
 
@@ -61,7 +60,7 @@ def test_nothing_is_known_without_files_and_prior() -> None:
     prior = RowSize(1_000, 50)
     assert RowSizes[int](prior).table == prior
     assert RowSizes[int](prior).size_of(1, 10, files=2) == 2_500
-    assert prior.file_bytes(10) == 1_500
+    assert prior.bytes_of(10) == 1_500
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def test_files_of_one_size_keep_the_overhead_of_the_prior(rows: list[int]) -> No
     table = learned([written] * 5, RowSize(2_000, 100)).table
     assert table is not None
     assert table.overhead_bytes == pytest.approx(2_000, rel=0.05)
-    assert table.file_bytes(10_000) == pytest.approx(403_000, rel=0.01)
+    assert table.bytes_of(10_000) == pytest.approx(403_000, rel=0.01)
 
 
 def test_a_single_tiny_file_without_prior() -> None:
@@ -153,7 +152,17 @@ def test_a_single_tiny_file_without_prior() -> None:
     table = learned([{1: Seen(5, 1_000)}]).table
     assert table is not None
     assert table.overhead_bytes == pytest.approx(500, rel=0.01)
-    assert table.file_bytes(5) == pytest.approx(1_000, rel=0.01)
+    assert table.bytes_of(5) == pytest.approx(1_000, rel=0.01)
+
+
+def test_a_thousand_tiny_files_tell_little() -> None:
+    """Files of one row, all footer, do not move what one real file says of rows by more than a tenth."""
+    assert fitted([]) is None
+    assert fitted([Seen(0, 0), Seen(0, 500), Seen(5, 0)]) is None
+    table = fitted([Seen(500_000, 50_000_000)] + [Seen(1, 2_000)] * 1_000)
+    assert table is not None
+    assert table.bytes_per_row == pytest.approx(100, rel=0.1)
+    assert table.overhead_bytes == pytest.approx(1_900, rel=0.1)
 
 
 def test_a_partition_with_longer_rows_has_its_own_factor() -> None:
@@ -163,7 +172,7 @@ def test_a_partition_with_longer_rows_has_its_own_factor() -> None:
     assert size(sizes, 3, 5_000) == pytest.approx(403_000, rel=0.05)
     assert size(sizes, 4, 5_000) == pytest.approx(203_000, rel=0.05)
     assert sizes.table is not None
-    assert size(sizes, 1_000, 5_000) == sizes.table.file_bytes(5_000)
+    assert size(sizes, 1_000, 5_000) == sizes.table.bytes_of(5_000)
 
 
 def test_a_tiny_partition_is_like_the_table() -> None:
@@ -171,7 +180,7 @@ def test_a_tiny_partition_is_like_the_table() -> None:
     written = {i: linear(1_000) for i in range(10)} | {99: Seen(1, 4_500)}
     sizes = learned([written])
     assert sizes.table is not None
-    assert size(sizes, 99, 1) == pytest.approx(sizes.table.file_bytes(1), rel=0.15)
+    assert size(sizes, 99, 1) == pytest.approx(sizes.table.bytes_of(1), rel=0.15)
 
 
 def test_rows_that_change_are_followed() -> None:
@@ -188,12 +197,12 @@ def test_partitions_are_forgotten_and_bounded() -> None:
     odd = {1: linear(1_000, per_row=90), 2: linear(1_000)}
     sizes = learned([odd] + [{2: linear(1_000)}] * 60)
     assert sizes.table is not None
-    assert size(sizes, 1, 1_000) == sizes.table.file_bytes(1_000)
-    many = {i: Seen(100 + i, 2 * (3_000 + 40 * (100 + i)) if i % 2 else 3_000) for i in range(MOST_PARTITIONS + 50)}
+    assert size(sizes, 1, 1_000) == sizes.table.bytes_of(1_000)
+    many = {i: Seen(100 + i, 2 * (3_000 + 40 * (100 + i)) if i % 2 else 3_000) for i in range(MOST_KEYS + 50)}
     skewed_partition = learned([many])
     assert skewed_partition.table is not None
-    assert size(skewed_partition, 20, 1_000) == skewed_partition.table.file_bytes(1_000)
-    assert size(skewed_partition, MOST_PARTITIONS + 49, 1_000) > skewed_partition.table.file_bytes(1_000)
+    assert size(skewed_partition, 20, 1_000) == skewed_partition.table.bytes_of(1_000)
+    assert size(skewed_partition, MOST_KEYS + 49, 1_000) > skewed_partition.table.bytes_of(1_000)
 
 
 def written_by(folder: Path, number: int, rows: int) -> dict[int, Seen]:
