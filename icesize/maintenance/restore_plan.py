@@ -8,16 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.layout_reader import Labels
+from icesize.table.state.live_files import fact_of
 from icesize.table.state.naming import known_snapshot
 from icesize.units import format_count
 
@@ -95,7 +97,7 @@ class Restoration:
                 f"partition spec is {metadata.default_spec_id}; its newer rows may lie in other partitions",
                 table=self._name,
             )
-        then, now = self._files(table.io, version), self._files(table.io, head) if head else []
+        then, now = (self._files(table.io, snapshot) for snapshot in (version, head))
         if not then:
             raise TableError(
                 f"{self.cannot(table)}: it had no files there; it did not exist yet, or was empty", table=self._name
@@ -117,21 +119,22 @@ class Restoration:
         """How the message of a refusal begins."""
         return f"Cannot restore {self.label(table)} of '{self._name}' to snapshot {self.snapshot_id}"
 
-    def _files(self, io: FileIO, snapshot: Snapshot) -> list[Entry]:
-        files = []
-        for manifest in snapshot.manifests(io):
-            if manifest.content == ManifestContent.DATA and manifest.partition_spec_id == self.partition.spec_id:
+    def _files(self, io: FileIO, snapshot: Snapshot | None) -> list[Entry]:
+        files: list[Entry] = []
+        spec_id = self.partition.spec_id
+        for manifest in manifests_of(snapshot, io).data:
+            if manifest.partition_spec_id == spec_id:
                 known = self._known.get(manifest.manifest_path)
                 if known is None:
                     entries = read_entries(io, manifest)
-                    known = [e for e in entries if PartitionKey(manifest.partition_spec_id, e.values) == self.partition]
+                    known = [e for e in entries if PartitionKey(spec_id, e.values) == self.partition]
                     self._known[manifest.manifest_path] = known
                 files += known
         return files
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Files of other specs are the same: rows of the partition may have moved between them and it."""
-        then, now = self._of_other_specs(table.io, version), self._of_other_specs(table.io, head) if head else {}
+        then, now = (self._of_other_specs(table.io, snapshot) for snapshot in (version, head))
         old, new = (
             {_identity(e) for path in some.keys() - others.keys() for e in read_entries(table.io, some[path])}
             for some, others in ((then, now), (now, then))
@@ -143,13 +146,10 @@ class Restoration:
                 table=self._name,
             )
 
-    def _of_other_specs(self, io: FileIO, snapshot: Snapshot) -> dict[str, ManifestFile]:
+    def _of_other_specs(self, io: FileIO, snapshot: Snapshot | None) -> dict[str, ManifestFile]:
         """Data manifests of other partition specs, by path."""
-        return {
-            manifest.manifest_path: manifest
-            for manifest in snapshot.manifests(io)
-            if manifest.content == ManifestContent.DATA and manifest.partition_spec_id != self.partition.spec_id
-        }
+        data = manifests_of(snapshot, io).data
+        return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
     def _check_deletes(self, table: Table, deletes: _Deletes, missing: Sequence[Entry], kept: Sequence[Entry]) -> None:
         """No deletes were pending on files whose copies would come without them."""
@@ -166,12 +166,11 @@ class Restoration:
     ) -> None:
         """No file that goes is listed in another partition, too: it would be removed and live."""
         paths = {entry.path for entry in now}
-        for manifest in head.manifests(table.io) if head else ():
+        for manifest in manifests_of(head, table.io).data:
             location = manifest.manifest_path
-            if manifest.content == ManifestContent.DATA and location not in self._listed_beside:
-                entries = read_entries(table.io, manifest, with_data=False)
+            if location not in self._listed_beside:
                 own = Counter(entry.path for entry in self._known.get(location, ()))
-                every = Counter(entry.path for entry in entries if entry.path in paths)
+                every = Counter(entry.path for entry in read_entries(table.io, manifest) if entry.path in paths)
                 self._listed_beside[location] = set(every - own)
         beside = set().union(*self._listed_beside.values())
         if twice := sorted({entry.path for entry in removed} & beside):
@@ -207,22 +206,18 @@ class _Deletes:
 
     @classmethod
     def of(cls, io: FileIO, version: Snapshot, head: Snapshot | None, partition: PartitionKey) -> _Deletes:
-        then, now = (
-            DeleteIndex.of(io, [m for m in s.manifests(io) if m.content == ManifestContent.DELETES] if s else [])
-            for s in (version, head)
-        )
-        return cls(partition, then, now)
+        return cls(partition, *(DeleteIndex.of(io, manifests_of(s, io).deletes) for s in (version, head)))
 
     @property
     def now(self) -> frozenset[_Identity]:
         return self._identities(self.index_now)
 
     def applied_then(self, entry: Entry) -> bool:
-        return self.index_then.applies(self._fact(entry))
+        return self.index_then.applies(fact_of(entry, self.partition, ""))
 
     def are_new_on(self, entry: Entry) -> bool:
         """Whether they apply to a file now, and none did then."""
-        return self.index_now.applies(self._fact(entry)) and not self.applied_then(entry)
+        return self.index_now.applies(fact_of(entry, self.partition, "")) and not self.applied_then(entry)
 
     def are_fewer_or_others_on(self, entry: Entry) -> bool:
         """Whether they applied to a file then, and others than these may now."""
@@ -230,6 +225,3 @@ class _Deletes:
 
     def _identities(self, index: DeleteIndex) -> frozenset[_Identity]:
         return frozenset(map(_identity, (*index.by_partition.get(self.partition, ()), *index.everywhere)))
-
-    def _fact(self, entry: Entry) -> FileFact:
-        return FileFact(entry.path, entry.size_bytes, entry.rows, self.partition, entry.sequence_number or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.io import InputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -38,7 +39,6 @@ from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import LEDGER, RUN_ID, CommitOutcome, CommitRequest, MergedGroup
 from icesize.table.commit.retry import Timing
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
-from icesize.table.manifests.entries import read_entries
 from icesize.table.state.layout_reader import LayoutReader
 
 SCHEMA = Schema(
@@ -181,16 +181,21 @@ def ids_of(catalog: Catalog, name: str = "db.t") -> list[int]:
     return sorted(catalog.load_table(name).scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
 
 
-def opened_by(monkeypatch: pytest.MonkeyPatch, module: str) -> list[str]:
-    """Paths of the manifests that a module opens from now on."""
-    opened: list[str] = []
+class CountingIO(PyArrowFileIO):
+    """Storage that notes what is opened."""
 
-    def noted(io: FileIO, manifest: ManifestFile, **options: Any) -> Any:
-        opened.append(manifest.manifest_path)
-        return read_entries(io, manifest, **options)
+    def __init__(self) -> None:
+        super().__init__({})
+        self.opened: list[str] = []
 
-    monkeypatch.setattr(f"{module}.read_entries", noted)
-    return opened
+    def new_input(self, location: str) -> InputFile:  # type: ignore[override]
+        self.opened.append(location)
+        return super().new_input(location)
+
+    @property
+    def manifests(self) -> list[str]:
+        """Manifests among that, lists of them left out."""
+        return [each for each in self.opened if re.search(r"-m\d+\.avro$", each)]
 
 
 def live_paths(table: Table) -> list[str]:

@@ -83,7 +83,7 @@ def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> list[tuple[str, s
     """Kind, location and bytes of the files in a manifest, or only of those that it ADDED."""
     if not whole and manifest.added_files_count == 0:
         return []
-    entries = read_entries(io, manifest, with_data=False) if whole else read_changes(io, manifest)
+    entries = read_entries(io, manifest) if whole else read_changes(io, manifest)
     try:
         return [
             ("delete_files" if entry.content else "data_files", entry.path, entry.size_bytes)

@@ -114,7 +114,7 @@ class PyIcebergLoaded:
         return any(
             entry.path in wanted
             for manifest in self._manifests(ManifestContent.DATA)
-            for entry in read_entries(self.table.io, manifest, with_data=False)
+            for entry in read_entries(self.table.io, manifest)
         )
 
     def misfit(self, request: CommitRequest) -> str | None:
@@ -167,7 +167,7 @@ class PyIcebergLoaded:
             known = {v.manifest_path for v in inputs}
             for path, manifest in manifests.items():
                 if path not in known:
-                    entries = read_entries(self.table.io, manifest, with_data=False)
+                    entries = read_entries(self.table.io, manifest)
                     live |= {e.path for e in entries if e.path in missing}
         return live
 

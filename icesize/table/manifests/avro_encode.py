@@ -1,4 +1,4 @@
-"""Avro values into bytes: one function per schema, made once; the counterpart of `avro_types`."""
+"""Avro values into bytes: one function per schema, made once; the counterpart of `avro_decode`."""
 
 from __future__ import annotations
 

@@ -32,9 +32,10 @@ class DeleteIndex:
         for manifest in manifests:
             if manifest.sequence_number <= above:
                 continue
-            for entry in read_entries(io, manifest, with_data=False):
+            for entry in read_entries(io, manifest):
                 if (entry.sequence_number or 0) <= above:
                     continue
+                entry.data = b""  # nobody copies these, and they are kept
                 by_partition[PartitionKey(manifest.partition_spec_id, entry.values)].append(entry)
                 # also a partition without values: a spec whose fields were all dropped (void, format v1) is one
                 if entry.content == DataFileContent.EQUALITY_DELETES and all(v is None for v in entry.values):

@@ -44,8 +44,8 @@ class Entry:
     """One file of a manifest, sequence numbers and snapshot id inherited as Iceberg's specification says.
 
     `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the partition values as stored, in
-    spec-field order. `encrypted`: it carries key metadata. `data` is its encoded `data_file` record (empty when not
-    asked for), to be read by `schema`. The last four are only read from delete manifests: the path of the data file
+    spec-field order. `encrypted`: it carries key metadata. `data` is its encoded `data_file` record, to be read by
+    `schema`. The last four are only read from delete manifests: the path of the data file
     that it is about when that is only one, the bounds of the paths in a position delete file (cut off to a prefix when
     long, the upper one then raised), and the columns of an equality delete file.
     """
@@ -69,23 +69,20 @@ class Entry:
     equality_ids: tuple[int, ...] | None = None
 
 
-def read_entries(
-    io: FileIO, manifest: ManifestFile, *, live_only: bool = True, with_data: bool = True
-) -> Iterator[Entry]:
+def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) -> Iterator[Entry]:
     """The entries of one manifest in their order; `live_only` leaves out those of status DELETED.
 
-    Without `with_data` the bytes to copy are left out. Raises `TableError` for a damaged manifest and whatever `io`
-    raises for a missing one.
+    Raises `TableError` for a damaged manifest and whatever `io` raises for a missing one.
     """
     deletes = manifest.content == ManifestContent.DELETES
-    entries = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, deletes, with_data))
+    entries = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, deletes))
     for entry in entries:
         if entry.status != DELETED or not live_only:
             yield _carry_over(entry, manifest.sequence_number, manifest.added_snapshot_id)
 
 
 def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
-    """The entries of one manifest that are ADDED or DELETED, without their data.
+    """The entries of one manifest that are ADDED or DELETED.
 
     Reading ends with the last of them where the manifest's counts are known: manifests of ours begin with them, so
     that a small change costs little however much the manifest keeps. Raises what `read_entries` raises for what it
@@ -95,7 +92,7 @@ def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
     left = None if added is None or deleted is None else added + deleted
     if left == 0:
         return
-    for entry in read_entries(io, manifest, live_only=False, with_data=False):
+    for entry in read_entries(io, manifest, live_only=False):
         if entry.status != EXISTING:
             yield entry
             left = None if left is None else left - 1
@@ -105,7 +102,7 @@ def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
 
 def under_new_path(entry: Entry, path: str) -> Entry:
     """What a manifest says of a byte for byte copy of a file: all that it says of the file, but nothing of when it came
-    into the table. `entry` was read with its data."""
+    into the table."""
     kind = entry.schema.avro["fields"][entry.schema.place(_FILE_PATH)]["type"]
     data = with_other_value(entry.schema, _FILE_PATH, kind)(entry.data, path)
     return replace(
@@ -146,13 +143,12 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 _ENTRY_PLACES = {0: 0, 1: 1, 3: 2, 4: 3}
 _FILE_PLACES = {134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
 _DELETE_PLACES = {143: 13, 125: 14, 128: 15, 135: 16}
-_BLANK: list[Any] = [None] * 17
 _DATA_FILE = 2
 _FILE_PATH = 100
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str, deletes: bool, with_data: bool) -> Callable[[BinaryDecoder, bytes], Entry]:
+def _compiled(schema_json: str, deletes: bool) -> Callable[[BinaryDecoder, bytes], Entry]:
     """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
     fields = inlined(json.loads(schema_json))["fields"]
     at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
@@ -160,14 +156,14 @@ def _compiled(schema_json: str, deletes: bool, with_data: bool) -> Callable[[Bin
     read_before, read_after = (fields_reader(some, _ENTRY_PLACES) for some in (fields[:at], fields[at + 1 :]))
     read_file = fields_reader(record["fields"], {**_FILE_PLACES, **_DELETE_PLACES} if deletes else _FILE_PLACES)
     schema = DataFileSchema(structure(record), record)
-    finish = _finish_delete if deletes else _finish
+    finish, blank = (_finish_delete, [None] * 17) if deletes else (_finish, [None] * 13)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
-        row = _BLANK.copy()
+        row: list[Any] = blank.copy()
         read_before(decoder, row)
         start = decoder.tell()
         read_file(decoder, row)
-        row[11] = buffer[start : decoder.tell()] if with_data else b""
+        row[11] = buffer[start : decoder.tell()]
         read_after(decoder, row)
         row[12] = schema
         return finish(row)
@@ -179,15 +175,13 @@ def _finish(row: list[Any]) -> Entry:
     row[4] = row[4] or DATA
     row[6] = row[6].upper()
     row[10] = row[10] is not None
-    return Entry(*row[:13])
+    return Entry(*row)
 
 
 def _finish_delete(row: list[Any]) -> Entry:
-    entry = _finish(row)
-    entry.referenced_path = row[13]
-    lowest, highest = ((bounds or {}).get(_DELETED_PATH) for bounds in row[14:16])
-    # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
-    entry.lowest_path = None if lowest is None else lowest.decode(errors="ignore")
-    entry.highest_path = None if highest is None else highest.decode(errors="ignore")
-    entry.equality_ids = None if row[16] is None else tuple(row[16])
-    return entry
+    for place in (14, 15):
+        bound = (row[place] or {}).get(_DELETED_PATH)
+        # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
+        row[place] = None if bound is None else bound.decode(errors="ignore")
+    row[16] = None if row[16] is None else tuple(row[16])
+    return _finish(row)

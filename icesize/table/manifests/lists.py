@@ -1,4 +1,4 @@
-"""Manifest lists, read for what is not known yet.
+"""Manifest lists, read whole by PyIceberg, or here for what is not known yet.
 
 The lists of a table's snapshots name mostly the same manifests: a thousand of them hold some hundred thousand entries,
 of which a few are new.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table.snapshots import Snapshot
 
 from icesize.table.manifests.avro_container import read_records
 from icesize.table.manifests.avro_decode import Read, fields_reader, inlined, reader, skipper
@@ -34,6 +35,21 @@ _NAMES = {
     513: "existing_rows_count",
     514: "deleted_rows_count",
 }
+
+
+class Manifests(NamedTuple):
+    """The manifests of a snapshot by what they list, in their order."""
+
+    data: list[ManifestFile]
+    deletes: list[ManifestFile]
+
+
+def manifests_of(snapshot: Snapshot | None, io: FileIO) -> Manifests:
+    """The manifests that a snapshot lists, with partition summaries; none of no snapshot."""
+    found = Manifests([], [])
+    for manifest in snapshot.manifests(io) if snapshot else ():
+        (found.data if manifest.content == ManifestContent.DATA else found.deletes).append(manifest)
+    return found
 
 
 def read_new(io: FileIO, location: str, known: Callable[[str], bool]) -> Iterator[ManifestFile]:

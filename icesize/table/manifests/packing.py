@@ -53,7 +53,7 @@ def pack(target: Target, entries: Iterable[Entry]) -> list[ManifestFile]:
 def entries_by_partition(
     io: FileIO, manifests: Iterable[ManifestFile], at_once: int = SORTED_AT_ONCE
 ) -> Iterator[Entry]:
-    """Live entries of these manifests with their data, sorted within runs of about `at_once`."""
+    """Live entries of these manifests, sorted within runs of about `at_once`."""
     run: list[Entry] = []
     for manifest in manifests:
         run += read_entries(io, manifest)

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import UnsupportedTable
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
 
 
 class Listings:
@@ -56,10 +56,8 @@ def check_listed_once(io: FileIO, head: Snapshot | None, paths: Collection[str])
     Reads all data manifests. Raises UnsupportedTable.
     """
     wanted, listings = set(map(normalised, paths)), Listings()
-    for manifest in head.manifests(io) if head else ():
-        if manifest.content == ManifestContent.DATA:
-            entries = read_entries(io, manifest, with_data=False)
-            listings.add(entry.path for entry in entries if normalised(entry.path) in wanted)
+    for manifest in manifests_of(head, io).data:
+        listings.add(entry.path for entry in read_entries(io, manifest) if normalised(entry.path) in wanted)
     if twice := next((path for path in paths if path in listings), None):
         raise UnsupportedTable(
             f"Cannot rewrite {twice}: the table lists it more than once, also in a partition that the filter leaves "

@@ -41,7 +41,7 @@ def write_manifests(
 
     `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
     files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
-    become DELETED by this snapshot. Each is of partition spec `spec_id`; entries were read with their data. One
+    become DELETED by this snapshot. Each is of partition spec `spec_id`. One
     manifest results, more when the encodings of the entries differ in more than the types that their partition values
     had before columns were promoted, or when it would exceed
     `commit.manifest.target-size-bytes` (Iceberg's default: 8 MiB). In each of them changes come before what stays,

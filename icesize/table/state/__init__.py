@@ -1,15 +1,17 @@
 """What a table is now, and what others did to it.
 
 - `changed_partitions`: which partitions got new files since icesize last merged: what `after_batch` has to look at
-- `cluster_reader`: manifests -> the files that clustering looks at: all live ones, with bounds of the columns they
-  are clustered by
+- `cluster_reader`: the files that clustering looks at: all live ones, with bounds of the columns that they are
+  clustered by
+- `commit_ages`: how old the rows of files are, counted in commits that added rows
 - `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
   rollbacks
 - `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
 - `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
   files alone
-- `layout_reader`: manifests -> Layout, incrementally: manifests never change, so each is read once and kept by its
-  path
+- `layout_reader`: the layout of a table: every partition counted, and its small files as values
+- `live_files`: the live files of a table by partition, each manifest read once: what layouts and clustering are made
+  of
 - `missing_files`: files that were written long ago and are not committed yet: orphan cleanup may have taken them for
   its own
 - `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and their files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -11,6 +10,7 @@ from icesize.planning.files import PartitionKey
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.commit.request import BASE_ID, RUN_ID
 from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
 
 
 def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey] | None:
@@ -32,14 +32,12 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
             break
     else:
         return None
-    head = metadata.current_snapshot()
-    manifests = head.manifests(io) if head and newer else []
-    # our REPLACE, as any that writes manifests anew, copied entries of its rivals: there they keep their snapshot id
+    # a REPLACE that writes manifests anew, as ours does, copies entries of others, which keep their snapshot ids
     return {
         PartitionKey(manifest.partition_spec_id, entry.values)
-        for manifest in manifests
-        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id in newer | ours
-        for entry in read_entries(io, manifest, with_data=False)
+        for manifest in manifests_of(metadata.current_snapshot() if newer else None, io).data
+        if manifest.added_snapshot_id in newer | ours
+        for entry in read_entries(io, manifest)
         if entry.snapshot_id in newer
     }
 

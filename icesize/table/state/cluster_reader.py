@@ -1,14 +1,13 @@
-"""Manifests -> the files that clustering looks at: all live ones, with bounds of the columns they are clustered by."""
+"""The files that clustering looks at: all live ones, with bounds of the columns that they are clustered by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DecimalType, PrimitiveType, StringType
@@ -19,13 +18,11 @@ from icesize.parquet.files.carried_over_metrics import FileMetrics, bound_value
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import set_of
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
-from icesize.planning.files import FileFact, PartitionKey, distinct_zeros
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import readable
-from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.repeated_files import Listings
+from icesize.table.manifests.entries import Entry
 from icesize.table.state.input_metrics import metrics_reader
-from icesize.table.state.layout_reader import Obstacles, obstacle_of
+from icesize.table.state.live_files import Keep, LiveFiles, Obstacles, fact_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,6 @@ class _Column:
 
 
 _Columns = tuple[_Column, ...]
-_Files = dict[PartitionKey, list[ClusterFile]]
 
 
 class ClusterReader:
@@ -49,63 +45,27 @@ class ClusterReader:
 
     def __init__(self, by: ClusterBy) -> None:
         self.by = by
-        self._key = by.key
-        self._known: dict[str, _Files] = {}
-        self._listings = Listings()
+        self._files = LiveFiles[ClusterFile](lambda file: file.fact)
 
     def read(
-        self,
-        metadata: TableMetadata,
-        io: FileIO,
-        keep: Callable[[ManifestFile], bool] = lambda manifest: True,
-    ) -> _Files:
+        self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True
+    ) -> dict[PartitionKey, list[ClusterFile]]:
         """The live data files of the current snapshot, of any size and any spec, by partition, each with what hinders
         it as a layout says it; manifests that `keep` refuses (pruning by bounds) are not read.
 
         Bounds are None for a file that holds NaN or does not tell, and for one that is older than the column, as every
         reader has to open it. Raises TableError when storage does not give manifests, or a column is gone.
         """
-        with readable(metadata.location):
-            return self._read(metadata, io, keep)
+        columns, layout = _columns(metadata.schema(), self.by), self.by.key
 
-    def _read(self, metadata: TableMetadata, io: FileIO, keep: Callable[[ManifestFile], bool]) -> _Files:
-        columns = _columns(metadata.schema(), self.by)
-        snapshot = metadata.current_snapshot()
-        manifests = snapshot.manifests(io) if snapshot else []
-        found: _Files = {}
-        for manifest in manifests:
-            if manifest.content == ManifestContent.DATA and keep(manifest):
-                for key, files in self._files(io, manifest, columns).items():
-                    found.setdefault(key, []).extend(files)
-        for gone in self._known.keys() - {m.manifest_path for m in manifests}:
-            self._listings.remove(_paths(self._known.pop(gone)))
-        deletes = DeleteIndex.of(io, [m for m in manifests if m.content == ManifestContent.DELETES])
-        obstacles = Obstacles(metadata.default_spec_id, deletes, self._listings)
-        return {key: _hindered(files, key, obstacles) for key, files in found.items()}
-
-    def _files(self, io: FileIO, manifest: ManifestFile, columns: _Columns) -> _Files:
-        # what was decoded stays right: the promotion of a column changes no value
-        known = self._known.get(manifest.manifest_path)
-        if known is None:
-            known = self._known[manifest.manifest_path] = self._of_manifest(io, manifest, columns)
-            self._listings.add(_paths(known))
-        return known
-
-    def _of_manifest(self, io: FileIO, manifest: ManifestFile, columns: _Columns) -> _Files:
-        spec_id, manifest_path = manifest.partition_spec_id, manifest.manifest_path
-        groups: dict[tuple[object, ...], tuple[PartitionKey, list[ClusterFile]]] = {}
-        for entry in read_entries(io, manifest):
-            values = distinct_zeros(entry.values)
-            if values not in groups:
-                groups[values] = PartitionKey(spec_id, values), []
-            key, files = groups[values]
-            obstacle = obstacle_of(entry.file_format, entry.encrypted)
-            fact = FileFact(
-                entry.path, entry.size_bytes, entry.rows, key, entry.sequence_number or 0, obstacle, manifest_path
-            )
+        # what was decoded before stays right: the promotion of a column changes no value
+        def described(entry: Entry, key: PartitionKey, manifest_path: str) -> ClusterFile:
             metrics = metrics_reader(entry.schema)(new_decoder(entry.data))
-            files.append(_cluster_file(fact, metrics, columns, self._key))
-        return dict(groups.values())
+            return _cluster_file(fact_of(entry, key, manifest_path), metrics, columns, layout)
+
+        with readable(metadata.location):
+            live = self._files.read(metadata, io, described, keep)
+        return {key: _hindered(some.picked, key, live.obstacles) for key, some in live.partitions.items()}
 
 
 def cluster_file_of(file: WrittenFile, by: ClusterBy, schema: Schema) -> ClusterFile:
@@ -153,10 +113,6 @@ def _plain(kind: PrimitiveType, bound: bytes | None) -> Any | None:
     if isinstance(kind, StringType):
         return value.decode()
     return unscaled_to_decimal(value, kind.scale) if isinstance(kind, DecimalType) else value
-
-
-def _paths(files: _Files) -> Iterator[str]:
-    return (file.fact.path for some in files.values() for file in some)
 
 
 def _hindered(files: Sequence[ClusterFile], key: PartitionKey, obstacles: Obstacles) -> list[ClusterFile]:

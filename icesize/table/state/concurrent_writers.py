@@ -33,7 +33,7 @@ _CHANGES_ROWS = (Operation.OVERWRITE, Operation.DELETE)
 
 @dataclass
 class ConcurrentWriters:
-    """Looks at the newest snapshots again and again; losing it costs time and patience."""
+    """Looks at the newest snapshots again and again; losing it costs time, and a cooldown may begin anew."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _known: dict[int, Change] = field(default_factory=dict, repr=False)
@@ -63,12 +63,13 @@ class ConcurrentWriters:
         return min(began_ms, self._since.get(key, began_ms))
 
     def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[Change]:
+        reader = ChangeReader()
         for snapshot in snapshots:
             known = self._known.get(snapshot.snapshot_id)
             if known is None:
                 try:
                     with readable(str(metadata.table_uuid)):
-                        touched = ChangeReader().touched(metadata, io, snapshot)
+                        touched = reader.touched(metadata, io, snapshot)
                 except TableError as error:
                     LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
                     continue

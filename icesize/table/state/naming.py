@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
@@ -17,7 +16,9 @@ from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.layout_reader import Labels
+from icesize.table.state.live_files import fact_of
 
 _UNNAMED = "{}"
 """How the partition of an unpartitioned table is named."""
@@ -137,26 +138,13 @@ def _described(snapshot: Snapshot) -> str:
 
 def files_at(io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
     """The data files of a partition at a snapshot; `obstacle` says why one does not hold its rows plainly."""
-    manifests = snapshot.manifests(io)
-    deletes = DeleteIndex.of(io, [m for m in manifests if m.content == ManifestContent.DELETES])
-    files = []
-    for manifest in manifests:
-        if manifest.content != ManifestContent.DATA or manifest.partition_spec_id != partition.spec_id:
-            continue
-        for entry in read_entries(io, manifest, with_data=False):
-            if PartitionKey(manifest.partition_spec_id, entry.values) == partition:
-                file = FileFact(
-                    entry.path, entry.size_bytes, entry.rows, partition,
-                    entry.sequence_number or 0, None, manifest.manifest_path,
-                )  # fmt: skip
-                obstacle = _obstacle(entry.file_format, entry.encrypted, deletes.applies(file))
-                files.append(file if obstacle is None else replace(file, obstacle=obstacle))
-    return files
-
-
-def _obstacle(file_format: str, encrypted: bool, deleted: bool) -> SkipReason | None:
-    if encrypted:
-        return SkipReason.ENCRYPTED
-    if file_format != "PARQUET":
-        return SkipReason.NOT_PARQUET
-    return SkipReason.HAS_DELETES if deleted else None
+    manifests = manifests_of(snapshot, io)
+    deletes = DeleteIndex.of(io, manifests.deletes)
+    files = (
+        fact_of(entry, partition, manifest.manifest_path)
+        for manifest in manifests.data
+        if manifest.partition_spec_id == partition.spec_id
+        for entry in read_entries(io, manifest)
+        if PartitionKey(manifest.partition_spec_id, entry.values) == partition
+    )
+    return [replace(f, obstacle=SkipReason.HAS_DELETES) if not f.obstacle and deletes.applies(f) else f for f in files]

@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
+from icesize.table.manifests.lists import read_new
 
 
 class Contents(NamedTuple):
@@ -77,10 +78,14 @@ class PartitionChange:
 
 
 class ChangeReader:
-    """Reads what snapshots of one table changed, each once. Losing it costs time only. Not shared between threads."""
+    """Reads what snapshots of one table changed, each once; a manifest that some manifest list has named is passed over
+    in the others. Losing it costs time only. Not shared between threads.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, Mapping[PartitionKey, PartitionChange]] = {}
+        self._listed: set[str] = set()
+        self._added_by: dict[int | None, list[ManifestFile]] = defaultdict(list)
 
     def touched(
         self, metadata: TableMetadata, io: FileIO, snapshot: Snapshot
@@ -91,21 +96,25 @@ class ChangeReader:
         """
         changes = self._known.get(snapshot.snapshot_id)
         if changes is None:
-            changes = self._known[snapshot.snapshot_id] = _changes(io, snapshot)
+            changes = self._known[snapshot.snapshot_id] = self._read(io, snapshot)
             if len(self._known) > len(metadata.snapshots):
                 kept = {s.snapshot_id for s in metadata.snapshots}
                 self._known = {i: known for i, known in self._known.items() if i in kept}
+                self._listed.clear()
+                self._added_by.clear()
         return changes
 
-
-def _changes(io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
-    changes: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
-    for manifest in snapshot.manifests(io):
-        if manifest.added_snapshot_id == snapshot.snapshot_id:
+    def _read(self, io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
+        for manifest in read_new(io, snapshot.manifest_list, self._listed.__contains__):
+            self._listed.add(manifest.manifest_path)
+            self._added_by[manifest.added_snapshot_id].append(manifest)
+        changes: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
+        for manifest in self._added_by[snapshot.snapshot_id]:
             for entry in read_changes(io, manifest):
                 if entry.snapshot_id == snapshot.snapshot_id:
                     changes[PartitionKey(manifest.partition_spec_id, entry.values)].count(entry)
-    return dict(changes)
+        del self._added_by[snapshot.snapshot_id]
+        return dict(changes)
 
 
 class States:
@@ -127,7 +136,7 @@ class States:
         known = self._known.get(manifest.manifest_path)
         if known is None:
             counted: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
-            for entry in read_entries(self._io, manifest, with_data=False):
+            for entry in read_entries(self._io, manifest):
                 key = PartitionKey(manifest.partition_spec_id, entry.values)
                 if self._partition in (None, key):
                     counted[key].count(entry)

@@ -108,7 +108,7 @@ class Reachable:
 
 
 def _paths(io: FileIO, manifest: ManifestFile) -> list[str]:
-    return [entry.path for entry in read_entries(io, manifest, with_data=False)]
+    return [entry.path for entry in read_entries(io, manifest)]
 
 
 def read_reachable(metadata: TableMetadata, metadata_location: str, io: FileIO) -> Reachable:

@@ -494,22 +494,13 @@ def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
     assert first.referenced_path is None
 
 
-def test_data_can_be_left_out(shelf: Shelf) -> None:
-    """Planning reads entries without their bytes; everything else is the same."""
-    listed = shelf.write(2, added=[_file(1)])
-    (full,), (lean,) = read(shelf, listed), read(shelf, listed, with_data=False)
-    assert full.data
-    assert lean.data == b""
-    assert of_ours(full) == of_ours(lean)
-
-
 @pytest.mark.parametrize("version", [1, 2])
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_changes_are_what_was_added_and_deleted(
     shelf: Shelf, version: int, files: list[WrittenFile], new: list[WrittenFile], cut: int
 ) -> None:
-    """Whatever the order of the entries; those that stay are left out, and so are the bytes."""
+    """Whatever the order of the entries; those that stay are left out."""
     entries = read(shelf, [shelf.write_by_pyiceberg(version, files)])
     for manifest in (
         *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
@@ -518,7 +509,6 @@ def test_changes_are_what_was_added_and_deleted(
         changes = list(read_changes(shelf.io, manifest))
         whole = read(shelf, [manifest], live_only=False)
         assert [of_ours(e) for e in changes] == [of_ours(e) for e in whole if e.status != EXISTING]
-        assert not any(e.data for e in changes)
 
 
 def test_reading_changes_ends_with_the_last_of_them(shelf: Shelf) -> None:

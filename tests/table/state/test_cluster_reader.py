@@ -56,12 +56,12 @@ from tests.support.parquet_files import data_file, schema_of
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     SCHEMA,
+    CountingIO,
     append,
     compact,
     live_paths,
     local,
     make_table,
-    opened_by,
     request_on,
     run,
     small_files,
@@ -349,21 +349,15 @@ def test_a_new_file_is_what_its_manifest_will_say(lake: SqlCatalog) -> None:
     assert cluster_file_of(merged, BY_ID, table.schema()).fact.sequence_number == 7
 
 
-@pytest.fixture
-def manifests_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the manifests that are opened."""
-    return opened_by(monkeypatch, "icesize.table.state.cluster_reader")
-
-
-def test_manifests_are_read_once_and_forgotten_when_they_are_gone(lake: SqlCatalog, manifests_read: list[str]) -> None:
+def test_manifests_are_read_once_and_forgotten_when_they_are_gone(lake: SqlCatalog) -> None:
     """What was known is not read again; a merge makes a new manifest, and the old one would be read anew."""
     make_table(lake, properties={"commit.manifest-merge.enabled": "false"})
-    reader = ClusterReader(BY_ID)
+    reader, io = ClusterReader(BY_ID), CountingIO()
 
     def opened(table: Table) -> int:
-        before = len(manifests_read)
-        found = reader.read(table.metadata, table.io)
-        count = len(manifests_read) - before
+        before = len(io.manifests)
+        found = reader.read(table.metadata, io)
+        count = len(io.manifests) - before
         assert found == ClusterReader(BY_ID).read(table.metadata, table.io)
         return count
 
@@ -385,19 +379,19 @@ def test_files_that_callers_get_are_theirs(lake: SqlCatalog) -> None:
     assert [len(files) for files in reader.read(table.metadata, table.io).values()] == [1]
 
 
-def test_manifests_that_are_ruled_out_are_not_read(lake: SqlCatalog, manifests_read: list[str]) -> None:
+def test_manifests_that_are_ruled_out_are_not_read(lake: SqlCatalog) -> None:
     """A filter over partitions prunes; what is known of the others is kept meanwhile."""
     make_table(lake, properties={"commit.manifest-merge.enabled": "false"})
     append(lake, [1], "a")
     table = append(lake, [2], "b")
     keep = partition_filter(table.metadata, "kind = 'a'").may_hold
-    reader = ClusterReader(BY_ID)
-    assert set(reader.read(table.metadata, table.io, keep)) == {PartitionKey(0, ("a",))}
-    assert len(manifests_read) == 1
-    assert len(reader.read(table.metadata, table.io)) == 2
-    reader.read(table.metadata, table.io, keep)
-    reader.read(table.metadata, table.io)
-    assert len(manifests_read) == 2
+    reader, io = ClusterReader(BY_ID), CountingIO()
+    assert set(reader.read(table.metadata, io, keep)) == {PartitionKey(0, ("a",))}
+    assert len(io.manifests) == 1
+    assert len(reader.read(table.metadata, io)) == 2
+    reader.read(table.metadata, io, keep)
+    reader.read(table.metadata, io)
+    assert len(io.manifests) == 2
 
 
 def test_a_dropped_column_is_named(lake: SqlCatalog) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.state.naming import files_at, find_partition, known_snapshot, snapshot_as_of
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import append, expire, layout_of, make_table, request_on, run, small_files, write
@@ -242,18 +241,20 @@ def test_files_of_a_partition_at_a_snapshot(lake: SqlCatalog) -> None:
 
 @pytest.mark.parametrize(
     ("fact", "value", "obstacle"),
-    [("file_format", "ORC", SkipReason.NOT_PARQUET), ("encrypted", True, SkipReason.ENCRYPTED)],
+    [("file_format", FileFormat.ORC, SkipReason.NOT_PARQUET), ("key_metadata", b"k", SkipReason.ENCRYPTED)],
 )
 def test_files_that_are_not_plain_parquet_are_told(
-    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, fact: str, value: object, obstacle: SkipReason
+    lake: SqlCatalog, fact: str, value: object, obstacle: SkipReason
 ) -> None:
     """Imported files of another format and encrypted ones say so."""
-    make_table(lake)
-    table = append(lake, [1])
-
-    def other(*given: Any, **options: Any) -> Iterator[Entry]:
-        return (replace(entry, **{fact: value}) for entry in read_entries(*given, **options))
-
-    monkeypatch.setattr("icesize.table.state.naming.read_entries", other)
+    table = make_table(lake)
+    facts = {"file_format": FileFormat.PARQUET, "record_count": 1, "file_size_in_bytes": 9, fact: value}
+    imported = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=f"{table.location()}/data/x", partition=Record("a"), **facts
+    )
+    imported.spec_id = 0
+    with table.transaction() as change, change.update_snapshot().fast_append() as added:
+        added.append_data_file(imported)
+    table = lake.load_table("db.t")
     (file,) = files_at(table.io, known_snapshot(table.metadata, snapshot_ids(table)[0]), A)
     assert (file.obstacle, file.rows) == (obstacle, 1)

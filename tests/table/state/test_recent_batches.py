@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
-from icesize.table.manifests.entries import read_changes
-from icesize.table.state import recent_batches
+from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.recent_batches import recent_appends
 from tests.support.tables import (
+    CountingIO,
     append,
     arrow,
     compact,
@@ -34,6 +33,12 @@ A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 def added(table: Table, most: int = 8) -> list[dict[PartitionKey, int]]:
     """Rows by partition of each commit that is found."""
     return [{key: seen.rows for key, seen in each.items()} for each in recent_appends(table.metadata, table.io, most)]
+
+
+def head(table: Table) -> Snapshot:
+    found = table.metadata.current_snapshot()
+    assert found is not None
+    return found
 
 
 def test_nothing_was_ever_written(lake: SqlCatalog) -> None:
@@ -148,24 +153,18 @@ def test_the_search_ends_at_files_that_cannot_be_read(lake: SqlCatalog, damage: 
     assert added(table) == [{A: 3}]
 
 
-def test_only_new_manifests_are_read(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_manifests_are_read(lake: SqlCatalog) -> None:
     """Of each commit the manifest that it wrote, newest first, each once."""
     make_table(lake)
     tables = [append(lake, [i]) for i in range(5)]
-    opened: list[int | None] = []
-
-    def noted(io: FileIO, manifest: ManifestFile) -> object:
-        opened.append(manifest.added_snapshot_id)
-        return read_changes(io, manifest)
-
-    monkeypatch.setattr(recent_batches, "read_changes", noted)
-    assert len(added(tables[-1], most=3)) == 3
-    assert opened == [s.snapshot_id for s in reversed(tables[-1].metadata.snapshots[2:])]
+    io = CountingIO()
+    assert len(recent_appends(tables[-1].metadata, io, 3)) == 3
+    written_by = {m.manifest_path: m.added_snapshot_id for t in tables for m in manifests_of(head(t), t.io).data}
+    assert [written_by[path] for path in io.manifests] == [head(t).snapshot_id for t in reversed(tables[2:])]
 
 
-def test_the_heaviest_partitions_are_named(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heaviest_partitions_are_named(lake: SqlCatalog) -> None:
     """Of a commit with very many partitions those with the most rows."""
-    monkeypatch.setattr(recent_batches, "MOST_PARTITIONS", 2)
     make_table(lake)
     table = lake.load_table("db.t")
     run(
@@ -173,4 +172,9 @@ def test_the_heaviest_partitions_are_named(lake: SqlCatalog, monkeypatch: pytest
         request_on(table, [write(table, range(rows), kind) for kind, rows in zip("abcd", (2, 1, 4, 3), strict=True)]),
         table,
     )
-    assert added(lake.load_table("db.t")) == [{PartitionKey(0, ("c",)): 4, PartitionKey(0, ("d",)): 3}]
+    table = lake.load_table("db.t")
+    (heaviest,) = recent_appends(table.metadata, table.io, most_partitions=2)
+    assert {key: seen.rows for key, seen in heaviest.items()} == {
+        PartitionKey(0, ("c",)): 4,
+        PartitionKey(0, ("d",)): 3,
+    }

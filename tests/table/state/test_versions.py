@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
@@ -21,10 +19,12 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.catalog.history import main_history
 from icesize.table.commit.request import RUN_ID
-from icesize.table.manifests.entries import read_changes, read_entries
+from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.versions import ChangeReader, Version, versions
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
+    CountingIO,
     append,
     arrow,
     batch,
@@ -265,30 +265,35 @@ def test_a_batch_of_a_newer_release_is_left_out(lake: SqlCatalog) -> None:
     assert (version.stream_id, version.batch_id, version.files) == (None, None, 1)
 
 
-def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog) -> None:
     """Snapshots never change: what was read once is not read again, and what has expired is forgotten."""
     make_table(lake)
-    opened: list[int | None] = []
-
-    def noted(io: FileIO, manifest: ManifestFile) -> Any:
-        opened.append(manifest.added_snapshot_id)
-        return read_changes(io, manifest)
-
-    monkeypatch.setattr("icesize.table.state.partition_changes.read_changes", noted)
     reader = ChangeReader()
 
-    def newly_read(table: Table) -> list[int | None]:
-        opened.clear()
+    def newly_read(table: Table) -> list[str]:
+        io = CountingIO()
+        for snapshot in reversed(table.metadata.snapshots):
+            reader.touched(table.metadata, io, snapshot)
         assert len(versions(table.metadata, table.io, reader)) == len(main_history(table.metadata))
-        return list(opened)
+        return io.manifests
 
     first, second = append(lake, [1]), append(lake, [2])
-    assert newly_read(second) == [head_id(second), head_id(first)]
+    assert newly_read(second) == [manifest_of(second), manifest_of(first)]
     assert newly_read(second) == []
     expire(lake.load_table("db.t"))
     third = append(lake, [3])
-    assert newly_read(third) == [head_id(third)]
-    assert newly_read(second) == [head_id(first)]
+    assert newly_read(third) == [manifest_of(third)]
+    assert newly_read(second) == [manifest_of(first)]
+
+
+def manifest_of(table: Table) -> str:
+    """The manifest that the newest snapshot wrote."""
+    (manifest,) = (
+        m
+        for m in manifests_of(table.metadata.current_snapshot(), table.io).data
+        if m.added_snapshot_id == head_id(table)
+    )
+    return manifest.manifest_path
 
 
 KINDS = ("a", "b", "c")

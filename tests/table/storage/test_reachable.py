@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io import InputFile
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from icesize.table.storage.reachable import Reachable, read_reachable
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
+    CountingIO,
     append,
     compact,
     data_files_on_disk,
@@ -28,18 +27,6 @@ from tests.support.tables import (
 
 def reachable(table: Table) -> Reachable:
     return read_reachable(table.metadata, table.metadata_location, table.io)
-
-
-class Counting(PyArrowFileIO):
-    """Remembers what was opened."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.opened: list[str] = []
-
-    def new_input(self, location: str) -> InputFile:  # type: ignore[override]
-        self.opened.append(location)
-        return super().new_input(location)
 
 
 def test_every_file_of_every_snapshot(lake: SqlCatalog) -> None:
@@ -89,7 +76,7 @@ def test_nothing_is_read_twice(lake: SqlCatalog) -> None:
     make_table(lake)
     for i in range(5):
         table = append(lake, [i])
-    io = Counting()
+    io = CountingIO()
     found = Reachable()
     found.add_snapshot(table.metadata.snapshots[0], io)
     found.add_snapshots(table.metadata.snapshots, io)

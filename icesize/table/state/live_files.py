@@ -1,0 +1,154 @@
+"""The live files of a table by partition, read again and again: manifests never change, so each is read once.
+
+What is made of a manifest is kept by its path: numbers for each partition, and values of those files that a reader
+picks. Layouts pick small files, clustering picks all of them. Entries are streamed: only what is picked takes memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+
+from icesize.planning.files import FileFact, PartitionKey, SkipReason, distinct_zeros
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.repeated_files import Listings
+from icesize.table.state.commit_ages import CommitAges
+
+File = TypeVar("File")
+Pick = Callable[[Entry, PartitionKey, str], File | None]
+"""What is kept of an entry, given its partition and the path of its manifest; None when it is only counted."""
+Keep = Callable[[ManifestFile], bool]
+"""Whether a manifest is read at all: pruning by the bounds of its partition values."""
+
+
+@dataclass(slots=True)
+class PartitionFiles(Generic[File]):
+    """Files of one partition: counted, and those that were picked as values. `newest` is their largest age stamp."""
+
+    key: PartitionKey
+    files: int = 0
+    size_bytes: int = 0
+    rows: int = 0
+    newest: int = 0
+    picked: list[File] = field(default_factory=list)
+
+    def add(self, other: PartitionFiles[File]) -> None:
+        """Take in what another manifest has of the partition."""
+        self.files += other.files
+        self.size_bytes += other.size_bytes
+        self.rows += other.rows
+        self.newest = max(self.newest, other.newest)
+        self.picked += other.picked
+
+
+@dataclass(frozen=True)
+class Live(Generic[File]):
+    """The files of the current snapshot. Not `complete`: some manifests were ruled out and not read."""
+
+    partitions: dict[PartitionKey, PartitionFiles[File]]
+    obstacles: Obstacles
+    ages: CommitAges
+    complete: bool
+
+
+class LiveFiles(Generic[File]):
+    """Reads the live files of one table; losing it costs time, never correctness. Not shared between threads.
+
+    `fact_of` gives the facts of a file that was picked.
+    """
+
+    def __init__(self, fact_of: Callable[[File], FileFact]) -> None:
+        self._fact_of = fact_of
+        self._known: dict[str, list[PartitionFiles[File]]] = {}
+        self._listings = Listings()
+        self._format_version: int | None = None
+
+    def read(self, metadata: TableMetadata, io: FileIO, pick: Pick[File], keep: Keep) -> Live[File]:
+        """The files of the current snapshot; manifests that `keep` refuses are not read."""
+        ages = CommitAges(metadata)
+        if metadata.format_version != self._format_version:
+            # what was read before the table was upgraded is stamped with times, not with sequence numbers
+            self._forget_all_but(())
+            self._format_version = metadata.format_version
+        manifests = manifests_of(metadata.current_snapshot(), io)
+        kept = [manifest for manifest in manifests.data if keep(manifest)]
+        partitions: dict[PartitionKey, PartitionFiles[File]] = {}
+        for manifest in kept:
+            for some in self._of(io, manifest, ages, pick):
+                partitions.setdefault(some.key, PartitionFiles(some.key)).add(some)
+        self._forget_all_but(manifests.data)
+        obstacles = Obstacles(metadata.default_spec_id, DeleteIndex.of(io, manifests.deletes), self._listings)
+        return Live(partitions, obstacles, ages, len(kept) == len(manifests.data))
+
+    def _of(self, io: FileIO, manifest: ManifestFile, ages: CommitAges, pick: Pick[File]) -> list[PartitionFiles[File]]:
+        known = self._known.get(manifest.manifest_path)
+        if known is None:
+            known = self._known[manifest.manifest_path] = _by_partition(io, manifest, ages, pick)
+            self._listings.add(self._paths(known))
+        return known
+
+    def _forget_all_but(self, manifests: Iterable[ManifestFile]) -> None:
+        for path in self._known.keys() - {manifest.manifest_path for manifest in manifests}:
+            self._listings.remove(self._paths(self._known.pop(path)))
+
+    def _paths(self, partitions: list[PartitionFiles[File]]) -> Iterator[str]:
+        return (self._fact_of(file).path for some in partitions for file in some.picked)
+
+
+def _by_partition(io: FileIO, manifest: ManifestFile, ages: CommitAges, pick: Pick[File]) -> list[PartitionFiles[File]]:
+    found: dict[tuple[object, ...], PartitionFiles[File]] = {}
+    spec_id, path = manifest.partition_spec_id, manifest.manifest_path
+    for entry in read_entries(io, manifest):
+        values = distinct_zeros(entry.values)
+        some = found.get(values)
+        if some is None:
+            some = found[values] = PartitionFiles(PartitionKey(spec_id, values))
+        some.files += 1
+        some.size_bytes += entry.size_bytes
+        some.rows += entry.rows
+        some.newest = max(some.newest, ages.stamp(entry.sequence_number, entry.snapshot_id))
+        if (file := pick(entry, some.key, path)) is not None:
+            some.picked.append(file)
+    return list(found.values())
+
+
+def fact_of(entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact:
+    """An entry as planning sees it; `obstacle` is why it can never be rewritten, whatever happens to the table."""
+    obstacle = None
+    if entry.encrypted:
+        obstacle = SkipReason.ENCRYPTED
+    elif entry.file_format != "PARQUET":
+        obstacle = SkipReason.NOT_PARQUET
+    return FileFact(entry.path, entry.size_bytes, entry.rows, key, entry.sequence_number or 0, obstacle, manifest_path)
+
+
+@dataclass(frozen=True)
+class Obstacles:
+    """Why files must not be rewritten now. That depends on the snapshot, so it is not kept per manifest."""
+
+    spec_id: int
+    deletes: DeleteIndex
+    listings: Listings
+
+    def noted(self, files: Sequence[FileFact], key: PartitionKey) -> tuple[FileFact, ...]:
+        """The files of one partition, in their order, with what hinders them; the given objects where nothing does."""
+        if key.spec_id != self.spec_id:
+            return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
+        if any(value != value for value in key.values):
+            # its deletes are not found by its partition either, which is one more reason to leave it alone
+            return tuple(replace(f, obstacle=f.obstacle or SkipReason.NAN_PARTITION) for f in files)
+        if not self.deletes.concerns(key) and not self.listings:
+            return tuple(files)
+        return tuple(f if (why := self._of(f)) is None else replace(f, obstacle=why) for f in files)
+
+    def _of(self, file: FileFact) -> SkipReason | None:
+        if self.deletes.applies(file):
+            return SkipReason.HAS_DELETES
+        return SkipReason.LISTED_TWICE if file.path in self.listings else None
