@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
+from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact, PartitionKey
@@ -28,26 +27,15 @@ SCHEMA = schema_of(("id", LongType()), ("at", TimestamptzType()), ("value", Doub
 
 WHOLE_ROWS, PAGED_ROWS, TINY_ROWS = 1_200, 700, 20
 """Rows of files whose row groups are copied whole, whose pages are copied, and which are decoded, by
-`small_strategies`."""
-_THRESHOLDS = {
-    "copying.strategy.GOOD_GROUP_ROWS": WHOLE_ROWS,
-    "copying.strategy.LEAST_CHUNK_BYTES": 512,
-    "copying.strategy.LEAST_PAGE_ROWS": 50,
-    "copying.strategy.LEAST_PAGE_BYTES": 512,
-    "copying.copy_merge.LEAST_COPIED_BYTES": 1_000,
-}
-
-
-@contextmanager
-def small_strategies(**changes: int) -> Iterator[None]:
-    """Within it small files are copied as large ones are; `changes` are constants of `strategy`."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            **_THRESHOLDS,
-            **{f"copying.strategy.{name}": value for name, value in changes.items()},
-        }.items():
-            patch.setattr(f"icesize.parquet.{name}", value)
-        yield
+the limits of `SMALL`."""
+SMALL = Limits(
+    good_group_rows=WHOLE_ROWS,
+    least_chunk_bytes=512,
+    least_page_rows=50,
+    least_page_bytes=512,
+    least_copied_bytes=1_000,
+)
+"""Small files are copied as large ones are."""
 
 
 @cache

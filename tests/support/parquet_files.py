@@ -89,6 +89,11 @@ def settings_of(
     return WriteSettings.of(metadata_of(location, schema, spec, properties), {}, target)
 
 
+def with_limits(settings: WriteSettings, **limits: int) -> WriteSettings:
+    """The same settings with these other `Limits`."""
+    return replace(settings, limits=replace(settings.limits, **limits))
+
+
 def local(path: str) -> str:
     """The operating system's path of a location."""
     return path.removeprefix("file://").removeprefix("file:")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from icesize.parquet.format.footer import Footer, RowGroup
 from icesize.parquet.format.pages import (
+    CODEC_NAMES,
     DICTIONARY_ENCODINGS,
     PLAIN,
     PLAIN_DICTIONARY,
@@ -27,13 +28,11 @@ _COPIED_ENCODINGS = frozenset(
 _COPIED_BOOLEANS = frozenset({PLAIN})
 """Iceberg's vectorised reader refuses booleans of v2 pages, which are RLE."""
 
-CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
-"""Compression (parquet.thrift, CompressionCodec) -> pyarrow's name of it; the old LZ4 and LZO are not written."""
 _MOST_DICTIONARY_BYTES = 64 * 2**20
 """Uncompressed; a longer one, which no known writer makes, is not compared with others."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One row group that goes into a larger one."""
 

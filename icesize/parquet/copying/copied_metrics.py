@@ -25,16 +25,19 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
     statistics that cannot be read.
     """
     footer = parse_footer(assembled.footer, assembled.size_bytes)
-    file = WrittenFile(path, assembled.size_bytes, footer.rows, partition, split_offsets=assembled.split_offsets)
-    for leaf in leaves(settings):
-        chunks = [group.chunks[leaf.position] for group in footer.row_groups]
-        file.column_sizes[leaf.field_id] = sum(chunk.size_bytes for chunk in chunks)
-        if not leaf.counts:
-            continue
-        file.value_counts[leaf.field_id] = sum(chunk.values for chunk in chunks)
-        if (nulls := _null_count(chunks)) is not None:
-            file.null_value_counts[leaf.field_id] = nulls
-    return file
+    columns = [(leaf, [group.chunks[leaf.position] for group in footer.row_groups]) for leaf in leaves(settings)]
+    counted = [(leaf.field_id, chunks) for leaf, chunks in columns if leaf.counts]
+    nulls = {field_id: _null_count(chunks) for field_id, chunks in counted}
+    return WrittenFile(
+        path,
+        assembled.size_bytes,
+        footer.rows,
+        partition,
+        column_sizes={leaf.field_id: sum(chunk.size_bytes for chunk in chunks) for leaf, chunks in columns},
+        value_counts={field_id: sum(chunk.values for chunk in chunks) for field_id, chunks in counted},
+        null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
+        split_offsets=assembled.split_offsets,
+    )
 
 
 def _null_count(chunks: Sequence[Chunk]) -> int | None:

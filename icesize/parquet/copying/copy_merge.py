@@ -11,13 +11,11 @@ from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encode
 from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
 from icesize.parquet.copying.page_merge import runs_of
 from icesize.parquet.copying.strategy import (
-    LEAST_COPIED_BYTES,
     CopyStrategy,
-    Judged,
+    Judgement,
     footer_or_refusal,
     judge,
     likely_copied,
-    wanted_of,
 )
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
 from icesize.parquet.files.names import FileNames
@@ -37,22 +35,16 @@ MOST_REENCODED = 0.3
 runs at 500 MB/s and this at 60, decoding everything at 70 (measured)."""
 
 
-Find = Callable[[Sequence[FileFact]], Sequence[Source | CopyRefused]]
+Find = Callable[[Sequence[FileFact]], Sequence[Source | Refusal]]
 """Gives a source for each file, or why there is none."""
 
 
 @dataclass(slots=True)
 class _Input:
-    """One input file: where its bytes are and what was decided; `refused` when it is decoded."""
+    """One input file: its row groups and which way each goes, or why it is decoded."""
 
     fact: FileFact
-    source: Source | None = None
-    footer: Footer | None = None
-    strategies: tuple[CopyStrategy, ...] = ()
-    refused: CopyRefused | None = None
-
-    def refuse(self, refused: CopyRefused) -> None:
-        self.refused, self.strategies, self.source, self.footer = refused.alone(), (), None, None
+    copied: Sequence[tuple[Part, CopyStrategy]] | Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,54 +94,51 @@ def plan_copy(
 
     Raises `CopyRefused` with the code of what stands against it, when decoding everything is the better or only way.
     """
-    least = round(share * LEAST_COPIED_BYTES)
-    inputs = _look_at(facts, settings, find, least)
+    least = round(share * settings.limits.least_copied_bytes)
+    inputs = _decide(facts, settings, find, least)
     planned = _planned(inputs, outputs, settings, least)
-    return CopyPlan(
-        planned, [(input_file.fact, input_file.refused.code) for input_file in inputs if input_file.refused is not None]
-    )
+    return CopyPlan(planned, [(each.fact, each.copied) for each in inputs if isinstance(each.copied, Refusal)])
 
 
-def _look_at(facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int) -> list[_Input]:
+def _decide(facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int) -> list[_Input]:
     """Read the footers of the input files that may be worth it, and decide what is copied of each."""
-    inputs = [_Input(fact) for fact in facts]
-    worth = {fact.path for fact in likely_copied(facts, settings)}
-    likely = [input_file for input_file in inputs if input_file.fact.path in worth]
-    for input_file in inputs:
-        if input_file.fact.path not in worth:
-            input_file.refuse(CopyRefused(Refusal.TINY))
-    _check_worth(inputs, least_bytes)
-    found = find([input_file.fact for input_file in likely])
-    footers = [_footer(input_file, source) for input_file, source in zip(likely, found, strict=True)]
-    for input_file, source, footer, judged in zip(
-        likely, found, footers, judge(footers, settings.derived(wanted_of)), strict=True
-    ):
-        _decide(input_file, source, footer, judged)
-    return inputs
+    likely = likely_copied(facts, settings)
+    if sum(fact.size_bytes for fact in likely) < least_bytes:
+        raise CopyRefused(Refusal.TINY)
+    sources = find(likely)
+    footers = [_footer(fact, source) for fact, source in zip(likely, sources, strict=True)]
+    looked_at = zip(likely, sources, footers, judge(footers, settings), strict=True)
+    decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
+    return [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
 
 
-def _footer(input_file: _Input, source: Source | CopyRefused) -> Footer | CopyRefused:
-    found = source if isinstance(source, CopyRefused) else footer_or_refusal(source)
-    if isinstance(found, Footer) and found.rows != input_file.fact.rows:
-        return CopyRefused(Refusal.CORRUPT_FOOTER, f"{found.rows} rows, its manifest says {input_file.fact.rows}")
-    return found
+def _footer(fact: FileFact, source: Source | Refusal) -> Footer | Refusal:
+    found = source if isinstance(source, Refusal) else footer_or_refusal(source)
+    # a file that does not have the rows that its manifest entry says is a damaged one
+    return Refusal.CORRUPT_FOOTER if isinstance(found, Footer) and found.rows != fact.rows else found
 
 
-def _decide(input_file: _Input, source: Source | CopyRefused, footer: Footer | CopyRefused, judged: Judged) -> None:
-    if judged.refused is not None or isinstance(source, CopyRefused) or isinstance(footer, CopyRefused):
-        input_file.refuse(judged.refused or CopyRefused(Refusal.SHORT_READ))
-    else:
-        input_file.source, input_file.footer, input_file.strategies = source, footer, judged.strategies
+def _copied(
+    source: Source | Refusal, footer: Footer | Refusal, judged: Judgement
+) -> list[tuple[Part, CopyStrategy]] | Refusal:
+    if isinstance(source, Refusal):
+        return source
+    if isinstance(footer, Refusal):
+        return footer
+    if isinstance(judged, Refusal):
+        return judged
+    groups = zip(footer.row_groups, judged, strict=True)
+    return [(Part(source, footer, group), strategy) for group, strategy in groups]
 
 
 def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:
     """Raise the most frequent refusal, by bytes, when too little is left to copy."""
     bytes_left, codes = 0, Counter[Refusal]()
     for input_file in inputs:
-        if input_file.refused is None:
-            bytes_left += input_file.fact.size_bytes
+        if isinstance(input_file.copied, Refusal):
+            codes[input_file.copied] += input_file.fact.size_bytes
         else:
-            codes[input_file.refused.code] += input_file.fact.size_bytes
+            bytes_left += input_file.fact.size_bytes
     if bytes_left < least_bytes:
         raise CopyRefused(codes.most_common(1)[0][0] if codes else Refusal.TINY)
 
@@ -199,21 +188,20 @@ def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, le
         if not refused:
             return planned
         for input_file in refused:
-            input_file.refuse(CopyRefused(Refusal.DICTIONARIES))
+            input_file.copied = Refusal.DICTIONARIES
 
 
 def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Input]) -> _Output:
     whole = [unit.part for unit in units if unit.strategy is CopyStrategy.ROW_GROUPS and unit.part is not None]
-    paged = [unit.part for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part is not None]
+    paged = {unit.part: unit.input_file for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
     contents = Contents(whole, copied_from=_origins(units))
-    for parts in runs_of(paged, settings.parquet.row_group_rows, settings.parquet.row_group_bytes):
+    for parts in runs_of(list(paged), settings.parquet.row_group_rows, settings.parquet.row_group_bytes):
         if len(parts) == 1:
             contents.whole += parts
             continue
         plan = plan_columns(parts)
         if plan.reencoded_bytes > MOST_REENCODED * (plan.copied_bytes + plan.reencoded_bytes):
-            owners = {id(part) for part in parts}
-            refused += [unit.input_file for unit in units if id(unit.part) in owners]
+            refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))
     decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
     if decoded:
@@ -233,9 +221,10 @@ def _schema_of(contents: Contents) -> tuple[Element, ...]:
 
 
 def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
-    groups = Counter(unit.input_file.fact.path for unit in units if unit.part is not None)
-    totals = {unit.input_file.fact.path: len(unit.input_file.strategies) for unit in units}
-    return tuple(CopiedFrom(path, count == totals[path]) for path, count in groups.items())
+    copied = [unit.input_file for unit in units if unit.part is not None]
+    totals = {input_file.fact.path: len(input_file.copied) for input_file in copied}
+    counts = Counter(input_file.fact.path for input_file in copied)
+    return tuple(CopiedFrom(path, count == totals[path]) for path, count in counts.items())
 
 
 def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
@@ -259,8 +248,6 @@ def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> 
 
 
 def _units(input_file: _Input) -> list[_Unit]:
-    if input_file.source is None or input_file.footer is None or input_file.refused is not None:
+    if isinstance(input_file.copied, Refusal):
         return [_Unit(input_file, None, CopyStrategy.DECODE, input_file.fact.size_bytes)]
-    groups = zip(input_file.footer.row_groups, input_file.strategies, strict=True)
-    parts = [(Part(input_file.source, input_file.footer, group), strategy) for group, strategy in groups]
-    return [_Unit(input_file, part, strategy, part.group.size_bytes) for part, strategy in parts]
+    return [_Unit(input_file, part, strategy, part.group.size_bytes) for part, strategy in input_file.copied]

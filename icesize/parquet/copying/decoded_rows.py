@@ -16,7 +16,7 @@ from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.reading.inputs import MAX_DECODED_BYTES, read_inputs
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
 from icesize.parquet.writing.file_writer import parquet_writer
@@ -50,7 +50,7 @@ def encoded_rows(
     """
     settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
-    tables, left = Stream(read_inputs(task, settings, fetched), MAX_DECODED_BYTES), task.rows
+    tables, left = Stream(read_inputs(task, settings, fetched), settings.limits.decoded_bytes), task.rows
     limits = settings.parquet
     groups = max(1, math.ceil(task.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
     while left:

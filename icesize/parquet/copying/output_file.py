@@ -50,7 +50,7 @@ class Contents:
     def footers(self) -> list[Footer]:
         """Of all files that parts are taken from, and of decoded rows."""
         parts = [*self.whole, *(part for run in self.runs for part in run.parts)]
-        found = list({id(part.footer): part.footer for part in parts}.values())
+        found = list(dict.fromkeys(part.footer for part in parts))
         return found if self.model is None else [*found, self.model.footer]
 
 
@@ -148,7 +148,7 @@ def _described(
     file = describe_copied(settings, path, partition, assembled)
     if decoded.metadata is None:
         return file
-    rows = describe(settings, path, 0, partition, decoded.metadata, decoded.nulls, decoded.nans)
+    rows = describe(file, settings, decoded.metadata, decoded.nulls, decoded.nans)
     return replace(
         file,
         nan_value_counts=rows.nan_value_counts,

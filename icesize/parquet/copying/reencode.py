@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icesize.parquet.copying.column_plan import CODEC_NAMES, ColumnPlan, Part
+from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
+from icesize.parquet.format.pages import CODEC_NAMES
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
@@ -71,7 +72,7 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
 def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     tables = [
         _read_file(list(same), top, as_dictionary=as_dictionary)
-        for _, same in groupby(parts, key=lambda part: id(part.footer))
+        for _, same in groupby(parts, key=lambda part: part.footer)
     ]
     schema = tables[0].schema.remove_metadata()
     # Arrow schemas that writers leave in files differ, for example in the kind of strings
@@ -82,7 +83,7 @@ def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
 
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     """Rows of row groups of one file."""
-    ordinals = {id(group): ordinal for ordinal, group in enumerate(parts[0].footer.row_groups)}
+    ordinals = {group: ordinal for ordinal, group in enumerate(parts[0].footer.row_groups)}
     with parts[0].source.stream() as stream:
         file = pq.ParquetFile(
             stream,
@@ -92,7 +93,7 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
         )
         groups = range(file.metadata.num_row_groups)
         filled = [group for group in groups if file.metadata.row_group(group).num_rows]
-        wanted = [filled[ordinals[id(part.group)]] for part in parts]
+        wanted = [filled[ordinals[part.group]] for part in parts]
         table = file.read_row_groups(wanted, columns=[top], use_threads=False)
     if table.column_names != [top]:
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} is read as {table.column_names}")

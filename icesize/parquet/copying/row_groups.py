@@ -43,21 +43,34 @@ _Place = tuple[int, int]
 
 
 def copy_row_groups(
-    sources: Sequence[Source], footers: Sequence[Footer], out: Output, *, verify_pages: bool = False
+    sources: Sequence[Source],
+    footers: Sequence[Footer],
+    out: Output,
+    *,
+    verify_pages: bool = False,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Assembled:
     """Write one file with the row groups of all `sources`, in their order; `footers` are theirs.
 
-    `verify_pages` is that of `copy_row_group`. Raises `CopyRefused`, before anything is written when the files must not
-    lie in one, and whatever reading and `out` raise. What was written before an error is no file.
+    `verify_pages` and `piece_bytes` are those of `copy_row_group`. Raises `CopyRefused`, before anything is written
+    when the files must not lie in one, and whatever reading and `out` raise. What was written before an error is no
+    file.
     """
     assembly = Assembly(out, footers)
     for source, footer in zip(sources, footers, strict=True):
         for group in footer.row_groups:
-            copy_row_group(source, group, assembly, verify_pages=verify_pages)
+            copy_row_group(source, group, assembly, verify_pages=verify_pages, piece_bytes=piece_bytes)
     return assembly.finish()
 
 
-def copy_row_group(source: Source, group: RowGroup, assembly: Assembly, *, verify_pages: bool = False) -> None:
+def copy_row_group(
+    source: Source,
+    group: RowGroup,
+    assembly: Assembly,
+    *,
+    verify_pages: bool = False,
+    piece_bytes: int = PIECE_BYTES,
+) -> None:
     """Append a row group of `source` with its page indexes and bloom filters.
 
     `verify_pages` has page headers read while they are copied: they must tile their chunks, add up to the values and
@@ -71,10 +84,10 @@ def copy_row_group(source: Source, group: RowGroup, assembly: Assembly, *, verif
         low, high = group.chunks[run[0]].start, group.chunks[run[-1]].end
         starts |= {number: assembly.position + group.chunks[number].start - low for number in run}
         if verify_pages:
-            for batch in _batches(group, run):
+            for batch in _batches(group, run, piece_bytes):
                 _copy_verified(source, group, batch, assembly, stored)
         else:
-            _copy(source, low, high, assembly)
+            _copy(source, range(low, high, piece_bytes), assembly)
     columns = [
         _column(chunk, starts[number], stored, assembly.columns[number]) for number, chunk in enumerate(group.chunks)
     ]
@@ -102,11 +115,11 @@ def _runs(group: RowGroup) -> Iterator[list[int]]:
         yield run
 
 
-def _batches(group: RowGroup, run: Sequence[int]) -> Iterator[list[int]]:
+def _batches(group: RowGroup, run: Sequence[int], piece_bytes: int) -> Iterator[list[int]]:
     """Parts of a run that are read at once: whole chunks, no more than a piece unless one is larger."""
     batch: list[int] = []
     for number in run:
-        if batch and group.chunks[number].end - group.chunks[batch[0]].start > PIECE_BYTES:
+        if batch and group.chunks[number].end - group.chunks[batch[0]].start > piece_bytes:
             yield batch
             batch = []
         batch.append(number)
@@ -114,9 +127,9 @@ def _batches(group: RowGroup, run: Sequence[int]) -> Iterator[list[int]]:
         yield batch
 
 
-def _copy(source: Source, low: int, high: int, assembly: Assembly) -> None:
-    for at in range(low, high, PIECE_BYTES):
-        piece = assembly.room(min(PIECE_BYTES, high - at))
+def _copy(source: Source, pieces: range, assembly: Assembly) -> None:
+    for at in pieces:
+        piece = assembly.room(min(pieces.step, pieces.stop - at))
         source.read_into(at, piece)
         assembly.write(piece)
 

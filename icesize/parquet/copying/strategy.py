@@ -1,7 +1,6 @@
 """Which way the bytes of each input file go: whole row groups, single pages, or decoded.
 
-Pure: decides on footers that were read before. The thresholds were measured (docstrings of the constants); each costs
-speed when it is wrong, never rows.
+Decides on footers that were read before, by the thresholds of `Limits`.
 """
 
 from __future__ import annotations
@@ -15,34 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize.parquet.copying.compatibility import check_file, column_orders
+from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.chunk_checks import check_row_group
 from icesize.parquet.format.fields import ColumnMetaData, PageEncodingStats
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
-from icesize.parquet.format.pages import DATA_PAGES
+from icesize.parquet.format.pages import CODEC_NAMES, DATA_PAGES
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.format.schema import REPEATED, Element
 from icesize.parquet.format.sources import BytesSource, Readable
 from icesize.parquet.format.thrift import MalformedError, required_integer, structs_of
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.planning.files import FileFact
-
-GOOD_GROUP_BYTES = 8 * 2**20
-"""Row groups from this size on are copied whole: smaller ones cost readers more than merging their pages does."""
-GOOD_GROUP_ROWS = 100_000
-"""Row groups with as many rows are copied whole, too, unless their chunks are below `LEAST_CHUNK_BYTES`: hundreds of
-those in a file cost more in its footer than they hold, so their pages are joined."""
-LEAST_CHUNK_BYTES = 16 * 2**10
-"""Mean size of a column chunk from which on pages are copied: a chunk costs 0.1 ms in Python, and decoding it no more
-where it is smaller."""
-LEAST_PAGE_ROWS = 2_000
-LEAST_PAGE_BYTES = 32 * 2**10
-"""Pages must have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows per page cost
-Spark 12 %)."""
-LEAST_COPIED_BYTES = 256 * 2**10
-"""A merge that could copy less than this is decoded as a whole: looking at footers costs 1-3 ms, as decoding this does
-(three files of 211 KiB take 7 ms when they are copied, 15 ms when they are decoded)."""
 
 
 class CopyStrategy(Enum):
@@ -54,7 +38,7 @@ class CopyStrategy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """What a table asks of its files: `schema` as our own writer writes it, `codec` (parquet.thrift) if the table names
     one, and the field ids of columns with bloom filters."""
 
@@ -63,36 +47,30 @@ class Wanted:
     bloom_filters: frozenset[int] = field(default_factory=frozenset)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One input file: the lane of each of its row groups, or why all of it is decoded."""
-
-    strategies: tuple[CopyStrategy, ...] = ()
-    refused: CopyRefused | None = None
+Judgement = tuple[CopyStrategy, ...] | Refusal
+"""What becomes of an input file: the strategy of each of its row groups, or why all of it is decoded."""
 
 
-def is_tiny(size_bytes: int, rows: int, columns: int) -> bool:
-    """Whether a file cannot be worth copying, by what its manifest entry says: no need to read its footer."""
-    if rows >= GOOD_GROUP_ROWS:
-        return False  # however few bytes: decoding so many rows takes longer than looking
-    chunk_bytes = size_bytes / max(1, columns)
-    return chunk_bytes < LEAST_CHUNK_BYTES or (rows < LEAST_PAGE_ROWS and chunk_bytes < LEAST_PAGE_BYTES)
-
-
-def judge(footers: Sequence[Footer | CopyRefused], wanted: Wanted) -> list[Judged]:
-    """The lanes of each file. Those that are copied may lie in one file: of differing schemas the one of most bytes is
-    chosen, and of differing codecs among files whose pages are copied one by one.
+def judge(footers: Sequence[Footer | Refusal], settings: WriteSettings) -> list[Judgement]:
+    """What becomes of each file. Those that are copied may lie in one file: of differing schemas the one of most bytes
+    is chosen, and of differing codecs among files whose pages are copied one by one.
     """
-    judged = [Judged(refused=f.alone()) if isinstance(f, CopyRefused) else _alone(f, wanted) for f in footers]
-    files = [(n, f) for n, f in enumerate(footers) if isinstance(f, Footer) and judged[n].refused is None]
+    wanted, limits = settings.derived(_wanted), settings.limits
+    judged = [footer if isinstance(footer, Refusal) else _alone(footer, wanted, limits) for footer in footers]
+    files = [(n, f) for n, f in enumerate(footers) if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
     _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
-    paged = [(n, footer) for n, footer in files if CopyStrategy.PAGES in judged[n].strategies]
+    paged = [(number, footer) for number, footer in files if has_pages(judged[number])]
     _keep_most(judged, paged, _codecs, Refusal.CODEC)
     return judged
 
 
+def has_pages(judged: Judgement) -> bool:
+    """Whether pages of the file are copied one by one."""
+    return not isinstance(judged, Refusal) and CopyStrategy.PAGES in judged
+
+
 def _keep_most(
-    judged: list[Judged], files: Sequence[tuple[int, Footer]], kind: Callable[[Footer], Hashable], code: Refusal
+    judged: list[Judgement], files: Sequence[tuple[int, Footer]], kind: Callable[[Footer], Hashable], code: Refusal
 ) -> None:
     """Refuse the files, by number, that are not of the kind that most bytes are of."""
     kinds = [kind(footer) for _, footer in files]
@@ -102,29 +80,29 @@ def _keep_most(
     common = max(sizes, key=lambda found: sizes[found], default=None)
     for found, (number, _) in zip(kinds, files, strict=True):
         if found != common:
-            judged[number] = Judged(refused=CopyRefused(code))
+            judged[number] = code
 
 
 def _codecs(footer: Footer) -> frozenset[int]:
     return frozenset(chunk.codec for group in footer.row_groups for chunk in group.chunks)
 
 
-def _alone(footer: Footer, wanted: Wanted) -> Judged:
-    refused = _refusal(footer, wanted)
-    return _strategies(footer, wanted) if refused is None else Judged(refused=refused.alone())
-
-
-def _refusal(footer: Footer, wanted: Wanted) -> CopyRefused | None:
+def _alone(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
+    """What becomes of a file as far as it does not depend on others."""
     try:
         check_file(footer)
+        if not same_columns(footer.schema, wanted.schema):
+            return Refusal.SCHEMA_EVOLVED
+        chunks = [chunk for group in footer.row_groups for chunk in group.chunks]
+        if wanted.codec is not None and any(chunk.codec != wanted.codec for chunk in chunks):
+            return Refusal.CODEC
+        for group in footer.row_groups:
+            check_row_group(group, footer.columns)
+        return _by_worth(footer, wanted, limits)
     except CopyRefused as refused:
-        return refused
-    if not same_columns(footer.schema, wanted.schema):
-        return CopyRefused(Refusal.SCHEMA_EVOLVED)
-    chunks = [chunk for group in footer.row_groups for chunk in group.chunks]
-    if wanted.codec is not None and any(chunk.codec != wanted.codec for chunk in chunks):
-        return CopyRefused(Refusal.CODEC)
-    return None
+        return refused.code
+    except MalformedError:
+        return Refusal.CORRUPT_FOOTER
 
 
 def same_columns(schema: Sequence[Element], wanted: Sequence[Element]) -> bool:
@@ -138,55 +116,33 @@ def _column(element: Element) -> tuple[object, ...]:
     return element.field_id, element.type, element.length, element.logical, element.children, repeated
 
 
-def _strategies(footer: Footer, wanted: Wanted) -> Judged:
-    try:
-        for group in footer.row_groups:
-            check_row_group(group, footer.columns)
-        return _judge_groups(footer, wanted)
-    except CopyRefused as refused:
-        return Judged(refused=refused.alone())
-    except MalformedError as error:
-        return Judged(refused=CopyRefused(Refusal.CORRUPT_FOOTER, str(error)))
-
-
-def _judge_groups(footer: Footer, wanted: Wanted) -> Judged:
+def _by_worth(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
     """A file whose bytes are mostly worth copying is copied as a whole, odd small row groups too."""
-    if not footer.row_groups:
-        return Judged(refused=CopyRefused(Refusal.TINY))
-    pages = [_data_pages(group) for group in footer.row_groups]
-    strategies = [_strategy_of(group, count) for group, count in zip(footer.row_groups, pages, strict=True)]
-    worth = sum(
-        g.size_bytes
-        for g, strategy in zip(footer.row_groups, strategies, strict=True)
-        if strategy is not CopyStrategy.DECODE
-    )
-    if 2 * worth < sum(group.size_bytes for group in footer.row_groups):
-        return Judged(refused=CopyRefused(Refusal.TINY))
+    strategies = [_strategy_of(group, limits) for group in footer.row_groups]
+    sizes = [group.size_bytes for group in footer.row_groups]
+    tiny = sum(size for size, strategy in zip(sizes, strategies, strict=True) if strategy is CopyStrategy.DECODE)
+    if not sizes or 2 * tiny > sum(sizes):
+        return Refusal.TINY
     copied = tuple(CopyStrategy.PAGES if strategy is CopyStrategy.DECODE else strategy for strategy in strategies)
     if wanted.bloom_filters and not _keeps_filters(footer, copied, wanted.bloom_filters):
-        return Judged(refused=CopyRefused(Refusal.BLOOM_FILTER))
-    return Judged(copied)
+        return Refusal.BLOOM_FILTER
+    return copied
 
 
-def _strategy_of(group: RowGroup, pages: int) -> CopyStrategy:
-    columns = len(group.chunks)
-    is_small = group.size_bytes < LEAST_CHUNK_BYTES * columns
-    if group.size_bytes >= GOOD_GROUP_BYTES or (group.rows >= GOOD_GROUP_ROWS and not is_small):
+def _strategy_of(group: RowGroup, limits: Limits) -> CopyStrategy:
+    columns, pages = len(group.chunks), sum(data_pages(chunk) for chunk in group.chunks)
+    is_small = group.size_bytes < limits.least_chunk_bytes * columns
+    if group.size_bytes >= limits.good_group_bytes or (group.rows >= limits.good_group_rows and not is_small):
         return CopyStrategy.ROW_GROUPS
-    if is_small and group.rows < GOOD_GROUP_ROWS:
+    if is_small and group.rows < limits.good_group_rows:
         return CopyStrategy.DECODE
-    if group.rows * columns < LEAST_PAGE_ROWS * pages and group.size_bytes < LEAST_PAGE_BYTES * pages:
+    if group.rows * columns < limits.least_page_rows * pages and group.size_bytes < limits.least_page_bytes * pages:
         return CopyStrategy.DECODE
     return CopyStrategy.PAGES
 
 
-def _data_pages(group: RowGroup) -> int:
-    """Data pages of all columns as the footer counts them; one for each column where it does not."""
-    return sum(data_pages(chunk) for chunk in group.chunks)
-
-
 def data_pages(chunk: Chunk) -> int:
-    """The same of one column."""
+    """Data pages of a column as the footer counts them; one where it does not."""
     counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
     of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
     return sum(required_integer(c, PageEncodingStats.COUNT) for c in of_data) or 1
@@ -202,10 +158,7 @@ def _keeps_filters(footer: Footer, strategies: Sequence[CopyStrategy], bloom_fil
     )
 
 
-_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6, "lz4": 7}
-"""Names of `ParquetOptions.codec` -> CompressionCodec of parquet.thrift."""
-
-
+_CODECS = {name: codec for codec, name in CODEC_NAMES.items()}
 _CODEC_PROPERTY = "write.parquet.compression-codec"
 
 
@@ -218,21 +171,28 @@ def forbidden(settings: WriteSettings) -> Refusal | None:
 
 def likely_copied(files: Iterable[FileFact], settings: WriteSettings) -> list[FileFact]:
     """The files that are not too small to be worth a look at their footers, by their manifest entries."""
-    columns = len(leaves(settings))
-    return [file for file in files if not is_tiny(file.size_bytes, file.rows, columns)]
+    limits, columns = settings.limits, max(1, len(leaves(settings)))
+
+    def is_tiny(file: FileFact) -> bool:
+        chunk_bytes = file.size_bytes / columns
+        is_small = file.rows < limits.least_page_rows and chunk_bytes < limits.least_page_bytes
+        # decoding many rows takes longer than looking, however few bytes they have
+        return file.rows < limits.good_group_rows and (is_small or chunk_bytes < limits.least_chunk_bytes)
+
+    return [file for file in files if not is_tiny(file)]
 
 
-def footer_or_refusal(source: Readable) -> Footer | CopyRefused:
-    """The footer of a file, or what is wrong with it, to be kept."""
+def footer_or_refusal(source: Readable) -> Footer | Refusal:
+    """The footer of a file, or what is wrong with it."""
     try:
         return read_footer(source)
     except CopyRefused as refused:
-        return refused.alone()
-    except UNREADABLE as error:
-        return CopyRefused(Refusal.SHORT_READ, str(error))
+        return refused.code
+    except UNREADABLE:
+        return Refusal.SHORT_READ
 
 
-def wanted_of(settings: WriteSettings) -> Wanted:
+def _wanted(settings: WriteSettings) -> _Wanted:
     """What the table asks of files, read from the footer that our own writer gives to one without rows."""
     sink = pa.BufferOutputStream()
     options = settings.parquet
@@ -240,4 +200,4 @@ def wanted_of(settings: WriteSettings) -> Wanted:
     schema = read_footer(BytesSource(memoryview(sink.getvalue()))).schema
     codec = _CODECS[options.codec] if _CODEC_PROPERTY in settings.properties else None
     filters = frozenset(leaf.field_id for leaf in leaves(settings) if leaf.name in options.bloom_fpp)
-    return Wanted(schema, codec, filters)
+    return _Wanted(schema, codec, filters)

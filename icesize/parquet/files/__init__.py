@@ -3,6 +3,7 @@
 - `carried_over_metrics`: Iceberg metrics of a file that was made by copying bytes: what is known of the older files
   holds for it as well
 - `data_file`: A data file that was written and is not yet visible: what an Iceberg manifest entry needs to know of it
+- `limits`: sizes from which on files are handled in another way
 - `metrics`: Iceberg column metrics of a finished Parquet file, from its footer and the rows written
 - `names`: what data files are called and where they lie
 - `partitioning`: rows -> partitions, with every transform computed as Iceberg computes it

@@ -64,6 +64,10 @@ class FileMetrics:
         counted = self.null_value_counts.get(field_id)
         return None if counted is None else self._outside(field_id) + counted
 
+    def nans(self, field_id: int) -> int | None:
+        """In how many rows a column is NaN; None where that is not known."""
+        return self.nan_value_counts.get(field_id)
+
     def may_hold(self, leaf: Leaf) -> bool:
         """Whether there may be a value that is neither null nor NaN."""
         missing = self._outside(leaf.field_id) + self.null_value_counts.get(leaf.field_id, 0)
@@ -100,24 +104,24 @@ def carry_over(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, 
     """
     if not file.copied_from:
         return file
-    columns = leaves(settings)
-    counted = {leaf.field_id for leaf in columns if leaf.counts}
-    complete = replace(
+    counted = {leaf.field_id: leaf for leaf in leaves(settings) if leaf.counts}
+    parts = _parts(file, inputs)
+    known = [leaf for leaf in counted.values() if leaf.flat] if parts else []
+    nulls = {i: count for i, count in file.null_value_counts.items() if i in counted}
+    # our files have no statistics in the footer, and so no null count, where a column holds NaN
+    uncounted = [leaf for leaf in known if leaf.field_id not in nulls]
+    bounds = [(leaf.field_id, *_bounds_of(leaf, parts)) for leaf in known]
+    return replace(
         file,
         value_counts={i: count for i, count in file.value_counts.items() if i in counted},
-        null_value_counts={i: count for i, count in file.null_value_counts.items() if i in counted},
-        nan_value_counts={},
-        lower_bounds={},
-        upper_bounds={},
+        null_value_counts=nulls | _totals(uncounted, parts, FileMetrics.nulls),
+        nan_value_counts=_totals([leaf for leaf in known if leaf.is_float], parts, FileMetrics.nans),
+        lower_bounds={i: lower for i, lower, _ in bounds if lower is not None},
+        upper_bounds={i: upper for i, _, upper in bounds if upper is not None},
         copied_from=(),
         rows_decoded=0,
         nulls_decoded={},
     )
-    parts = _parts(file, inputs)
-    for leaf in columns if parts else ():
-        if leaf.counts and leaf.flat:
-            _fill(complete, leaf, parts)
-    return complete
 
 
 def _parts(file: WrittenFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
@@ -132,29 +136,25 @@ def _parts(file: WrittenFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
     return parts
 
 
-def _fill(file: WrittenFile, leaf: Leaf, parts: Sequence[_Part]) -> None:
-    if leaf.is_float:
-        nans = [(part.metrics.nan_value_counts.get(leaf.field_id), part.whole) for part in parts]
-        _count(file.nan_value_counts, leaf, nans)
-    # our files have no statistics in the footer, and so no null count, where a column holds NaN
-    if leaf.field_id not in file.null_value_counts:
-        _count(file.null_value_counts, leaf, [(part.metrics.nulls(leaf.field_id), part.whole) for part in parts])
+def _totals(
+    columns: Sequence[Leaf], parts: Sequence[_Part], count: Callable[[FileMetrics, int], int | None]
+) -> dict[int, int]:
+    """The counts of the columns of which every part has one; of a file that is not whole only zero is known."""
+    totals = {}
+    for leaf in columns:
+        found = [(count(part.metrics, leaf.field_id), part.whole) for part in parts]
+        known = [number for number, whole in found if number is not None and (whole or number == 0)]
+        if len(known) == len(parts):
+            totals[leaf.field_id] = sum(known)
+    return totals
+
+
+def _bounds_of(leaf: Leaf, parts: Sequence[_Part]) -> tuple[bytes | None, bytes | None]:
     bounded = [part.metrics for part in parts if part.metrics.may_hold(leaf)]
     if leaf.lower is None or leaf.upper is None or not bounded:
-        return
+        return None, None
     lower = _outermost(leaf, [metrics.lower_bounds for metrics in bounded], min, leaf.lower)
-    upper = _outermost(leaf, [metrics.upper_bounds for metrics in bounded], max, leaf.upper)
-    if lower is not None:
-        file.lower_bounds[leaf.field_id] = lower
-    if upper is not None:
-        file.upper_bounds[leaf.field_id] = upper
-
-
-def _count(totals: dict[int, int], leaf: Leaf, found: Sequence[tuple[int | None, bool]]) -> None:
-    """Add the column's count where every part has one; of a file that is not whole only zero is known."""
-    known = [count for count, whole in found if count is not None and (whole or count == 0)]
-    if len(known) == len(found):
-        totals[leaf.field_id] = sum(known)
+    return lower, _outermost(leaf, [metrics.upper_bounds for metrics in bounded], max, leaf.upper)
 
 
 def _outermost(

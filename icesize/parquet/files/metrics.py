@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -31,7 +31,6 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.planning.files import PartitionKey
 
 _DEFAULT = "write.metadata.metrics.default"
 _COLUMN = "write.metadata.metrics.column."
@@ -79,55 +78,54 @@ def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
 
 
 def describe(
+    file: WrittenFile,
     settings: WriteSettings,
-    path: str,
-    size_bytes: int,
-    partition: PartitionKey,
     footer: pq.FileMetaData,
     nulls: Mapping[int, int],
     nans: Mapping[int, int],
 ) -> WrittenFile:
-    """What a manifest entry needs to know of a finished file.
+    """A finished file with what a manifest entry needs to know of its contents; the others of its facts stay.
 
     `nans` and `nulls` are counted from the rows, by field id: `nans` for flat float columns, `nulls` for columns
     whose Parquet statistics were left out because they hold NaN. Such columns have no bounds.
     """
-    file = WrittenFile(path, size_bytes, footer.num_rows, partition)
-    columns = leaves(settings)
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    for leaf in columns:
-        chunks = [group.column(leaf.position) for group in groups]
-        file.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
-        if leaf.counts:
-            _describe_column(file, leaf, chunks, nulls)
-    for leaf in columns:
-        if leaf.counts and leaf.flat and leaf.is_float:
-            file.nan_value_counts[leaf.field_id] = nans.get(leaf.field_id, 0)
-    object.__setattr__(file, "split_offsets", tuple(sorted(_start(group) for group in groups)))
-    return file
+    columns = [(leaf, [group.column(leaf.position) for group in groups]) for leaf in leaves(settings)]
+    counted = [(leaf, chunks) for leaf, chunks in columns if leaf.counts]
+    statistics = [(leaf, [chunk.statistics for chunk in chunks]) for leaf, chunks in counted]
+    bounds = [(leaf.field_id, *_bounds_of(leaf, found)) for leaf, found in statistics]
+    null_counts = [(leaf.field_id, nulls.get(leaf.field_id, _null_count(found))) for leaf, found in statistics]
+    return replace(
+        file,
+        rows=footer.num_rows,
+        column_sizes={leaf.field_id: sum(chunk.total_compressed_size for chunk in chunks) for leaf, chunks in columns},
+        value_counts={leaf.field_id: sum(chunk.num_values for chunk in chunks) for leaf, chunks in counted},
+        null_value_counts={field_id: count for field_id, count in null_counts if count is not None},
+        nan_value_counts={
+            leaf.field_id: nans.get(leaf.field_id, 0) for leaf, _ in counted if leaf.flat and leaf.is_float
+        },
+        lower_bounds={field_id: lower for field_id, lower, _ in bounds if lower is not None},
+        upper_bounds={field_id: upper for field_id, _, upper in bounds if upper is not None},
+        split_offsets=tuple(sorted(_start(group) for group in groups)),
+    )
 
 
-def _describe_column(file: WrittenFile, leaf: Leaf, chunks: list[Any], nulls: Mapping[int, int]) -> None:
-    file.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
-    statistics = [chunk.statistics for chunk in chunks]
-    if leaf.field_id in nulls:
-        file.null_value_counts[leaf.field_id] = nulls[leaf.field_id]
-    elif all(s is not None and s.has_null_count for s in statistics):
-        file.null_value_counts[leaf.field_id] = sum(s.null_count for s in statistics)
+def _null_count(statistics: list[Any]) -> int | None:
+    known = all(s is not None and s.has_null_count for s in statistics)
+    return sum(s.null_count for s in statistics) if known else None
+
+
+def _bounds_of(leaf: Leaf, statistics: list[Any]) -> tuple[bytes | None, bytes | None]:
     if leaf.lower is None or leaf.upper is None:
-        return
+        return None, None
     # a chunk of only nulls has no bounds and needs none; any other without them makes the file's unknown
     if any(s is None or not (s.has_min_max or s.num_values == 0) for s in statistics):
-        return
+        return None, None
     bounded = [s for s in statistics if s.has_min_max]
     if not bounded:
-        return
-    lower = leaf.lower(min((s.min_raw for s in bounded), key=leaf.order))
-    upper = leaf.upper(max((s.max_raw for s in bounded), key=leaf.order))
-    if lower is not None:
-        file.lower_bounds[leaf.field_id] = lower
-    if upper is not None:
-        file.upper_bounds[leaf.field_id] = upper
+        return None, None
+    lower, upper = min((s.min_raw for s in bounded), key=leaf.order), max((s.max_raw for s in bounded), key=leaf.order)
+    return leaf.lower(lower), leaf.upper(upper)
 
 
 def _start(group: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import UnsupportedTable
+from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.supported import check_supported
@@ -59,6 +61,7 @@ class WriteSettings:
     small_file_limit_bytes: int = 0
     sort_order_json: str = ""
     merge_by_copying: bool = True
+    limits: Limits = field(default_factory=Limits)
 
     @staticmethod
     def of(
@@ -105,41 +108,44 @@ class WriteSettings:
 
     def derived(self, build: Callable[[WriteSettings], T]) -> T:
         """`build(self)`, remembered in this process."""
-        cache: dict[Any, Any] = self.__dict__.setdefault("_derived", {})
-        if build not in cache:
-            cache[build] = build(self)
-        built: T = cache[build]
+        if build not in self._derived:
+            self._derived[build] = build(self)
+        built: T = self._derived[build]
         return built
 
-    @property
+    @cached_property
+    def _derived(self) -> dict[Callable[[WriteSettings], Any], Any]:
+        return {}
+
+    @cached_property
     def schema(self) -> Schema:
         """The Iceberg schema."""
-        return self.derived(_schema)
+        return Schema.model_validate_json(self.schema_json)
 
-    @property
+    @cached_property
     def spec(self) -> PartitionSpec:
         """The partition spec."""
-        return self.derived(_spec)
+        return PartitionSpec.model_validate_json(self.spec_json)
 
-    @property
+    @cached_property
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of files, with Iceberg's field ids."""
-        return self.derived(_arrow_schema)
+        return schema_to_pyarrow(self.schema, include_field_ids=True)
 
-    @property
+    @cached_property
     def storage(self) -> Storage:
         """Where the table's files are."""
-        return self.derived(_storage)
+        return Storage(load_file_io(dict(self.io_properties), self.table_location))
 
-    @property
+    @cached_property
     def locations(self) -> LocationProvider:
         """Where new files go."""
-        return self.derived(_locations)
+        return load_location_provider(self.table_location, dict(self.properties))
 
-    @property
+    @cached_property
     def parquet(self) -> ParquetOptions:
         """How files are encoded."""
-        return self.derived(_parquet)
+        return ParquetOptions.of(self.properties)
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
@@ -177,27 +183,3 @@ def storage_properties(
         own = (k for k, v in properties.items() if isinstance(v, str) and not k.startswith(others))
         kept |= {k: properties[k] for k in own if not is_secret(k)}
     return kept | {k: properties[k] for k in vended if not k.startswith(_CATALOG_PREFIXES) and k in properties}
-
-
-def _schema(settings: WriteSettings) -> Schema:
-    return Schema.model_validate_json(settings.schema_json)
-
-
-def _spec(settings: WriteSettings) -> PartitionSpec:
-    return PartitionSpec.model_validate_json(settings.spec_json)
-
-
-def _arrow_schema(settings: WriteSettings) -> pa.Schema:
-    return schema_to_pyarrow(settings.schema, include_field_ids=True)
-
-
-def _storage(settings: WriteSettings) -> Storage:
-    return Storage(load_file_io(dict(settings.io_properties), settings.table_location))
-
-
-def _locations(settings: WriteSettings) -> LocationProvider:
-    return load_location_provider(settings.table_location, dict(settings.properties))
-
-
-def _parquet(settings: WriteSettings) -> ParquetOptions:
-    return ParquetOptions.of(settings.properties)

@@ -78,6 +78,11 @@ class Chunk:
         return required_integer(self.metadata, ColumnMetaData.NUM_VALUES)
 
     @property
+    def type(self) -> int:
+        """Physical type of its values (parquet.thrift, Type)."""
+        return required_integer(self.metadata, ColumnMetaData.TYPE)
+
+    @property
     def codec(self) -> int:
         """Compression (parquet.thrift, CompressionCodec)."""
         return required_integer(self.metadata, ColumnMetaData.CODEC)
@@ -123,7 +128,7 @@ class Chunk:
         return _range(self.metadata, ColumnMetaData.BLOOM_FILTER_OFFSET, ColumnMetaData.BLOOM_FILTER_LENGTH)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RowGroup:
     """One row group: its fields without the columns, and these."""
 
@@ -137,7 +142,7 @@ class RowGroup:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
 
-@dataclass
+@dataclass(eq=False)
 class Footer:
     """One file: `fields` are those of FileMetaData without row groups, `start` is where the footer begins.
 

@@ -41,6 +41,8 @@ PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 8
 """Encodings (parquet.thrift, Encoding)."""
 DICTIONARY_ENCODINGS = frozenset({PLAIN_DICTIONARY, RLE_DICTIONARY})
 LEVEL_ENCODINGS = frozenset({RLE, BIT_PACKED})
+CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+"""Compression (parquet.thrift, CompressionCodec) -> pyarrow's name of it; the old LZ4 and LZO are not written."""
 
 _HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""

@@ -84,10 +84,6 @@ class CopyRefused(Exception):
         self.code = code
         self._detail = detail[:_MOST_DETAIL]
 
-    def alone(self) -> CopyRefused:
-        """The same without traceback, cause and context, which hold on to files and buffers; to be kept."""
-        return type(self)(self.code, self._detail)
-
     def __reduce__(self) -> tuple[type[CopyRefused], tuple[Refusal, str]]:
         # it crosses processes, and an exception is otherwise made again from its message alone
         return type(self), (self.code, self._detail)

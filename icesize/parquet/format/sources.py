@@ -163,13 +163,19 @@ def _check_range(at: int, size_bytes: int, source: Source) -> None:
         raise CopyRefused(Refusal.SHORT_READ, f"bytes {at}-{at + size_bytes} of a file of {source.size_bytes}")
 
 
-def read_ranges(source: Source, ranges: set[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-    """The bytes of each (offset, length), near ones read together."""
+def read_ranges(
+    source: Source,
+    ranges: set[tuple[int, int]],
+    *,
+    gap_bytes: int = JOIN_GAP_BYTES,
+    most_bytes: int = MOST_JOINED_BYTES,
+) -> dict[tuple[int, int], bytes]:
+    """The bytes of each (offset, length), near ones read together: no more than `most_bytes` at a time."""
     found: dict[tuple[int, int], bytes] = {}
     waiting: list[tuple[int, int]] = []
     low = high = 0
     for at, size_bytes in sorted(ranges):
-        if waiting and (at > high + JOIN_GAP_BYTES or at + size_bytes - low > MOST_JOINED_BYTES):
+        if waiting and (at > high + gap_bytes or at + size_bytes - low > most_bytes):
             _read_joined(source, low, high, waiting, found)
             waiting = []
         low = at if not waiting else low

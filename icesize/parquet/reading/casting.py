@@ -49,26 +49,26 @@ def compile_convert(source: pa.DataType, target: pa.DataType, rules: Rules) -> C
 
 def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Convert:
     at_hand = [source.field(i) for i in range(source.num_fields)]
-    steps: list[tuple[pa.Field, int | None, Convert | None]] = []
-    for i in range(target.num_fields):
-        field = target.field(i)
+    wanted = [target.field(i) for i in range(target.num_fields)]
+    steps: list[tuple[int, Convert] | None] = []
+    for field in wanted:
         position = rules.match(field, at_hand)
-        if position is None:
-            if not field.nullable:
-                raise CastingError(f"lacks required field '{field.name}'")
-            steps.append((field, None, None))
+        if position is not None:
+            steps.append((position, _named(field.name, at_hand[position].type, field.type, rules)))
+        elif field.nullable:
+            steps.append(None)
         else:
-            steps.append((field, position, _named(field.name, at_hand[position].type, field.type, rules)))
-    wanted = [field for field, _, _ in steps]
+            raise CastingError(f"lacks required field '{field.name}'")
 
     def convert(array: pa.Array) -> pa.Array:
         mask = array.is_null() if array.null_count else None
         children = []
-        for field, position, step in steps:
-            if position is None or step is None:
+        for field, step in zip(wanted, steps, strict=True):
+            if step is None:
                 children.append(nulls(len(array), field.type))
                 continue
-            child = step(array.field(position))
+            position, change = step
+            child = change(array.field(position))
             if not field.nullable and child.null_count:
                 child = _required(field, child, mask)
             children.append(child)

@@ -19,19 +19,21 @@ class ColumnAligner:
     def __init__(self, settings: WriteSettings) -> None:
         self._target = settings.arrow_schema
         self._source: pa.Schema | None = None
-        self._steps: list[tuple[int | None, Convert | None]] = []
+        self._steps: list[tuple[int, Convert] | None] = []  # None for a column that is missing
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         if self._source is None or not rows.schema.equals(self._source):
             self._steps = self._compile(rows.schema)
             self._source = rows.schema
         columns = []
-        for field, (position, step) in zip(self._target, self._steps, strict=True):
-            column = nulls(rows.num_rows, field.type) if position is None else rows.column(position)
-            columns.append(_convert(field, column, step))
+        for field, step in zip(self._target, self._steps, strict=True):
+            if step is None:
+                columns.append(pa.chunked_array([nulls(rows.num_rows, field.type)]))
+            else:
+                columns.append(_convert(field, rows.column(step[0]), step[1]))
         return pa.Table.from_arrays(columns, schema=self._target)
 
-    def _compile(self, source: pa.Schema) -> list[tuple[int | None, Convert | None]]:
+    def _compile(self, source: pa.Schema) -> list[tuple[int, Convert] | None]:
         extra = [name for name in source.names if self._target.get_field_index(name) < 0]
         if extra:
             raise SchemaMismatch(
@@ -40,7 +42,7 @@ class ColumnAligner:
             )
         return [self._step(field, source) for field in self._target]
 
-    def _step(self, field: pa.Field, source: pa.Schema) -> tuple[int | None, Convert | None]:
+    def _step(self, field: pa.Field, source: pa.Schema) -> tuple[int, Convert] | None:
         position = source.get_field_index(field.name)
         if position >= 0:
             try:
@@ -53,7 +55,7 @@ class ColumnAligner:
             raise SchemaMismatch(
                 f"Cannot write without column '{field.name}': the table requires it", column=field.name
             )
-        return None, None
+        return None
 
 
 def _by_name(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
@@ -63,14 +65,12 @@ def _by_name(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
 _BY_NAME = Rules(_by_name, zones_matter=True)
 
 
-def _convert(field: pa.Field, column: pa.Array | pa.ChunkedArray, step: Convert | None) -> pa.ChunkedArray:
+def _convert(field: pa.Field, column: pa.Array | pa.ChunkedArray, convert: Convert) -> pa.ChunkedArray:
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    if step is not None:
-        try:
-            chunks = [step(chunk) for chunk in chunks]
-        except CastingError as error:
-            raise _mismatch(field.name, error) from error
-    result = pa.chunked_array(chunks, type=field.type)
+    try:
+        result = pa.chunked_array([convert(chunk) for chunk in chunks], type=field.type)
+    except CastingError as error:
+        raise _mismatch(field.name, error) from error
     if not field.nullable and result.null_count:
         raise SchemaMismatch(
             f"Cannot write null into column '{field.name}': the table requires a value", column=field.name

@@ -13,9 +13,6 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Projection
 from icesize.parquet.reading.reader import read_file
 
-MAX_DECODED_BYTES = 256 * 2**20
-"""Arrow memory of the rows that become one row group, or are sorted together."""
-
 
 def read_inputs(task: MergeTask, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
     """The rows of all input files, in their order, as tables of `settings.arrow_schema`.

@@ -10,31 +10,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import IO
 
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage, local_folder
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.format.refusals import UNREADABLE, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
-
-MEMORY_BYTES = 32 * 2**20
-"""Remote files of one merge that are kept in memory; further ones wait on the local disk."""
-WHOLE_BYTES = 64 * 2**20
-"""Larger files are not held in memory, but go to the disk piece by piece."""
-PIECE_BYTES = 16 * 2**20
-"""What one request asks for then; object stores recommend 8-16 MiB."""
 
 
 class Fetched:
     """What one merge reads its input files from; the sources can be read until its context ends.
 
     Each remote file is fetched once, whether it is copied or decoded then, by one request unless it is larger than
-    `WHOLE_BYTES`, while the one before it is put away: at most two are in memory besides those that stay there. What
-    does not stay there waits in one temporary file without a name.
+    `Limits.fetched_whole_bytes`, while the one before it is put away: at most two are in memory besides those that stay
+    there. What does not stay there waits in one temporary file without a name.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, settings: WriteSettings) -> None:
+        self._storage = settings.storage
+        self._limits = settings.limits
         self._stack = ExitStack()
-        self._room = _Room(self._stack)
+        self._room = _Room(self._stack, self._limits.fetched_in_memory_bytes)
         self._sources: dict[str, Source] = {}
 
     def __enter__(self) -> Fetched:
@@ -48,11 +43,11 @@ class Fetched:
         """An input file that was fetched."""
         return self._sources.get(path)
 
-    def fetch(self, inputs: Sequence[FileFact]) -> list[Source | CopyRefused]:
+    def fetch(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
         """One source for each input file, or why there is none."""
         if all(self._storage.local_path(input_file.path) is not None for input_file in inputs):
             return [_local(self._storage, input_file) for input_file in inputs]
-        found: list[Source | CopyRefused] = []
+        found: list[Source | Refusal] = []
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(self._fetch, inputs[0])
             for following in (*inputs[1:], None):
@@ -61,51 +56,48 @@ class Fetched:
                     waiting = pool.submit(self._fetch, following)
                 found.append(self._room.keep(data) if isinstance(data, bytes) else data)
         kept = zip(inputs, found, strict=True)
-        self._sources |= {input_file.path: source for input_file, source in kept if not isinstance(source, CopyRefused)}
+        self._sources |= {input_file.path: source for input_file, source in kept if not isinstance(source, Refusal)}
         return found
 
-    def _fetch(self, input_file: FileFact) -> bytes | Source | CopyRefused:
+    def _fetch(self, input_file: FileFact) -> bytes | Source | Refusal:
         try:
-            if input_file.size_bytes > WHOLE_BYTES:
-                return self._room.put(self._storage.pieces(input_file.path, PIECE_BYTES), input_file.size_bytes)
+            if input_file.size_bytes > self._limits.fetched_whole_bytes:
+                pieces = self._storage.pieces(input_file.path, self._limits.fetched_piece_bytes)
+                return self._room.put(pieces, input_file.size_bytes)
             data = self._storage.fetch(input_file.path)
-        except UNREADABLE as error:
-            return CopyRefused(Refusal.SHORT_READ, str(error))
-        return data if len(data) == input_file.size_bytes else _other_length(len(data), input_file.size_bytes)
+        except UNREADABLE:
+            return Refusal.SHORT_READ
+        return data if len(data) == input_file.size_bytes else Refusal.SHORT_READ
 
 
-def _local(storage: Storage, input_file: FileFact) -> Source | CopyRefused:
+def _local(storage: Storage, input_file: FileFact) -> Source | Refusal:
     path = storage.local_path(input_file.path)
     try:
         return LocalSource(path or input_file.path)
-    except OSError as error:
-        return CopyRefused(Refusal.SHORT_READ, str(error))
-
-
-def _other_length(found_bytes: int, size_bytes: int) -> CopyRefused:
-    return CopyRefused(Refusal.SHORT_READ, f"{found_bytes} bytes of {size_bytes}")
+    except OSError:
+        return Refusal.SHORT_READ
 
 
 class _Room:
     """Keeps files in memory while there is room, then one behind the other on the disk."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, memory_bytes: int) -> None:
         self._stack = stack
-        self._left_bytes = MEMORY_BYTES
+        self._left_bytes = memory_bytes
         self._file: IO[bytes] | None = None
         self._lock = threading.Lock()
 
-    def keep(self, data: bytes) -> Source | CopyRefused:
+    def keep(self, data: bytes) -> Source | Refusal:
         """In memory or on the disk."""
         if len(data) <= self._left_bytes:
             self._left_bytes -= len(data)
             return BytesSource(data)
         try:
             return self.put([data], len(data))
-        except OSError as error:
-            return CopyRefused(Refusal.SHORT_READ, str(error))
+        except OSError:
+            return Refusal.SHORT_READ
 
-    def put(self, pieces: Iterable[bytes], size_bytes: int) -> Source | CopyRefused:
+    def put(self, pieces: Iterable[bytes], size_bytes: int) -> Source | Refusal:
         """On the disk; raises what `pieces` raises."""
         with self._lock:
             if self._file is None:
@@ -115,7 +107,6 @@ class _Room:
             for piece in pieces:
                 self._file.write(piece)
             self._file.flush()
-            found_bytes = self._file.tell() - start
-            if found_bytes != size_bytes:
-                return _other_length(found_bytes, size_bytes)
+            if self._file.tell() - start != size_bytes:
+                return Refusal.SHORT_READ
             return SectionSource(self._file.fileno(), start, size_bytes)

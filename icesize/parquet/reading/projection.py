@@ -29,7 +29,7 @@ class Projection:
         self._mapping = settings.properties.get(NAME_MAPPING)
         self._constants = _identity_values(settings, partition)
         self._source: pa.Schema | None = None
-        self._steps: list[tuple[int, Convert | None]] = []
+        self._steps: list[tuple[int, Convert] | None] = []  # None for a column that is not in the file
         self._names: list[str] | None = None
 
     def fit(self, source: pa.Schema) -> list[str] | None:
@@ -41,36 +41,35 @@ class Projection:
             return self._names
         fields = _with_ids(source, self._mapping)
         found = {_field_id(field): i for i, field in enumerate(fields)}
-        self._steps, wanted = [], list[int]()
+        steps: list[tuple[int, Convert] | None] = []
         for field in self._target:
             position = found.get(_field_id(field))
             if position is None:
-                self._steps.append((-1, None))
+                steps.append(None)
                 continue
             try:
-                step = compile_convert(fields[position].type, field.type, _BY_ID)
+                steps.append((position, compile_convert(fields[position].type, field.type, _BY_ID)))
             except CastingError as error:
                 raise CastingError(f"column '{field.name}' {error}") from error
-            self._steps.append((position, step))
-            wanted.append(position)
+        # read in file order, so that a column's place is its rank
+        wanted = sorted(step[0] for step in steps if step is not None)
         self._source = source
-        self._names = None
-        if len(wanted) < len(fields):
-            # read in file order, so that a column's place is its rank
-            self._steps = [(-1 if step is None else sorted(wanted).index(at), step) for at, step in self._steps]
-            self._names = [source.field(i).name for i in sorted(wanted)]
+        self._steps = [step and (wanted.index(step[0]), step[1]) for step in steps]
+        self._names = [source.field(i).name for i in wanted] if len(wanted) < len(fields) else None
         return self._names
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Project rows read with the columns that `fit` returned; raises `CastingError`, naming the column."""
         columns = []
-        for field, (position, step) in zip(self._target, self._steps, strict=True):
+        for field, step in zip(self._target, self._steps, strict=True):
             if step is None:
                 columns.append(self._missing(field, rows.num_rows))
                 continue
-            chunks = rows.column(position).chunks
+            position, convert = step
             try:
-                columns.append(pa.chunked_array([step(chunk) for chunk in chunks], type=field.type))
+                columns.append(
+                    pa.chunked_array([convert(chunk) for chunk in rows.column(position).chunks], type=field.type)
+                )
             except CastingError as error:
                 raise CastingError(f"column '{field.name}' {error}") from error
         return pa.Table.from_arrays(columns, schema=self._target)

@@ -21,12 +21,6 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 
-MAX_SORTED_BYTES = 256 * 2**20
-"""Arrow memory of the rows that are ordered together."""
-MAX_SORTED_ROWS = 4 * 2**20
-"""Rows that are ordered together: ordering takes up to 60 bytes for each."""
-MOST_PASSES = 4
-"""How often all input files are decoded at most: beyond that moving each row once, between processes, is faster."""
 SAMPLE_ROWS = 2**20
 """Keys from which the parts of several passes are cut, each then within 1% of its share."""
 SIZE_STEP = 16
@@ -34,16 +28,16 @@ SIZE_STEP = 16
 
 
 class TooLarge(Exception):
-    """Rows need more passes than `MOST_PASSES`, or one of them more memory than it may have; nothing was left."""
+    """Rows need more than `Limits.sorting_passes`, or one pass more memory than it may have; nothing was left."""
 
 
 def cluster(task: MergeTask, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeOutcome:
     """Write the rows of all input files, in `order`, into at most `task.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
-    `MAX_SORTED_BYTES` are read once. Else the keys are read first, to cut the order into parts that fit, and then all
-    input files once for each part; files do not end where parts do. Each file carries the largest data sequence number
-    of the input files.
+    `Limits.sorted_bytes` are read once. Else the keys are read first, to cut the order into parts that fit, and then
+    all input files once for each part; files do not end where parts do. Each file carries the largest data sequence
+    number of the input files.
 
     Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows, 600 MiB for 252 MiB, 730 MiB
     for 890 MiB in four passes.
@@ -60,7 +54,7 @@ def cluster(task: MergeTask, order: RowOrder, settings: WriteSettings, names: Fi
     target = Target(task.partition, task.rows, task.outputs, order.sort_order_id, sequence)
     writing = SortedFiles(target, settings, names)
     try:
-        with Fetched(settings.storage) as fetched:
+        with Fetched(settings) as fetched:
             reading = _Reading(task, order, settings, fetched)
             for ranking, rows in reading.parts():
                 writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)
@@ -104,6 +98,7 @@ class _Reading:
         self._task = task
         self._order = order
         self._settings = settings
+        self._limits = settings.limits
         self._fetched = fetched
 
     def parts(self) -> Iterator[tuple[Ranking, list[pa.Table]]]:
@@ -114,7 +109,7 @@ class _Reading:
         if passes == 1:
             yield self._order.fit(_keys(self._order, rows)), rows
             return
-        if passes > MOST_PASSES:
+        if passes > self._limits.sorting_passes:
             raise TooLarge(f"{passes} passes")
         self._fetch()
         ranking, cuts = self._cuts(passes)
@@ -127,14 +122,15 @@ class _Reading:
     def _at_once(self) -> tuple[list[pa.Table], int]:
         """All rows if they fit, and in how many passes they do, judged as soon as an eighth of the memory is filled."""
         total, held_bytes, held_rows = self._task.rows, 0, 0
-        passes = max(1, math.ceil(total / MAX_SORTED_ROWS))
+        limits = self._limits
+        passes = max(1, math.ceil(total / limits.sorted_rows))
         held: list[pa.Table] = []
         for table in read_inputs(self._task, self._settings):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
-            if held_bytes >= MAX_SORTED_BYTES / 8 or passes > 1:
-                passes = max(passes, math.ceil(held_bytes / max(1, held_rows) * total / MAX_SORTED_BYTES))
-            if passes > 1 and (held_bytes >= MAX_SORTED_BYTES / 8 or passes > MOST_PASSES):
+            if held_bytes >= limits.sorted_bytes / 8 or passes > 1:
+                passes = max(passes, math.ceil(held_bytes / max(1, held_rows) * total / limits.sorted_bytes))
+            if passes > 1 and (held_bytes >= limits.sorted_bytes / 8 or passes > limits.sorting_passes):
                 return [], passes
         return (held, 1) if passes == 1 else ([], passes)
 
@@ -167,6 +163,6 @@ class _Reading:
                 ]
             held.append(table.filter(pa.array(parts == part)))
             held_bytes += held[-1].nbytes
-            if held_bytes > 2 * MAX_SORTED_BYTES:
+            if held_bytes > 2 * self._limits.sorted_bytes:
                 raise TooLarge(f"{held_bytes} bytes in pass {part + 1}")
         return held

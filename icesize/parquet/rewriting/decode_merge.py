@@ -11,7 +11,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.sort_order import sorter_of
-from icesize.parquet.reading.inputs import MAX_DECODED_BYTES, read_inputs
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError, remove_files
@@ -22,7 +22,7 @@ from icesize.planning.files import FileFact
 def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
     """Write the rows of all input files, in their order, into `task.outputs` files of about equal size.
 
-    At most about one row group is held decoded; where the table has a sort order `MAX_DECODED_BYTES` of rows, which
+    At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
     are sorted: an output of no more than that is in the table's order and says so. On any error what was written is
     removed, and it is raised: `RewriteFailed` for an input file, pyarrow's errors or `OSError` for an output.
     """
@@ -56,7 +56,7 @@ class _Decoding:
 
     def files(self) -> list[WrittenFile]:
         """Do it."""
-        tables = Stream(read_inputs(self._task, self._settings, self._fetched), MAX_DECODED_BYTES)
+        tables = Stream(read_inputs(self._task, self._settings, self._fetched), self._settings.limits.decoded_bytes)
         for rows in output_rows(self._task.inputs, self._task.outputs):
             written = runs = 0
             group_rows = self._group_rows(rows)

@@ -10,14 +10,12 @@ from typing import Any
 
 from icesize.parquet.copying.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.copying.strategy import (
-    LEAST_COPIED_BYTES,
-    CopyStrategy,
     data_pages,
     footer_or_refusal,
     forbidden,
+    has_pages,
     judge,
     likely_copied,
-    wanted_of,
 )
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer
@@ -64,8 +62,8 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class _Looked:
-    """What a look at some files of a group has told: their bytes and how they move."""
+class _Scan:
+    """What a scan of some files of a group has told: their bytes and how they move."""
 
     files: int
     bytes_seen: int
@@ -82,23 +80,25 @@ def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     of the files whose pages would be joined. A file that cannot be read counts as decoded.
     """
     size = sum(group.size_bytes for group in groups)
-    files = sum(len(group.inputs) for group in groups)
     if (reason := forbidden(settings)) is not None:
-        return Forecast(0, size, 0, {reason.value: files})
-    likely = {id(g): likely_copied(g.inputs, settings) for g in groups}
-    worth = [g for g in groups if sum(v.size_bytes for v in likely[id(g)]) >= LEAST_COPIED_BYTES]
+        return Forecast(0, size, 0, {reason.value: sum(len(group.inputs) for group in groups)})
+    likely = [likely_copied(group.inputs, settings) for group in groups]
+    worth = [n for n, files in enumerate(likely) if _bytes_of(files) >= settings.limits.least_copied_bytes]
     chosen = [*_spread(worth, MOST_GROUPS)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        seen = [_look(group, likely[id(group)], settings, pool) for group in chosen]
-    possible = sum(v.size_bytes for g in worth for v in likely[id(g)])
-    seen_bytes = sum(looked.bytes_seen for looked in seen)
-    share = possible / seen_bytes if seen_bytes else 0.0
+        seen = [_scan(groups[n], likely[n], settings, pool) for n in chosen]
+    seen_bytes = sum(scan.bytes_seen for scan in seen)
+    share = sum(_bytes_of(likely[n]) for n in worth) / seen_bytes if seen_bytes else 0.0
     copied, pages = round(share * sum(s.bytes_copied for s in seen)), round(share * sum(s.pages for s in seen))
-    codes = sum((Counter(looked.codes) for looked in seen), Counter[str]())
+    codes = sum((Counter(scan.codes) for scan in seen), Counter[str]())
     # all files of a group that is looked at are among its codes already
-    others, of_worth = [g for g in groups if not any(g is c for c in chosen)], {id(g) for g in worth}
-    codes[Refusal.TINY.value] += sum(len(g.inputs) - len(likely[id(g)]) * (id(g) in of_worth) for g in others)
-    return Forecast(copied, size - copied, pages, dict(+codes), sum(looked.files for looked in seen))
+    for n in set(range(len(groups))).difference(chosen):
+        codes[Refusal.TINY.value] += len(groups[n].inputs) - (len(likely[n]) if n in worth else 0)
+    return Forecast(copied, size - copied, pages, dict(+codes), sum(scan.files for scan in seen))
+
+
+def _bytes_of(files: Iterable[FileFact]) -> int:
+    return sum(file.size_bytes for file in files)
 
 
 def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
@@ -106,51 +106,45 @@ def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
 
     Known from manifest entries alone: files that are not too small to be copied cost `COPY_COST` of their bytes.
     """
-    size = sum(input_file.size_bytes for input_file in inputs)
+    size = _bytes_of(inputs)
     if forbidden(settings) is not None:
         return size
-    likely = sum(input_file.size_bytes for input_file in likely_copied(inputs, settings))
-    return size - round((1 - COPY_COST) * likely) if likely >= LEAST_COPIED_BYTES else size
+    likely = _bytes_of(likely_copied(inputs, settings))
+    return size - round((1 - COPY_COST) * likely) if likely >= settings.limits.least_copied_bytes else size
 
 
-def _look(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings, pool: ThreadPoolExecutor) -> _Looked:
+def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings, pool: ThreadPoolExecutor) -> _Scan:
     """Ask of a few files what a merge would do with the group; of all of them where they are few."""
     files = [*_spread(likely, FILES_PER_GROUP)]
     whole = len(files) == len(likely)
     facts, outputs = (group.inputs, group.outputs) if whole else (tuple(files), 1)
     tiny = 0 if whole else len(group.inputs) - len(likely)
-    bytes_seen = sum(file.size_bytes for file in files)
-    share = bytes_seen / sum(file.size_bytes for file in likely)
+    bytes_seen = _bytes_of(files)
 
-    def find(wanted: Sequence[FileFact]) -> list[Source | CopyRefused]:
+    def find(wanted: Sequence[FileFact]) -> list[Source | Refusal]:
         return list(pool.map(lambda file: _stored(file, settings), wanted))
 
     try:
-        plan = plan_copy(facts, outputs, settings, find, share)
+        plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely))
     except CopyRefused as refused:
-        return _Looked(
-            len(files), bytes_seen, codes=Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny})
-        )
-    copied = sum(file.size_bytes for file in facts) - plan.bytes_decoded
+        return _Scan(len(files), bytes_seen, codes=Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny}))
+    copied = _bytes_of(facts) - plan.bytes_decoded
     codes = plan.decoded_because + Counter({Refusal.TINY.value: tiny})
-    return _Looked(len(files), bytes_seen, copied, _pages(plan), codes)
+    return _Scan(len(files), bytes_seen, copied, _pages(plan), codes)
 
 
-def _stored(file: FileFact, settings: WriteSettings) -> Source | CopyRefused:
+def _stored(file: FileFact, settings: WriteSettings) -> Source | Refusal:
     """The file, with what a plan asks of it read: files are far away, and several are asked at a time."""
     try:
         source = _Stored(settings.storage.stream(file.path), file.size_bytes)
         footer = footer_or_refusal(source)
-        (judged,) = judge([footer], settings.derived(wanted_of))
-        for group in (
-            footer.row_groups if isinstance(footer, Footer) and CopyStrategy.PAGES in judged.strategies else ()
-        ):
-            for chunk in group.chunks:
+        if isinstance(footer, Footer) and has_pages(*judge([footer], settings)):
+            for chunk in (chunk for group in footer.row_groups for chunk in group.chunks):
                 dictionary_page(source, chunk)
     except CopyRefused as refused:
-        return refused.alone()
-    except UNREADABLE as error:
-        return CopyRefused(Refusal.SHORT_READ, str(error))
+        return refused.code
+    except UNREADABLE:
+        return Refusal.SHORT_READ
     return source
 
 

@@ -33,9 +33,9 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
             "plan again",
             path=None,
         )
-    with Fetched(settings.storage) as fetched:
+    with Fetched(settings) as fetched:
         outcome = _copied(task, settings, names, fetched)
-        if isinstance(outcome, CopyRefused):
+        if isinstance(outcome, Refusal):
             outcome = _decoded(task, settings, names, fetched, outcome)
     if outcome.rows_in != outcome.rows_out:
         remove_files(settings.storage, list(outcome.files))
@@ -46,20 +46,20 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
     return replace(outcome, files=tuple(replace(file, sequence_number=sequence) for file in outcome.files))
 
 
-def _copied(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome | CopyRefused:
+def _copied(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome | Refusal:
     if (reason := forbidden(settings)) is not None:
-        return CopyRefused(reason)
+        return reason
     try:
         return copy_merge(task, settings, names, fetched)
     except CopyRefused as refused:
-        return refused.alone()
-    except (pa.ArrowException, *UNREADABLE) as error:
+        return refused.code
+    except (pa.ArrowException, *UNREADABLE):
         # of an input file or of storage: decoding meets it again, if it lasts, and says what it is
-        return CopyRefused(Refusal.SHORT_READ, str(error))
+        return Refusal.SHORT_READ
 
 
 def _decoded(
-    task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, refused: CopyRefused
+    task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, refused: Refusal
 ) -> MergeOutcome:
     try:
         files = decode_merge(task, settings, names, fetched)
@@ -68,5 +68,5 @@ def _decoded(
             f"Cannot merge {len(task.inputs)} files: {error}, what was written is removed", path=None
         ) from error
     size, rows = task.size_bytes, sum(file.rows for file in files)
-    codes = {refused.code.value: len(task.inputs)}
+    codes = {refused.value: len(task.inputs)}
     return MergeOutcome(tuple(files), size, task.rows, rows, size, decoded_because=codes)

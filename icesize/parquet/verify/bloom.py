@@ -57,7 +57,7 @@ def _is_known(header: Fields) -> bool:
 
 
 def _hashes(values: Any, chunk: Chunk) -> npt.NDArray[np.uint64]:
-    kind = required_integer(chunk.metadata, ColumnMetaData.TYPE)
+    kind = chunk.type
     unique = pc.unique(values.drop_null())
     if kind in (INT32, INT64):
         width = 4 if kind == INT32 else 8

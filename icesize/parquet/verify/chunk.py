@@ -71,7 +71,7 @@ def check_chunk(file: OpenFile, group: int, at: int) -> Iterator[str]:
         yield f"{leaves.rows} rows and {leaves.entries[-1]} values were read of {rows} and {chunk.values}"
         return
     yield from _check_statistics(column, chunk, leaves, file.ordered[at])
-    yield from _check_indexes(file, column, chunk, pages.data, leaves, file.ordered[at])
+    yield from _check_indexes(file, at, chunk, pages.data, leaves)
     yield from readable(lambda: check_bloom_filter(file.source, file.footer.start, chunk, leaves))
 
 
@@ -80,9 +80,7 @@ def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, ordered: boo
     yield from readable(lambda: check_size_statistics(column, chunk.size_statistics, leaves))
 
 
-def _check_indexes(
-    file: OpenFile, column: Column, chunk: Chunk, pages: Sequence[Page], leaves: Leaves, ordered: bool
-) -> Iterator[str]:
+def _check_indexes(file: OpenFile, at: int, chunk: Chunk, pages: Sequence[Page], leaves: Leaves) -> Iterator[str]:
     starts, within = row_starts(pages, leaves)
     offset_index, column_index = chunk.offset_index, chunk.column_index
     if within:
@@ -93,9 +91,11 @@ def _check_indexes(
     yield from check_page_rows(pages, starts)
     if offset_index:
         raw = file.source.read(*offset_index)
-        yield from readable(lambda: check_offset_index(raw, column, chunk, pages, starts, leaves))
+        yield from readable(lambda: check_offset_index(raw, chunk, pages, starts, leaves))
     if column_index and not offset_index:
         yield "it has a column index without an offset index"
     if column_index:
         raw_bounds = file.source.read(*column_index)
-        yield from readable(lambda: check_column_index(raw_bounds, column, starts, leaves, ordered))
+        yield from readable(
+            lambda: check_column_index(raw_bounds, file.footer.columns[at], starts, leaves, file.ordered[at])
+        )

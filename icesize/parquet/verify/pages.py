@@ -68,7 +68,7 @@ def check_page_rows(pages: Sequence[Page], starts: Sequence[int]) -> Iterator[st
 
 
 def check_offset_index(
-    raw: bytes, column: Column, chunk: Chunk, pages: Sequence[Page], starts: Sequence[int], leaves: Leaves
+    raw: bytes, chunk: Chunk, pages: Sequence[Page], starts: Sequence[int], leaves: Leaves
 ) -> Iterator[str]:
     """Compare an OffsetIndex with the pages; raises `CopyRefused` when it cannot be read."""
     locations, variable_bytes = read_offset_index(raw)
@@ -82,7 +82,7 @@ def check_offset_index(
         for (name, claim), real in zip(claims.items(), truth, strict=True):
             if claim != real:
                 yield f"the offset index has {name} {claim} of page {number}, it is {real}"
-    if variable_bytes is not None and column.element.type == BYTE_ARRAY:
+    if variable_bytes is not None and chunk.type == BYTE_ARRAY:
         real_bytes = [byte_array_bytes(leaves.of_rows(*rows)) for rows in pairwise(starts)]
         if variable_bytes != real_bytes:
             yield "the offset index has wrong sizes of byte arrays"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -84,9 +83,8 @@ class FileEncoder:
         written = self.size_bytes
         self._sink.close()
         self._settings.storage.check_whole(self.path, written)
-        footer = self._writer.writer.metadata
-        file = describe(self._settings, self.path, written, self.partition, footer, self._nulls, self._nans)
-        return file if self.sort_order_id is None else replace(file, sort_order_id=self.sort_order_id)
+        file = WrittenFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
+        return describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
 
     def discard(self) -> None:
         """Remove the file, best effort. It is closed first: a dropped S3 stream would complete a truncated object

@@ -22,7 +22,6 @@ from icesize.parquet.writing.table_stream import Stream
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes
 
-MAX_OPEN_FILES = 32
 OPEN_SHARE = 1 / 16
 """Part of the buffer that rows of one partition must fill to be written before its other rows are there: with the
 default buffer row groups of 8 MiB of Arrow memory, some 60,000 rows."""
@@ -46,7 +45,7 @@ class _Rows:
 class Filling:
     """Fills files of the target size with rows that come in any order of partitions.
 
-    At most `MAX_OPEN_FILES` files are open, one for each partition; rows that have no open file, are few
+    At most `Limits.open_files` files are open, one for each partition; rows that have no open file, are few
     (`OPEN_SHARE` of `max_buffer_bytes`), or would begin a file that may stay below `small_file_limit_bytes` wait in a
     `Spill`. After an error call `discard`.
     """
@@ -68,7 +67,7 @@ class Filling:
     def add(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding) -> None:
         """Write rows or let them wait: more may come."""
         encoding = self._of_rows(encoding, rows)
-        has_file = partition in self._files or len(self._files) < MAX_OPEN_FILES
+        has_file = partition in self._files or len(self._files) < self._settings.limits.open_files
         if not has_file or rows.nbytes < OPEN_SHARE * self._max_buffer_bytes:
             self._spill.put(partition, [rows], encoding.nan)
             return

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
-from icesize.parquet.rewriting.cluster import MAX_SORTED_BYTES, MAX_SORTED_ROWS, TooLarge, cluster
+from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
 from icesize.spark.clustering.scatter import Head, rows_of
@@ -27,7 +28,7 @@ WAITING_BYTES = 64 * 2**20
 """Blobs of a task that wait in memory; when there are more, all of them go to its local disk."""
 
 LARGEST_PART = 2
-"""A part is sorted at once up to so many times `MAX_SORTED_BYTES` and `MAX_SORTED_ROWS`; cuts are made from samples."""
+"""A part is sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`; cuts are made from samples."""
 
 Made = list[WrittenFile] | RewriteFailed
 """The files of a place, or why there are none."""
@@ -96,7 +97,7 @@ class Gather:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
-        with _Waiting() as waiting:
+        with _Waiting(self.settings.limits) as waiting:
             failed: dict[int, RewriteFailed] = {}
             for batch in batches:
                 for place, head, blob in _blobs_of(batch):
@@ -156,15 +157,15 @@ class _Piece:
         self.nan |= head.nan
         self.blobs.append(blob)
 
-    @property
-    def is_full(self) -> bool:
-        return self.arrow_bytes >= LARGEST_PART * MAX_SORTED_BYTES or self.rows >= LARGEST_PART * MAX_SORTED_ROWS
+    def is_full(self, limits: Limits) -> bool:
+        return self.arrow_bytes >= LARGEST_PART * limits.sorted_bytes or self.rows >= LARGEST_PART * limits.sorted_rows
 
 
 class _Waiting:
     """Blobs until all of them are there: in memory while they are few, then in a temporary file without a name."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._file = tempfile.SpooledTemporaryFile(WAITING_BYTES, prefix="icesize-", dir=local_folder())  # noqa: SIM115
         self._end = 0
         self._pieces: dict[int, dict[int, list[_Piece]]] = {}
@@ -185,7 +186,7 @@ class _Waiting:
         self._file.seek(self._end)
         self._file.write(blob)
         pieces = self._pieces.setdefault(place, defaultdict(list))[head.part]
-        if not pieces or pieces[-1].is_full:
+        if not pieces or pieces[-1].is_full(self._limits):
             pieces.append(_Piece(head.part))
         pieces[-1].with_blob(head, (self._end, blob.size))
         self._end += blob.size

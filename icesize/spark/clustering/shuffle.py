@@ -18,7 +18,6 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
-from icesize.parquet.rewriting.cluster import MAX_SORTED_BYTES, MAX_SORTED_ROWS
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
 from icesize.planning.sizing import merged_files
@@ -125,7 +124,7 @@ class Dividing:
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 
     def _rewrite(self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]) -> dict[int, list[Made]]:
-        total = sum(self.tasks[i].size_bytes for i in seen)
+        total, limits = sum(self.tasks[i].size_bytes for i in seen), self.settings.limits
         places: list[Place] = []
         divisions: dict[int, Division] = {}
         destinations: dict[int, Destination] = {}
@@ -133,7 +132,7 @@ class Dividing:
             task, sample = self.tasks[i], pa.concat_tables([one.keys for one in found])
             ranking = self.order.fit(sample)
             slots = math.ceil(self.slots * task.size_bytes / max(1, total))
-            parts = max(_arrow_bytes(found, task.rows) / MAX_SORTED_BYTES, task.rows / MAX_SORTED_ROWS)
+            parts = max(_arrow_bytes(found, task.rows) / limits.sorted_bytes, task.rows / limits.sorted_rows)
             divisions[i], outputs = divide(ranking, sample, parts, outputs_of[i], slots, len(places))
             places += [Place(i, files) for files in outputs]
             sequence_number = max(input_file.sequence_number for input_file in task.inputs)

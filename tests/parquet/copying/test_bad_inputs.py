@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,12 +40,12 @@ from tests.support.copying import (
     MERGED,
     PAGED_ROWS,
     SCHEMA,
+    SMALL,
     WHOLE_ROWS,
     content,
     foreign_bytes,
     indexes_swapped,
     rows,
-    small_strategies,
     spelt_rows,
     stored,
     with_ids,
@@ -60,15 +60,9 @@ START = 10_000
 """First id of the bad file's rows."""
 
 
-@pytest.fixture(autouse=True)
-def _small() -> Iterator[None]:
-    with small_strategies():
-        yield
-
-
 @pytest.fixture
 def options(tmp_path: Path) -> WriteSettings:
-    return settings_of(tmp_path, SCHEMA)
+    return replace(settings_of(tmp_path, SCHEMA), limits=SMALL)
 
 
 def foreign(count: int, data: pa.Table | None = None, **how: object) -> bytes:

@@ -20,8 +20,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying.strategy import GOOD_GROUP_ROWS, LEAST_COPIED_BYTES, is_tiny
+from icesize.parquet.copying.strategy import likely_copied
 from icesize.parquet.files.data_file import CopiedFrom
+from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
@@ -45,6 +46,7 @@ from tests.support.parquet_files import (
     write_one,
 )
 
+LIMITS = Limits()
 SCHEMA = schema_of(("id", LongType()), ("value", DoubleType()), ("word", StringType()))
 
 
@@ -115,11 +117,11 @@ def test_pages_of_small_files_become_one_row_group(tmp_path: Path) -> None:
 def test_large_row_groups_are_copied_whole(tmp_path: Path) -> None:
     """A row group of 100,000 rows stays one; small ones beside it are joined among themselves."""
     options = settings_of(tmp_path, SCHEMA)
-    inputs = written(options, [15_000, GOOD_GROUP_ROWS, 25_000])
+    inputs = written(options, [15_000, LIMITS.good_group_rows, 25_000])
     done = merged(options, inputs)
     (file,) = done.files
     footer = pq.read_metadata(local(file.path))
-    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [GOOD_GROUP_ROWS, 40_000]
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [LIMITS.good_group_rows, 40_000]
     assert rows_of(done) == content(input_file.path for input_file in inputs)
     assert done.bytes_decoded == 0
     assert done.pages_copied == 3 * (1 + 2)
@@ -144,7 +146,7 @@ def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
     """Below 256 KiB nothing is copied; all files count with the reason."""
     options = settings_of(tmp_path, SCHEMA)
     inputs = written(options, [100] * 40)
-    assert sum(input_file.size_bytes for input_file in inputs) < LEAST_COPIED_BYTES
+    assert sum(input_file.size_bytes for input_file in inputs) < LIMITS.least_copied_bytes
     done = merged(options, inputs)
     assert (done.bytes_copied, done.pages_copied, dict(done.decoded_because)) == (0, 0, {"tiny": 40})
     assert done.files[0].copied_from == ()
@@ -228,7 +230,7 @@ def test_bloom_filters_are_kept_where_row_groups_are_copied_whole(tmp_path: Path
     """Files that have the filters which the table asks for are spliced with them."""
     asked = {"write.parquet.bloom-filter-enabled.column.id": "true"}
     options = settings_of(tmp_path, SCHEMA, properties=asked)
-    done = merged(options, written(options, [GOOD_GROUP_ROWS, GOOD_GROUP_ROWS]))
+    done = merged(options, written(options, [LIMITS.good_group_rows, LIMITS.good_group_rows]))
     assert done.bytes_decoded == 0
     # verified above: each value is found in its filter
     footer = pq.read_metadata(local(done.files[0].path))
@@ -354,11 +356,10 @@ def test_every_row_comes_out_once(
 
 def test_tiny_is_told_from_the_manifest_entry() -> None:
     """Chunks below 16 KiB, or pages of few rows and few bytes, are not looked at; many rows always are."""
-    assert is_tiny(100_000, 5_000, columns=10)
-    assert not is_tiny(200_000, 5_000, columns=10)
-    assert is_tiny(200_000, 1_999, columns=10)
-    assert not is_tiny(400_000, 1_999, columns=10)
-    assert not is_tiny(1_000, GOOD_GROUP_ROWS, columns=10)
+    options = settings_of("/nowhere", schema_of(*((f"c{n}", LongType()) for n in range(10))))
+    sizes = [(100_000, 5_000), (200_000, 5_000), (200_000, 1_999), (400_000, 1_999), (1_000, LIMITS.good_group_rows)]
+    files = [FileFact(f"{size}-{count}", size, count, KEY) for size, count in sizes]
+    assert likely_copied(files, options) == [files[1], files[3], files[4]]
 
 
 def _group(inputs: list[FileFact]) -> MergeGroup:
@@ -544,7 +545,11 @@ def test_row_groups_of_two_codecs_lie_in_one_file(tmp_path: Path) -> None:
     options = settings_of(tmp_path, SCHEMA)
     inputs = [
         foreign(
-            tmp_path / "f", rows(GOOD_GROUP_ROWS, 10**6 * n), f"{n}.parquet", compression=codec, use_dictionary=False
+            tmp_path / "f",
+            rows(LIMITS.good_group_rows, 10**6 * n),
+            f"{n}.parquet",
+            compression=codec,
+            use_dictionary=False,
         )
         for n, codec in enumerate(("zstd", "snappy"))
     ]
@@ -574,7 +579,7 @@ def test_many_rows_in_few_bytes_are_joined(tmp_path: Path) -> None:
         return pa.table({"id": [start] * count, "value": [1.5] * count, "word": ["same"] * count})
 
     (large,) = written(options, [60_000])
-    data = [equal(GOOD_GROUP_ROWS, n) for n in range(3)]
+    data = [equal(LIMITS.good_group_rows, n) for n in range(3)]
     inputs = [fact(write_one(options, table)) for table in data]
     assert all(input_file.size_bytes < 10_000 for input_file in inputs)
     done = merged(options, [large, *inputs])

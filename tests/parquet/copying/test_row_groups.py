@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icesize.parquet.copying import row_groups
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS
 from icesize.parquet.copying.row_groups import copy_row_group, copy_row_groups
@@ -124,7 +123,7 @@ def parts(draw: st.DrawFn) -> list[Part]:
     return made
 
 
-def spliced(files: Sequence[bytes], footers: Sequence[Footer] | None = None, **how: bool) -> tuple[bytes, Assembled]:
+def spliced(files: Sequence[bytes], footers: Sequence[Footer] | None = None, **how: Any) -> tuple[bytes, Assembled]:
     """The file and what is known of it."""
     out = io.BytesIO()
     assembled = copy_row_groups(
@@ -206,10 +205,8 @@ def test_reading_in_pieces_and_verifying_change_nothing(made: list[Part], piece_
     files = [part.data for part in made]
     data, _ = spliced(files)
     assert spliced(files, verify_pages=True)[0] == data
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_groups, "PIECE_BYTES", piece_bytes)
-        assert spliced(files)[0] == data
-        assert spliced(files, verify_pages=True)[0] == data
+    assert spliced(files, piece_bytes=piece_bytes)[0] == data
+    assert spliced(files, verify_pages=True, piece_bytes=piece_bytes)[0] == data
     twice, _ = spliced([data, files[0]], verify_pages=True)
     assert values(read(twice)) == values(read(data)) + values(made[0].rows)
 
@@ -226,17 +223,16 @@ class Spy(BytesSource):
         super().read_into(at, target)
 
 
-def test_a_row_group_is_one_read_or_as_many_as_it_has_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_group_is_one_read_or_as_many_as_it_has_pieces() -> None:
     """Chunks that lie together are read together, and no more than a piece of them."""
     data = make_file(row_group_size=20)
     size = footer_of(data).row_groups[0].size_bytes
     for piece, expected in ((2**20, [size]), (size - 1, [size - 1, 1])):
-        monkeypatch.setattr(row_groups, "PIECE_BYTES", piece)
         source = Spy(data)
-        copy_row_groups([source], [footer_of(data)], io.BytesIO())
+        copy_row_groups([source], [footer_of(data)], io.BytesIO(), piece_bytes=piece)
         assert source.reads == expected
     source = Spy(data)
-    copy_row_groups([source], [footer_of(data)], io.BytesIO(), verify_pages=True)
+    copy_row_groups([source], [footer_of(data)], io.BytesIO(), verify_pages=True, piece_bytes=size - 1)
     assert sum(source.reads) == size
     assert len(source.reads) == 2  # whole chunks
 
@@ -332,7 +328,7 @@ def overwritten(data: bytes, place: int, new: bytes) -> bytes:
     return data[:place] + new + data[place + len(new) :]
 
 
-def refusal(file: bytes, **how: bool) -> Refusal:
+def refusal(file: bytes, **how: Any) -> Refusal:
     """Why a file is not copied; what was written until then is no Parquet file."""
     out = io.BytesIO()
     with pytest.raises(CopyRefused) as refused:

@@ -7,7 +7,7 @@ import io
 import os
 import threading
 import tracemalloc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, Source
 from icesize.parquet.reading import prefetch as fetching
 from icesize.parquet.reading.prefetch import Fetched
@@ -33,18 +33,18 @@ from tests.support.copying import (
     MERGED,
     PAGED_ROWS,
     SCHEMA,
+    SMALL,
     TINY_ROWS,
     WHOLE_ROWS,
     bytes_of,
     content,
     indexes_swapped,
-    small_strategies,
     stored,
     written,
 )
 from tests.support.footers import edited
 from tests.support.object_store import keys
-from tests.support.parquet_files import RemoteLike, fact, files_below, local, settings_of
+from tests.support.parquet_files import RemoteLike, fact, files_below, local, settings_of, with_limits
 
 
 @dataclass
@@ -189,12 +189,6 @@ class _Writing(io.RawIOBase):
         self._store.fails("close", self._store.fail_close)
 
 
-@pytest.fixture(autouse=True)
-def _small() -> Iterator[None]:
-    with small_strategies():
-        yield
-
-
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that works."""
@@ -215,7 +209,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def options(tmp_path: Path) -> WriteSettings:
     """Of a table in the watched store; its files are written beside."""
-    return replace(settings_of(tmp_path / "table", SCHEMA), io_properties={"py-io-impl": f"{__name__}.Watched"})
+    watched = {"py-io-impl": f"{__name__}.Watched"}
+    return replace(settings_of(tmp_path / "table", SCHEMA), io_properties=watched, limits=SMALL)
 
 
 def beside(options: WriteSettings, *counts: int) -> list[FileFact]:
@@ -292,10 +287,10 @@ def test_the_next_file_is_fetched_while_one_is_put_away(
 
     monkeypatch.setattr(store, "tell", tell)
     monkeypatch.setattr(fetching._Room, "keep", watched)
-    with Fetched(options.storage) as fetched:
+    with Fetched(options) as fetched:
         found = fetched.fetch(inputs)
     assert kept == [input_file.size_bytes for input_file in inputs]
-    assert [source.size_bytes for source in found if not isinstance(source, CopyRefused)] == kept
+    assert [source.size_bytes for source in found if not isinstance(source, Refusal)] == kept
     assert store.of("open") == names(inputs)
 
 
@@ -305,10 +300,10 @@ def test_files_beyond_the_memory_wait_on_the_disk(
     """Memory holds what fits and two files besides, however many there are; nothing stays on the disk."""
     inputs = beside(options, *[PAGED_ROWS] * 24)
     largest = max(input_file.size_bytes for input_file in inputs)
-    monkeypatch.setattr(fetching, "MEMORY_BYTES", 3 * largest)
-    with Fetched(options.storage) as before:
+    options = with_limits(options, fetched_in_memory_bytes=3 * largest)
+    with Fetched(options) as before:
         before.fetch(inputs[:5])  # so that what is imported on the way does not count
-    with Fetched(options.storage) as fetched:
+    with Fetched(options) as fetched:
         tracemalloc.start()
         found = fetched.fetch(inputs)
         held, peak = tracemalloc.get_traced_memory()
@@ -316,7 +311,7 @@ def test_files_beyond_the_memory_wait_on_the_disk(
         assert held < 4 * largest
         assert peak < 7 * largest < sum(input_file.size_bytes for input_file in inputs) / 3
         for source, input_file in zip(found, inputs, strict=True):
-            assert not isinstance(source, CopyRefused)
+            assert not isinstance(source, Refusal)
             assert (whole(source), fetched.get(input_file.path)) == (bytes_of(input_file), source)
         assert len(open_files(temporary)) == 1
         assert list(temporary.iterdir()) == []
@@ -341,7 +336,7 @@ def test_a_merge_of_files_on_the_disk_is_the_same(
     in_memory = merged(options, inputs)
     (first,) = [bytes_of(fact(file)) for file in in_memory.files]
     os.remove(local(in_memory.files[0].path))
-    monkeypatch.setattr(fetching, "MEMORY_BYTES", 1)
+    options = with_limits(options, fetched_in_memory_bytes=1)
     store.events.clear()
     on_disk = merged(options, inputs)
     assert [bytes_of(fact(file)) for file in on_disk.files] == [first]
@@ -355,8 +350,7 @@ def test_a_large_file_comes_piece_by_piece(
     """It goes to the local disk by requests of a fixed size, in file order, through one open; small ones stay whole."""
     inputs = beside(options, PAGED_ROWS, WHOLE_ROWS, PAGED_ROWS)
     large = inputs[1].size_bytes
-    monkeypatch.setattr(fetching, "WHOLE_BYTES", large - 1)
-    monkeypatch.setattr(fetching, "PIECE_BYTES", large // 3)
+    options = with_limits(options, fetched_whole_bytes=large - 1, fetched_piece_bytes=large // 3)
     done = merged(options, inputs)
     assert done.bytes_decoded == 0
     assert store.of("read -1") == [names(inputs)[0], names(inputs)[2]]
@@ -366,18 +360,17 @@ def test_a_large_file_comes_piece_by_piece(
     assert store.of("open")[:3] == names(inputs)
     assert (list(temporary.iterdir()), open_files(temporary)) == ([], [])
     longer = replace(inputs[1], size_bytes=large + 1)
-    with Fetched(options.storage) as fetched:
+    with Fetched(options) as fetched:
         found, behind = fetched.fetch([longer, inputs[1]])
-        assert not isinstance(behind, CopyRefused)
+        assert not isinstance(behind, Refusal)
         assert whole(behind) == bytes_of(inputs[1])
         assert fetched.get(longer.path) is behind
-    assert isinstance(found, CopyRefused)
-    assert str(found) == f"short-read: {large} bytes of {large + 1}"
+    assert found is Refusal.SHORT_READ
 
 
 def test_memory_does_not_grow_with_the_files_of_a_merge(tmp_path: Path) -> None:
     """Of files on this machine the footers and page indexes are held, and one column chunk of one file."""
-    options = settings_of(tmp_path, SCHEMA)
+    options = replace(settings_of(tmp_path, SCHEMA), limits=SMALL)
     (file,) = written(options, 12_000)
 
     def peak(count: int) -> int:
@@ -404,7 +397,7 @@ def test_a_full_local_disk_has_files_decoded(
     """What cannot wait anywhere is decoded, which reads it from storage again."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "missing"))
     inputs = beside(options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS)
-    monkeypatch.setattr(fetching, "MEMORY_BYTES", inputs[0].size_bytes)
+    options = with_limits(options, fetched_in_memory_bytes=inputs[0].size_bytes)
     monkeypatch.setattr(fetching.tempfile, "TemporaryFile", _full)
     done = merged(options, inputs)
     assert dict(done.decoded_because) == {"short-read": 2}
@@ -423,9 +416,9 @@ def test_an_object_of_another_length_is_not_copied(options: WriteSettings, store
         replace(inputs[1], size_bytes=inputs[1].size_bytes + 1),
         inputs[2],
     ]
-    with Fetched(options.storage) as fetched:
+    with Fetched(options) as fetched:
         found = fetched.fetch(wrong)
-    codes = [source.code if isinstance(source, CopyRefused) else None for source in found]
+    codes = [source if isinstance(source, Refusal) else None for source in found]
     assert codes == [Refusal.SHORT_READ, Refusal.SHORT_READ, None]
 
 
@@ -571,7 +564,7 @@ def test_files_in_s3_are_merged_by_copying(
     properties: dict[str, str],
 ) -> None:
     """Through both of PyIceberg's FileIOs: whole row groups, pages and decoded rows in one object, nothing besides."""
-    options = replace(settings_of(f"s3://{bucket}/t", SCHEMA), io_properties=properties)
+    options = replace(settings_of(f"s3://{bucket}/t", SCHEMA), io_properties=properties, limits=SMALL)
     inputs = written(options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS, TINY_ROWS)
     done = merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     (file,) = done.files

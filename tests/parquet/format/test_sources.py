@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -103,16 +103,12 @@ class _Counting(BytesSource):
 _RANGES = st.sets(st.tuples(st.integers(0, 4_000), st.integers(0, 900)), max_size=20)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_RANGES, st.integers(0, 500), st.integers(1, 2_000))
-def test_ranges_are_read_together(
-    monkeypatch: pytest.MonkeyPatch, ranges: set[tuple[int, int]], gap: int, most: int
-) -> None:
+def test_ranges_are_read_together(ranges: set[tuple[int, int]], gap: int, most: int) -> None:
     """Each range has its bytes; near ones share a read, far ones do not, and no read is longer than allowed."""
-    monkeypatch.setattr("icesize.parquet.format.sources.JOIN_GAP_BYTES", gap)
-    monkeypatch.setattr("icesize.parquet.format.sources.MOST_JOINED_BYTES", most)
     source = _Counting(_DATA)
-    assert read_ranges(source, ranges) == {(at, size): _DATA[at : at + size] for at, size in ranges}
+    found = read_ranges(source, ranges, gap_bytes=gap, most_bytes=most)
+    assert found == {(at, size): _DATA[at : at + size] for at, size in ranges}
     assert len(source.asked) <= len(ranges)
     for at, size in source.asked:
         assert size <= most or (at, size) in ranges

@@ -32,12 +32,11 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.sort_order import sorter_of
-from icesize.parquet.rewriting import decode_merge as merging
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
 from icesize.planning.files import PartitionKey
 from tests.support import tables
-from tests.support.parquet_files import NAMES, fact, local, schema_of, settings_of, spec_of, write_one
+from tests.support.parquet_files import NAMES, fact, local, schema_of, settings_of, spec_of, with_limits, write_one
 from tests.support.partition_values import CASES, array_of, wrapped
 from tests.support.sort_values import (
     ASC,
@@ -161,7 +160,7 @@ def test_rows_that_waited_on_disk_are_sorted(tmp_path: Path) -> None:
     assert all(column(file, "a") == sorted(column(file, "a")) and file.sort_order_id == 7 for file in files)
 
 
-def test_merged_files_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_files_are_sorted(tmp_path: Path) -> None:
     """Unsorted input files become a sorted file; beyond the decode buffer each run is sorted and nothing is claimed."""
     plain = settings_of(tmp_path, PAIR, properties={"write.parquet.row-group-limit": "300"})
     options = sorted_by(plain, *BY_PAIR)
@@ -176,8 +175,8 @@ def test_merged_files_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (unsorted,) = merge(MergeTask(inputs, PartitionKey(0), 1), plain, NAMES).files
     assert (column(unsorted, "a")[:2], unsorted.sort_order_id) == ([802, 802 + 7_919 % 401], None)
 
-    monkeypatch.setattr(merging, "MAX_DECODED_BYTES", 6_000)
-    (file,) = merge(MergeTask(inputs, PartitionKey(0), 1), options, NAMES).files
+    few = with_limits(options, decoded_bytes=6_000)
+    (file,) = merge(MergeTask(inputs, PartitionKey(0), 1), few, NAMES).files
     assert column(file, "a") == [*range(802, 1_203), *range(401), *range(401, 802)]
     assert file.sort_order_id is None
 

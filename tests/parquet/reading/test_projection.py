@@ -35,7 +35,6 @@ from pyiceberg.types import (
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading import reader
 from icesize.parquet.reading.projection import Projection
 from icesize.parquet.reading.reader import read_file
 from icesize.parquet.writing.row_writer import write_rows
@@ -48,6 +47,7 @@ from tests.support.parquet_files import (
     schema_of,
     settings_of,
     spec_of,
+    with_limits,
     write_one,
 )
 
@@ -285,16 +285,14 @@ def test_a_required_column_that_is_not_in_the_file_fails_it(tmp_path: Path) -> N
         read(options, path)
 
 
-def test_large_files_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_read_in_batches(tmp_path: Path) -> None:
     """Above the size that is read at once no table has more rows than a batch, whatever the row groups are."""
-    monkeypatch.setattr(reader, "WHOLE_FILE_BYTES", 1_000)
-    monkeypatch.setattr(reader, "BATCH_ROWS", 300)
     options = settings_of(tmp_path, schema_of(("id", LongType()), ("gone", StringType())))
     ids = list(range(2_000))
     path = foreign_file(
         tmp_path, pa.table({"id": ids, "gone": ["g"] * 2_000}).cast(options.arrow_schema), row_group_size=1_000
     )
-    later = settings_of(tmp_path, schema_of(("id", LongType())))
+    later = with_limits(settings_of(tmp_path, schema_of(("id", LongType()))), whole_file_bytes=1_000, batch_rows=300)
     tables = list(read_file(later, str(path), path.stat().st_size, Projection(later, UNPARTITIONED)))
     assert max(table.num_rows for table in tables) <= 300
     assert [i for table in tables for i in table.column("id").to_pylist()] == ids

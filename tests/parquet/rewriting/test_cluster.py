@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +27,6 @@ from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting import cluster as clustering
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.size_estimates import measure
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
@@ -37,7 +35,17 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.sizing import merged_files
 from tests.support.copying import content, spelt_rows
 from tests.support.merge_cases import COLUMNS, Case, Made, Seen, check_metrics, rows_of
-from tests.support.parquet_files import NAMES, REMOTE, fact, files_below, local, schema_of, settings_of, write_one
+from tests.support.parquet_files import (
+    NAMES,
+    REMOTE,
+    fact,
+    files_below,
+    local,
+    schema_of,
+    settings_of,
+    with_limits,
+    write_one,
+)
 from tests.support.sort_values import ASC, FIRST, python_key, sorted_by
 
 KEY = PartitionKey(0)
@@ -84,18 +92,10 @@ def bounds(options: WriteSettings, file: WrittenFile, name: str) -> tuple[Any, A
     )
 
 
-@contextmanager
-def memory(**limits: int) -> Iterator[None]:
-    """Constants of `icesize.parquet.rewriting.cluster` are changed within it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in limits.items():
-            patch.setattr(clustering, name, value)
-        yield
-
-
-def in_passes(tables: Sequence[pa.Table], passes: float) -> Any:
-    """Within it these rows need about so many passes."""
-    return memory(MAX_SORTED_BYTES=max(1, int(sum(t.nbytes for t in tables) / passes)) + 64, MOST_PASSES=1_000)
+def in_passes(options: WriteSettings, tables: Sequence[pa.Table], passes: float) -> WriteSettings:
+    """Settings with which these rows need about so many passes."""
+    sorted_bytes = max(1, int(sum(t.nbytes for t in tables) / passes)) + 64
+    return with_limits(options, sorted_bytes=sorted_bytes, sorting_passes=1_000)
 
 
 def clustered(
@@ -103,8 +103,7 @@ def clustered(
 ) -> MergeOutcome:
     """Rows written as one file for each table, and clustered."""
     facts = stored(options, tables)
-    with in_passes(tables, passes):
-        return cluster(MergeTask(facts, KEY, outputs), order, options, NAMES)
+    return cluster(MergeTask(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
 
 
 @pytest.mark.parametrize("passes", [0.5, 2.5])
@@ -386,8 +385,8 @@ def test_files_of_older_schemas_are_read_as_the_table_s(tmp_path: Path, passes: 
     rows = events(1_000, 1).rename_columns(["who", "at", "text", "value"])
     rows = rows.append_column("raw", pa.array([bytes([i % 251]) for i in range(1_000)], pa.large_binary()))
     inputs = (*older, *stored(newer, [rows]))
-    with in_passes([rows, rows], passes):
-        done = cluster(MergeTask(inputs, KEY, 4), order_by(newer, "raw", "who"), newer, NAMES)
+    limited = in_passes(newer, [rows, rows], passes)
+    done = cluster(MergeTask(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
     found = table_of(newer, done.files)
     assert found.schema.names == ["who", "at", "text", "value", "raw"]
     assert found.column("raw").null_count == found.slice(0, 1_000).column("raw").null_count == 1_000
@@ -418,16 +417,15 @@ def test_more_passes_than_pay_are_refused_before_anything_is_written(tmp_path: P
     task = MergeTask(stored(options, tables), KEY, 2)
     before = files_below(tmp_path)
     total = sum(t.nbytes for t in tables)
-    for limits in ({"MAX_SORTED_BYTES": total // 5}, {"MAX_SORTED_ROWS": 799}):
+    for limits in ({"sorted_bytes": total // 5}, {"sorted_rows": 799}):
         with (
-            memory(**limits),
             failpoints.armed("writing", lambda: pytest.fail("a file was begun")),
             pytest.raises(TooLarge, match=r"^[56] passes"),
         ):
-            cluster(task, order_by(options, "user"), options, NAMES)
+            cluster(task, order_by(options, "user"), with_limits(options, **limits), NAMES)
     assert files_below(tmp_path) == before
-    with memory(MAX_SORTED_ROWS=1_000):
-        assert cluster(task, order_by(options, "user"), options, NAMES).rows_out == 4_000
+    options = with_limits(options, sorted_rows=1_000)
+    assert cluster(task, order_by(options, "user"), options, NAMES).rows_out == 4_000
 
 
 def test_a_part_that_outgrows_its_memory_leaves_nothing(tmp_path: Path) -> None:
@@ -441,11 +439,10 @@ def test_a_part_that_outgrows_its_memory_leaves_nothing(tmp_path: Path) -> None:
     before = files_below(tmp_path)
     begun: list[int] = []
     with (
-        in_passes(tables, 3),
         failpoints.armed("writing", lambda: begun.append(1)),
         pytest.raises(TooLarge, match="bytes in pass"),
     ):
-        cluster(task, order_by(options, "user"), options, NAMES)
+        cluster(task, order_by(options, "user"), in_passes(options, tables, 3), NAMES)
     assert begun
     assert files_below(tmp_path) == before
 
@@ -466,7 +463,8 @@ def test_a_damaged_victim_is_named(tmp_path: Path, damage: str, passes: float) -
     else:
         path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data[:200] + bytes(400) + data[600:])
     before = files_below(tmp_path)
-    with in_passes(tables, passes), pytest.raises(RewriteFailed, match="check") as caught:
+    options = in_passes(options, tables, passes)
+    with pytest.raises(RewriteFailed, match="check") as caught:
         cluster(MergeTask(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
     assert caught.value.path == facts[1].path
     assert files_below(tmp_path) == before
@@ -513,8 +511,8 @@ def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatc
         return fetch(self, location)
 
     monkeypatch.setattr(type(options.storage), "fetch", counted)
-    with in_passes(tables, 3.5):
-        done = cluster(MergeTask(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
+    options = in_passes(options, tables, 3.5)
+    done = cluster(MergeTask(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
     assert content([file.path for file in done.files]) == Counter(s for t in tables for s in spelt_rows(t))
     assert set(asked) == {f.path for f in facts}
     assert max(asked.values()) <= 2

@@ -21,8 +21,6 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.reading import reader
-from icesize.parquet.rewriting import decode_merge as merging
 from icesize.parquet.rewriting.decode_merge import output_rows
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
@@ -39,6 +37,7 @@ from tests.support.parquet_files import (
     schema_of,
     settings_of,
     spec_of,
+    with_limits,
     write_one,
 )
 
@@ -199,9 +198,7 @@ def test_many_rows_go_through_in_bounded_row_groups(tmp_path: Path, monkeypatch:
     footer = pq.read_metadata(file.path)
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [3_750] * 4
 
-    monkeypatch.setattr(merging, "MAX_DECODED_BYTES", 60_000)
-    monkeypatch.setattr(reader, "WHOLE_FILE_BYTES", 0)
-    monkeypatch.setattr(reader, "BATCH_ROWS", 200)
+    options = with_limits(options, decoded_bytes=60_000, whole_file_bytes=0, batch_rows=200)
     (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     assert max(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) < 1_500

@@ -20,6 +20,7 @@ from pyiceberg.types import (
 )
 
 from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
+from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import count_nans, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeTask
@@ -29,13 +30,13 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.parquet.writing.encoding import leaf_values
 from icesize.planning.files import FileFact
-from tests.support import copying as lane_tools
-from tests.support.copying import KEY, MERGED, content, foreign_bytes, small_strategies, spelt_rows, stored, with_ids
+from tests.support import copying as copying
+from tests.support.copying import KEY, MERGED, SMALL, content, foreign_bytes, spelt_rows, stored, with_ids
 from tests.support.footers import Tree, edited
 from tests.support.merge_cases import CODEC, COLUMNS, WHOLE_ROWS, Case, Seen, check_metrics, files, known, rows_of
 from tests.support.parquet_files import append, catalog_in, fact, local, settings_of, write_one
 
-LANES = {"GOOD_GROUP_ROWS": WHOLE_ROWS, "LEAST_CHUNK_BYTES": 100, "LEAST_PAGE_ROWS": 20, "LEAST_PAGE_BYTES": 200}
+LIMITS = replace(SMALL, good_group_rows=WHOLE_ROWS, least_chunk_bytes=100, least_page_rows=20, least_page_bytes=200)
 
 
 @st.composite
@@ -91,7 +92,7 @@ def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
     """Metrics of a file of pyarrow, whose bounds are those of the values that are not NaN, as Iceberg's are."""
     floats = [leaf for leaf in leaves(options) if leaf.flat and leaf.is_float]
     nans = {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, data)}
-    file = describe(options, path, 0, KEY, pq.read_metadata(path), {}, nans)
+    file = describe(WrittenFile(path, 0, 0, KEY), options, pq.read_metadata(path), {}, nans)
     return FileMetrics.of(file)
 
 
@@ -116,12 +117,11 @@ def merged(options: WriteSettings, inputs: Sequence[Victim], outputs: int, seen:
 
 def run(folder: Path, case: Case, seen: Seen) -> None:
     """Do it, and once more with what came out."""
-    options = settings_of(folder, schema_of_case(case), properties=case.properties)
+    options = replace(settings_of(folder, schema_of_case(case), properties=case.properties), limits=LIMITS)
     inputs = [input_file(case, options, number) for number in range(len(case.files))]
-    with small_strategies(**LANES):
-        made = merged(options, inputs, case.outputs, seen)
-        if case.again and made:
-            merged(options, made, 1, seen)
+    made = merged(options, inputs, case.outputs, seen)
+    if case.again and made:
+        merged(options, made, 1, seen)
 
 
 def check(tmp_path_factory: pytest.TempPathFactory, examples: int) -> Counter[str]:
@@ -166,7 +166,7 @@ def bounded_by_nan(tree: Tree) -> None:
 
 def with_nan(count: int, start: int, at: int) -> pa.Table:
     """Rows of which one has NaN; the values of others grow."""
-    data = lane_tools.rows(count, start)
+    data = copying.rows(count, start)
     values = [math.nan if i == at else (start + i) / 7 for i in range(count)]
     return with_ids(data.set_column(2, "value", pa.array(values, pa.float64())))
 
@@ -176,13 +176,13 @@ PLACES = [(which, at) for which in range(3) for at in (0, 250, -1)]
 
 @pytest.mark.parametrize(
     ("count", "which", "at"),
-    [(lane_tools.PAGED_ROWS, *place) for place in PLACES] + [(lane_tools.WHOLE_ROWS, *place) for place in PLACES[::4]],
+    [(copying.PAGED_ROWS, *place) for place in PLACES] + [(copying.WHOLE_ROWS, *place) for place in PLACES[::4]],
 )
 def test_nan_hides_no_row_wherever_it_is(tmp_path: Path, count: int, which: int, at: int) -> None:
     """One NaN first, within or last in the first, second or last file: bounds are those of all other values, and every
     filter finds its rows in the file and through the table."""
-    table = catalog_in(tmp_path).create_table(("db", "t"), lane_tools.SCHEMA)
-    options = WriteSettings.of(table.metadata, {}, 2**29)
+    table = catalog_in(tmp_path).create_table(("db", "t"), copying.SCHEMA)
+    options = replace(WriteSettings.of(table.metadata, {}, 2**29), limits=SMALL)
     inputs, known = [], {}
     for number in range(3):
         data = with_nan(count, number * count, at % count if number == which else -1)
@@ -190,8 +190,7 @@ def test_nan_hides_no_row_wherever_it_is(tmp_path: Path, count: int, which: int,
         file = stored(tmp_path / f"{number}", edited(raw, bounded_by_nan) if number == which else raw, count)
         inputs.append(file)
         known[file.path] = described(options, str(stored(tmp_path / "true", raw, count).path), data)
-    with small_strategies():
-        done = merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+    done = merge(MergeTask(tuple(inputs), KEY), options, MERGED)
     assert done.bytes_decoded == 0
     (file_written,) = [carry_over(file, options, known) for file in done.files]
     data = pq.read_table(local(file_written.path))

@@ -115,7 +115,7 @@ def test_the_location_provider_of_the_table_is_used(tmp_path: Path) -> None:
 
 
 def test_a_large_partition_becomes_equal_files(tmp_path: Path) -> None:
-    """4.4 files' worth of rows become files of about equal size near the target, not four full ones and a crumb."""
+    """4.4 files' worth of rows become files of about equal size near the target, not four full ones and a remainder."""
     options = settings_of(tmp_path, EVENTS, target=200_000)
     files = write_rows([events(40_000, 1)], options, NAMES)
     sizes = [file.size_bytes for file in files]

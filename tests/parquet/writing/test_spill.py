@@ -21,7 +21,6 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import FOLDERS
-from icesize.parquet.writing import filling
 from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
 from icesize.parquet.writing.size_estimates import bytes_for_file
@@ -36,6 +35,7 @@ from tests.support.parquet_files import (
     hourly_rows,
     local,
     settings_of,
+    with_limits,
     write_one,
 )
 
@@ -76,7 +76,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def most_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The numbers of files that were open whenever one was opened; at most three are allowed."""
+    """The numbers of files that were open whenever one was opened."""
     counts: list[int] = []
     now: set[int] = set()
     real = {name: getattr(FileEncoder, name) for name in ("__init__", "finish", "discard")}
@@ -96,7 +96,6 @@ def most_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(FileEncoder, "__init__", opened)
     for name in ("finish", "discard"):
         monkeypatch.setattr(FileEncoder, name, closed(name))
-    monkeypatch.setattr(filling, "MAX_OPEN_FILES", 3)
     yield counts
     assert not now
 
@@ -110,7 +109,8 @@ def test_the_order_of_rows_makes_no_files(
     some_hours = st.integers(0, data.draw(st.sampled_from([1, 6, 40])))
     batches = data.draw(st.lists(st.lists(some_hours, max_size=40), max_size=12))
     batches = [[hour for hour in hours if hour % 5 or i % 2] for i, hours in enumerate(batches)]
-    files, hour_of = write_in_batches(hourly(tmp_path), batches, data.draw(st.sampled_from([1, 500, 4_000, 20_000])))
+    options = with_limits(hourly(tmp_path), open_files=3)
+    files, hour_of = write_in_batches(options, batches, data.draw(st.sampled_from([1, 500, 4_000, 20_000])))
     found = [row for file in files for row in stored(file).items()]
     assert sorted(found) == sorted(hour_of.items())
     for file in files:
@@ -125,9 +125,9 @@ def test_the_order_of_rows_makes_no_files(
 
 
 def test_many_partitions_in_random_order_have_one_file_each(tmp_path: Path, disk: Path, most_open: list[int]) -> None:
-    """Hot partitions grow in files that stay open, the others wait; row groups of hot ones are no crumbs."""
+    """Hot partitions grow in files that stay open, the others wait; row groups of hot ones are no remainders."""
     batches = [[(i * 7_919 + n) % 200 if i % 2 else n % 5 for i in range(300)] for n in range(40)]
-    writer = RowWriter(hourly(tmp_path), NAMES, max_buffer_bytes=200_000)
+    writer = RowWriter(with_limits(hourly(tmp_path), open_files=3), NAMES, max_buffer_bytes=200_000)
     for n, hours in enumerate(batches):
         writer.write(hourly_rows(hours, n * 300).set_column(2, "x", pa.array([0.5] * 300)))
     files = writer.close()

@@ -28,7 +28,6 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting import cluster as alone
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.spark.clustering import gather, scatter, shuffle
 from icesize.spark.clustering import run as clusters
@@ -38,7 +37,7 @@ from icesize.spark.clustering.scatter import Division, Scatter, Seen
 from icesize.spark.clustering.shuffle import divide
 from icesize.spark.engine.merge_job import discard
 from icesize.spark.engine.worker import read_answer
-from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, write_one
+from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
 
 SCHEMA = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("share", DoubleType()))
@@ -94,17 +93,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Has groups take one of the ways."""
     if request.param == "one task each":
         monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
-    if request.param == "all tasks":
-        divide_all(monkeypatch)
     name: str = request.param
     return name
 
 
-def divide_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes each group more than one task can sort, and gives it several parts."""
-    monkeypatch.setattr(alone, "MAX_SORTED_BYTES", 20_000)
-    monkeypatch.setattr(alone, "MOST_PASSES", 1)
-    monkeypatch.setattr(shuffle, "MAX_SORTED_BYTES", 20_000)
+def divide_all(settings: WriteSettings, way: str = "all tasks") -> WriteSettings:
+    """Settings by which each group is more than one task can sort, and has several parts; the same for other ways."""
+    return with_limits(settings, sorted_bytes=20_000, sorting_passes=1) if way == "all tasks" else settings
 
 
 @pytest.fixture
@@ -158,6 +153,7 @@ def test_groups_are_sorted_each_by_itself(
     spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeTask]]
 ) -> None:
     """Several groups at once: rows are the same, files are in order and disjoint, named and numbered as asked."""
+    settings = divide_all(settings, way)
     tasks = groups(settings, 3)
     order = RowOrder.of(by(1, 2), settings)
     heard: list[int] = []
@@ -196,11 +192,9 @@ def test_group_that_others_would_wait_for_is_divided(
 
 
 @pytest.mark.slow
-def test_half_of_the_cores_make_the_same_files(
-    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_the_cores_make_the_same_files(spark: SparkSession, settings: WriteSettings) -> None:
     """With one slot one task makes the places of all groups, along a curve, too."""
-    divide_all(monkeypatch)
+    settings = divide_all(settings)
     tasks = groups(settings, 2, outputs=3)
     order = RowOrder.of(by(1, 2, strategy=ZORDER), settings)
     results = run(spark, tasks, order, settings, half_the_cores=True)
@@ -211,11 +205,9 @@ def test_half_of_the_cores_make_the_same_files(
 
 
 @pytest.mark.parametrize("damage", [pytest.param("missing", marks=pytest.mark.slow), "a column that is no key"])
-def test_damaged_victim_fails_its_group_alone(
-    spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_damaged_victim_fails_its_group_alone(spark: SparkSession, settings: WriteSettings, damage: str) -> None:
     """Found when keys are read, or when rows are: the error names the path, the group leaves no file, others land."""
-    divide_all(monkeypatch)
+    settings = divide_all(settings)
     tasks = groups(settings, 2)
     bad = tasks[0].inputs[-1]
     path = Path(local(bad.path))
@@ -250,7 +242,7 @@ def test_group_that_is_not_whole_leaves_nothing(
             made[0] = [short, *others] if loss == "a row" else [first, RewriteFailed("Cannot cluster: disk is full")]
             return made
 
-    divide_all(monkeypatch)
+    settings = divide_all(settings)
     monkeypatch.setattr(clusters, "Dividing", Losing)
     tasks = groups(settings, 1, outputs=1)
     [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
@@ -368,6 +360,7 @@ def test_cancelled_second_writing_is_no_error(limited: WriteSettings) -> None:
 @pytest.mark.parametrize("way", [pytest.param("one task each", marks=pytest.mark.slow), "all tasks"], indirect=True)
 def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettings, way: str) -> None:
     """Whenever it is cancelled between two steps: a group is a result with all of its files, or None without any."""
+    settings = divide_all(settings, way)
     tasks = groups(settings, 1, outputs=2)
     found = []
     for answers in range(6):
@@ -411,11 +404,10 @@ def test_error_that_is_raised_removes_all_files(
     assert written_below(settings, tasks) == set()
 
 
-def test_without_spark_large_groups_fail(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_large_groups_fail(settings: WriteSettings) -> None:
     """A group that is more than one process sorts says what it needs; smaller ones are clustered."""
     tasks = [group(settings, [rows(1), rows(2)], 1), group(settings, [rows(v) for v in range(8)], 1)]
-    monkeypatch.setattr(alone, "MAX_SORTED_BYTES", 200_000)
-    monkeypatch.setattr(alone, "MOST_PASSES", 1)
+    settings = with_limits(settings, sorted_bytes=200_000, sorting_passes=1)
     heard: list[int] = []
     done, failed = run(None, tasks, RowOrder.of(by(1), settings), settings, progress=heard.append)
     assert done.rows_out == 2_000
@@ -458,12 +450,9 @@ def every_type(count: int) -> pa.Table:
 @pytest.mark.parametrize(
     "strategy", [kind if kind == ZORDER else pytest.param(kind, marks=pytest.mark.slow) for kind in STRATEGIES]
 )
-def test_rows_of_all_types_go_through_the_shuffle(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
+def test_rows_of_all_types_go_through_the_shuffle(spark: SparkSession, tmp_path: Path, strategy: str) -> None:
     """Values of every type, nested ones and nulls come out as they went in, wherever NaN is."""
-    divide_all(monkeypatch)
-    settings = settings_of(tmp_path, ALL_TYPES, target=10_000)
+    settings = divide_all(settings_of(tmp_path, ALL_TYPES, target=10_000))
     whole = every_type(1_500)
     task = group(settings, [whole.slice(start, 500) for start in range(0, 1_500, 500)], 4)
     order = RowOrder.of(by(10, 2, 7, strategy=strategy), settings)
@@ -485,7 +474,7 @@ def scattered(task: MergeTask, division: Division, order: RowOrder, settings: Wr
 @pytest.mark.parametrize("places", [1, 4])
 def test_heavy_equal_keys(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, places: int) -> None:
     """A part many times larger than planned is written in pieces, by one task or by several in turn."""
-    monkeypatch.setattr(gather, "MAX_SORTED_BYTES", 10_000)
+    settings = with_limits(settings, sorted_bytes=10_000)
     monkeypatch.setattr(gather, "WAITING_BYTES", 10_000)
     monkeypatch.setattr(scatter, "SCATTERED_BYTES", 50_000)
     monkeypatch.setattr(scatter, "BLOB_BYTES", 5_000)
