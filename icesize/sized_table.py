@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from icesize.clock import Environment
 from icesize.errors import EngineUnavailable, TableError
 from icesize.maintenance import cluster_table, merging
-from icesize.maintenance.cluster_settings import ForgetClusterBy, ForgottenClusterBy
+from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
 from icesize.maintenance.cluster_table import Columns, Wish
 from icesize.maintenance.context import MOST_BYTES_WITHOUT_SPARK, LatestTable, Progress, TableContext
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
@@ -34,7 +34,7 @@ from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import ledger
-from icesize.table.commit.forget_stream import ForgetStream
+from icesize.table.commit.forget_stream import forget_stream
 from icesize.table.state import versions as history
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.layout_reader import Labels
@@ -215,7 +215,8 @@ class SizedTable:
         Raises TableError for a table that does not say by what it is clustered.
         """
         with self._lock:
-            return self._handle.change(self._handle.load(), ForgetClusterBy(self._environment), self._environment)
+            change = forget_cluster_by(self._environment.new_id())
+            return self._handle.change(self._handle.load(), change, self._environment)
 
     def plan_clustering(
         self,
@@ -281,7 +282,7 @@ class SizedTable:
 
         Raises TableError for an unknown stream, CommitConflict (nothing landed) or CommitStateUnknown.
         """
-        change = ForgetStream(self.name, stream_id, self._environment)
+        change = forget_stream(self.name, stream_id, self._environment.new_id())
         self._handle.change(self._handle.load(), change, self._environment)
 
     def versions(self, partition: Partition | None = None) -> list[history.Version]:

@@ -34,8 +34,8 @@ class CommitTurn:
 def commit(written: WrittenBatch, handle: TableHandle, how: CommitTurn) -> CommitOutcome:
     """Make the files visible in one step. A commit that lost to another is tried again with the same files.
 
-    Raises what `icesize.table.commit.commit.commit` raises, Overtaken among it: then the files have to be written
-    again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
+    Raises what `icesize.table.commit.commit_files.commit_files` raises, Overtaken among it: then the files have to be
+    written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
     """
     appended, io, settings = written.rows.files, written.current.table.io, written.current.settings
     # takes reading manifests: before a commit keeps others waiting

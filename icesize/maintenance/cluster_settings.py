@@ -14,17 +14,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
-    AssertCurrentSchemaId,
     AssertDefaultSortOrderId,
     RemovePropertiesUpdate,
     SetDefaultSortOrderUpdate,
     SetPropertiesUpdate,
-    TableRequirement,
     TableUpdate,
 )
 from pyiceberg.transforms import IdentityTransform
 
-from icesize.clock import Environment
 from icesize.errors import ClusteringOff, PolicyError, TableError
 from icesize.parquet.files.metrics import Leaf, leaves
 from icesize.parquet.files.settings import WriteSettings
@@ -42,6 +39,7 @@ from icesize.planning.cluster_by import (
 )
 from icesize.policy import SizePolicy
 from icesize.table.catalog import loading
+from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 
 MOST_CURVE_COLUMNS = 4
@@ -275,96 +273,75 @@ class KeptClusterBy:
         return (*self.notes, remembered) if self.stored else self.notes
 
 
-class KeepClusterBy:
-    """The change (a TableChange) that lets every writer know by what the table is clustered, in one swap.
+def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]:
+    """The change that lets every writer know by what the table is clustered.
 
     Columns, their field ids and the strategy become table properties. A sort becomes the table's sort order too,
     ascending with nulls first, so that writers sort new files. Curves have none: one that an earlier sort has put there
-    goes again, one of somebody else stays, and `notes` say so. What is as it should be is not swapped.
+    goes again, one of somebody else stays, and `notes` say so. What is as it should be is not committed.
 
-    When staged it raises TableError for names that the property cannot hold, unless it holds older ones of the same
-    columns, and for columns that are not there any more.
+    It raises TableError for names that the property cannot hold, unless it holds older ones of the same columns, and
+    for columns that are not there any more.
     """
 
-    def __init__(self, by: ClusterBy, environment: Environment) -> None:
-        self.run_id = environment.new_id()
-        self._by = by
-        self._text = ",".join(by.columns)
-        self._asked: KeptClusterBy | None = None
-
-    @property
-    def advice(self) -> str:
-        """What to look at when the catalog never answered."""
-        return f"Look whether the table's properties have {BY_PROPERTY}={self._text}; storing it again is safe"
-
-    def found(self, loaded: PyIcebergLoaded) -> KeptClusterBy | None:
-        """The result of an attempt whose answer was lost, when the table is as that one wanted it."""
-        return None if self._updates(loaded.table.metadata)[0] else self._asked
-
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, KeptClusterBy]:
-        """Updates of properties and sort order for this state, None when there is nothing to change."""
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, KeptClusterBy]:
         loading.check_supported(loaded.table)
         metadata = loaded.table.metadata
-        self._check_columns(metadata.schema(), loaded.name)
-        updates, result = self._updates(metadata)
-        if not updates:
-            return None, result
-        self._asked = result
-        return _staged(loaded, updates, AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)), result
-
-    def _check_columns(self, schema: Schema, table: str) -> None:
-        ids = {field.name: field.field_id for field in schema.fields}
-        for name, field_id in zip(self._by.columns, self._by.field_ids, strict=True):
+        ids = {field.name: field.field_id for field in metadata.schema().fields}
+        for name, field_id in zip(by.columns, by.field_ids, strict=True):
             if ids.get(name) != field_id:
-                raise _refused(table, [name], "the column was renamed or dropped meanwhile")
+                raise _refused(loaded.name, [name], "the column was renamed or dropped meanwhile")
+        updates, result = _to_keep(by, metadata)
+        return loaded.staged(updates, loaded.same_schema, _same_order(metadata)) if updates else None, result
 
-    def _updates(self, metadata: TableMetadata) -> tuple[tuple[TableUpdate, ...], KeptClusterBy]:
-        stored = metadata.properties
-        properties = {key: value for key, value in self._names(metadata).items() if stored.get(key) != value}
-        if _stored_strategy(stored) != self._by.strategy:
-            properties[STRATEGY_PROPERTY] = self._by.strategy
-        order, wanted, notes = self._order_updates(metadata)
-        words = [f"{key}={value}" for key, value in properties.items()]
-        words += [_order_words(metadata, wanted)] if order else []
-        updates = (*((SetPropertiesUpdate(updates=properties),) if properties else ()), *order)
-        return updates, KeptClusterBy(self._by, tuple(words), notes)
-
-    def _names(self, metadata: TableMetadata) -> dict[str, str]:
-        """The properties that tell the columns; those that are there where they tell these, too."""
-        stored = metadata.properties.get(BY_PROPERTY, "")
-        ids = ",".join(f"{i}:{name}" for i, name in zip(self._by.field_ids, self._by.columns, strict=True))
-        if _split(self._text) == self._by.columns:
-            is_told = _split(stored) == self._by.columns
-            return {BY_PROPERTY: stored if is_told else self._text, FIELD_IDS_PROPERTY: ids}
-        if _remembered_ids(metadata, _split(stored)) == self._by.field_ids:
-            # renamed to what cannot be told there: the older names and the ids still say it
-            return {}
-        raise TableError(
-            f"Cannot keep {self._by} in '{BY_PROPERTY}': names with commas, or with spaces at an end, "
-            "cannot be told apart there"
-        )
-
-    def _order_updates(
-        self, metadata: TableMetadata
-    ) -> tuple[tuple[TableUpdate, ...], list[SortField], tuple[str, ...]]:
-        order = metadata.sort_order()
-        wanted = _ascending(self._by.field_ids) if self._by.strategy == SORT else []
-        if order.fields == wanted:
-            return (), wanted, ()
-        if order.is_unsorted or _is_ours(metadata):
-            return _to_order(metadata, wanted), wanted, ()
-        if wanted:
-            replaced = f"({_words(metadata, order.fields)}) was replaced by ({_words(metadata, wanted)})"
-            return _to_order(metadata, wanted), wanted, (f"the table's sort order {replaced}",)
-        return (), wanted, (_stays(metadata),)
+    advice = f"Look whether the table's properties have {BY_PROPERTY}={','.join(by.columns)}; storing it again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: not _to_keep(by, loaded.table.metadata)[0])
 
 
-def _staged(loaded: PyIcebergLoaded, updates: tuple[TableUpdate, ...], *more: TableRequirement) -> PyIcebergStaged:
-    """Lands where nobody else has changed the sort order meanwhile."""
-    order_id = loaded.table.metadata.default_sort_order_id
-    return PyIcebergStaged(
-        (loaded.same_table, *more, AssertDefaultSortOrderId(default_sort_order_id=order_id)), updates, written=[]
+def _to_keep(by: ClusterBy, metadata: TableMetadata) -> tuple[tuple[TableUpdate, ...], KeptClusterBy]:
+    stored = metadata.properties
+    properties = {key: value for key, value in _names_to_keep(by, metadata).items() if stored.get(key) != value}
+    if _stored_strategy(stored) != by.strategy:
+        properties[STRATEGY_PROPERTY] = by.strategy
+    wanted = _ascending(by.field_ids) if by.strategy == SORT else []
+    order, notes = _order_to_keep(metadata, wanted)
+    words = [f"{key}={value}" for key, value in properties.items()]
+    words += [_order_words(metadata, wanted)] if order else []
+    updates = (*((SetPropertiesUpdate(updates=properties),) if properties else ()), *order)
+    return updates, KeptClusterBy(by, tuple(words), notes)
+
+
+def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
+    """The properties that tell the columns; those that are there where they tell these, too."""
+    stored, text = metadata.properties.get(BY_PROPERTY, ""), ",".join(by.columns)
+    ids = ",".join(f"{i}:{name}" for i, name in zip(by.field_ids, by.columns, strict=True))
+    if _split(text) == by.columns:
+        is_told = _split(stored) == by.columns
+        return {BY_PROPERTY: stored if is_told else text, FIELD_IDS_PROPERTY: ids}
+    if _remembered_ids(metadata, _split(stored)) == by.field_ids:
+        # renamed to what cannot be told there: the older names and the ids still say it
+        return {}
+    raise TableError(
+        f"Cannot keep {by} in '{BY_PROPERTY}': names with commas, or with spaces at an end, cannot be told apart there"
     )
+
+
+def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tuple[TableUpdate, ...], tuple[str, ...]]:
+    """Updates that make this the table's sort order, none where it is or somebody else's stays, and notes."""
+    order = metadata.sort_order()
+    if order.fields == wanted:
+        return (), ()
+    if order.is_unsorted or _is_ours(metadata):
+        return _to_order(metadata, wanted), ()
+    if wanted:
+        replaced = f"({_words(metadata, order.fields)}) was replaced by ({_words(metadata, wanted)})"
+        return _to_order(metadata, wanted), (f"the table's sort order {replaced}",)
+    return (), (_stays(metadata),)
+
+
+def _same_order(metadata: TableMetadata) -> AssertDefaultSortOrderId:
+    """The requirement that nobody else has changed the sort order meanwhile."""
+    return AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
 
 
 @dataclass(frozen=True)
@@ -379,25 +356,14 @@ class ForgottenClusterBy:
         return {"removed": list(self.removed), "notes": list(self.notes)}
 
 
-class ForgetClusterBy:
-    """The change (a TableChange) that takes back what `KeepClusterBy` has stored, in one swap; files stay as they are.
+def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
+    """The change that takes back what `keep_cluster_by` has stored; files stay as they are.
 
-    A sort order goes with it only if a sort has put it there. Raises TableError when staged on a table that does not
-    say by what it is clustered.
+    A sort order goes with it only if a sort has put it there. Raises TableError for a table that does not say by what
+    it is clustered.
     """
 
-    advice = f"Look whether the table's properties have {BY_PROPERTY}; forgetting it again is safe"
-
-    def __init__(self, environment: Environment) -> None:
-        self.run_id = environment.new_id()
-        self._asked: ForgottenClusterBy | None = None
-
-    def found(self, loaded: PyIcebergLoaded) -> ForgottenClusterBy | None:
-        """The result of an attempt whose answer was lost, when nothing is left to forget."""
-        return self._asked if not _stored_keys(loaded.table.metadata) else None
-
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ForgottenClusterBy]:
-        """Updates of properties and sort order for this state."""
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, ForgottenClusterBy]:
         metadata = loaded.table.metadata
         keys = _stored_keys(metadata)
         if not keys:
@@ -414,8 +380,10 @@ class ForgetClusterBy:
             notes = (_columns_stay(metadata, order.fields),)
         elif not order.is_unsorted:
             notes = (_stays(metadata),)
-        self._asked = ForgottenClusterBy(tuple(removed), notes)
-        return _staged(loaded, updates), self._asked
+        return loaded.staged(updates, _same_order(metadata)), ForgottenClusterBy(tuple(removed), notes)
+
+    advice = f"Look whether the table's properties have {BY_PROPERTY}; forgetting it again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: not _stored_keys(loaded.table.metadata))
 
 
 def _stored_keys(metadata: TableMetadata) -> list[str]:

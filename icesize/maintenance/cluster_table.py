@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from icesize.errors import TableError
-from icesize.maintenance.cluster_settings import KeepClusterBy
+from icesize.maintenance.cluster_settings import keep_cluster_by
 from icesize.maintenance.clustering import ClusterLook, ClusterPass, wanted_by
 from icesize.maintenance.compaction import all_failed
 from icesize.maintenance.context import Progress, Selection, TableContext
@@ -61,7 +61,7 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     if on_plan is not None:
         on_plan(plan)
     context.check_affordable(plan, "cluster")
-    keep = KeepClusterBy(look.by, context.environment)
+    keep = keep_cluster_by(look.by, context.environment.new_id())
     kept = context.handle.change(look.current, keep, context.environment)
     if kept.changed:
         look, plan = _planned(context, replace(wish, by=None, strategy=None))

@@ -11,22 +11,15 @@ the tag as well as the head that everything was checked on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    AssertDefaultSpecId,
-    AssertRefSnapshotId,
-    RemoveSnapshotRefUpdate,
-    SetSnapshotRefUpdate,
-)
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
@@ -41,9 +34,10 @@ from icesize.table.catalog import loading
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.catalog.history import summary_of
 from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.request import RUN_ID
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
@@ -111,15 +105,15 @@ def restore(
     if not report.partitions_touched:
         return report
     tag = TAG_PREFIX + run_id
-    handle.change(current, _Tag(run_id, tag, snapshot_id, environment), environment)
+    handle.change(current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
     copies = _copies(current.table, partition, planned.difference.copied, run_id)
     storage = Storage(current.table.io)
     try:
         with uncommitted(storage, environment) as telling:
             _make(current, storage, copies)
             watch.lap("copy")
-            change = _Restore(run_id, tag, planned.work, planned.difference, copies, telling)
-            landed = handle.change(current, change, telling, [copy.new_path for copy in copies])
+            change = _Restore(run_id, tag, planned, copies, environment.now_ms).change
+            landed = handle.change(current, change, telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -173,122 +167,92 @@ def _make(current: Current, storage: Storage, copies: Sequence[Copy]) -> None:
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
     try:
-        handle.change(current, _Untag(environment.new_id(), tag), environment)
+        handle.change(current, _untagged(environment.new_id(), tag), environment)
     except Exception as error:  # must not hide why the restore failed; the tag has an age after which expiry removes it
         LOG.warning(
             "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)
         )
 
 
-@dataclass(frozen=True)
-class _Tag:
+def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) -> MetadataChange[bool]:
     """The change that holds the snapshot: a tag that any engine's expiry removes a day after a crash."""
 
-    run_id: str
-    tag: str
-    snapshot_id: int
-    environment: Environment
-
-    @property
-    def advice(self) -> str:
-        return f"The partition is as it was; tag '{self.tag}' may be left over, and expiry removes it after a day"
-
-    def found(self, loaded: PyIcebergLoaded) -> bool | None:
-        return True if self.tag in loaded.table.metadata.refs else None
-
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
-        snapshot = known_snapshot(loaded.table.metadata, self.snapshot_id)
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+        snapshot = known_snapshot(loaded.table.metadata, snapshot_id)
         # a tag is as old as the snapshot that it names
-        age_ms = max(0, self.environment.now_ms() - snapshot.timestamp_ms)
-        tag = SetSnapshotRefUpdate(
-            ref_name=self.tag, type=SnapshotRefType.TAG, snapshot_id=self.snapshot_id,
+        age_ms = max(0, now_ms() - snapshot.timestamp_ms)
+        update = SetSnapshotRefUpdate(
+            ref_name=tag, type=SnapshotRefType.TAG, snapshot_id=snapshot_id,
             max_ref_age_ms=age_ms + _TAG_AGE_MS, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
         )  # fmt: skip
-        requirements = (loaded.same_table, AssertRefSnapshotId(ref=self.tag, snapshot_id=None))
-        return PyIcebergStaged(requirements, (tag,), []), True
+        return loaded.staged([update], AssertRefSnapshotId(ref=tag, snapshot_id=None)), True
+
+    advice = f"The partition is as it was; {_may_be_left(tag)}"
+    return MetadataChange(run_id, advice, build, lambda loaded: tag in loaded.table.metadata.refs)
 
 
-@dataclass(frozen=True)
-class _Untag:
+def _untagged(run_id: str, tag: str) -> MetadataChange[bool]:
     """The change that lets the snapshot go after a restore that failed."""
 
-    run_id: str
-    tag: str
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+        held = loaded.table.metadata.refs[tag].snapshot_id
+        remove = RemoveSnapshotRefUpdate(ref_name=tag)
+        return loaded.staged([remove], AssertRefSnapshotId(ref=tag, snapshot_id=held)), True
 
-    @property
-    def advice(self) -> str:
-        return f"Tag '{self.tag}' may be left over, and expiry removes it after a day"
+    advice = _may_be_left(tag).capitalize()
+    return MetadataChange(run_id, advice, build, lambda loaded: tag not in loaded.table.metadata.refs)
 
-    def found(self, loaded: PyIcebergLoaded) -> bool | None:
-        return None if self.tag in loaded.table.metadata.refs else True
 
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
-        held = loaded.table.metadata.refs[self.tag].snapshot_id
-        requirements = (loaded.same_table, AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
-        return PyIcebergStaged(requirements, (RemoveSnapshotRefUpdate(ref_name=self.tag),), []), True
+def _may_be_left(tag: str) -> str:
+    return f"tag '{tag}' may be left over, and expiry removes it after a day"
 
 
 @dataclass(frozen=True)
 class _Restore:
-    """The change itself; what was planned is checked again on each state that is swapped."""
+    """The restore of a plan whose files are copied; what was planned is checked again on each state that it is tried
+    on."""
 
     run_id: str
     tag: str
-    work: Restoration
-    planned: Difference
+    planned: _Planned
     copies: Sequence[Copy]
-    environment: Environment
+    now_ms: Callable[[], int]
 
     @property
-    def advice(self) -> str:
-        return (
+    def change(self) -> MetadataChange[int]:
+        """Its commit, which gives the snapshot."""
+        advice = (
             f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; restoring again is safe. "
-            f"Tag '{self.tag}' may be left over, and expiry removes it after a day"
+            f"T{_may_be_left(self.tag)[1:]}"
         )
+        return MetadataChange(self.run_id, advice, self._build, files=[copy.new_path for copy in self.copies])
 
-    def found(self, loaded: PyIcebergLoaded) -> int | None:
-        return next((snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.run_id)), None)
-
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
+    def _build(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
         loading.check_supported(loaded.table)
         self._check(loaded)
-        snapshot_id = self.work.snapshot_id
-        with SnapshotBuilder(loaded.table, self.environment.now_ms()) as builder:
+        snapshot_id = self.planned.work.snapshot_id
+        with SnapshotBuilder(loaded.table, self.now_ms()) as builder:
             snapshot = builder.overwrite(
-                [e.path for e in self.planned.removed], [],
+                [e.path for e in self.planned.difference.removed], [],
                 [under_new_path(copy.entry, copy.new_path) for copy in self.copies],
                 {RUN_ID: self.run_id, RESTORED_ID: str(snapshot_id)},
             )  # fmt: skip
-        staged = PyIcebergStaged(
-            requirements=(
-                loaded.same_table,
-                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
-                AssertRefSnapshotId(ref=self.tag, snapshot_id=snapshot_id),
-                AssertDefaultSpecId(default_spec_id=loaded.spec_id),
-                AssertCurrentSchemaId(current_schema_id=loaded.schema_id),
-            ),
-            updates=(
-                AddSnapshotUpdate(snapshot=snapshot),
-                move_main(loaded.table.metadata, snapshot.snapshot_id),
-                RemoveSnapshotRefUpdate(ref_name=self.tag),
-            ),
-            written=builder.written,
-            snapshots=[(snapshot.snapshot_id, "overwrite")],
-        )
-        return staged, snapshot.snapshot_id
+        same = (AssertRefSnapshotId(ref=self.tag, snapshot_id=snapshot_id), loaded.same_spec, loaded.same_schema)
+        untag = RemoveSnapshotRefUpdate(ref_name=self.tag)
+        return loaded.staged_snapshots(builder, [snapshot], same, [untag]), snapshot.snapshot_id
 
     def _check(self, loaded: PyIcebergLoaded) -> None:
-        """Everything again, on the state that is swapped: raises what `difference` raises, and for what is new."""
-        table = loaded.table
-        if not self.work.difference(table).same_as(self.planned):
+        """Everything again, on the state that is committed to: raises what `difference` raises, and for what is new."""
+        table, work = loaded.table, self.planned.work
+        if not work.difference(table).same_as(self.planned.difference):
             raise CommitConflict(
-                f"{self.work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
+                f"{work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
                 "at its versions, and restore again if you still want to",
                 table=loaded.name,
             )
         if self.tag not in table.metadata.refs:
             raise TableError(
-                f"{self.work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
+                f"{work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
                 "changed. Restore again",
                 table=loaded.name,
             )

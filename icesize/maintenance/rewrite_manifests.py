@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.clock import Environment, Stopwatch
 from icesize.report import with_text_ids
 from icesize.table.catalog import loading
+from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.request import RUN_ID
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_count
 
@@ -55,49 +55,28 @@ def rewrite_manifests(handle: TableHandle, current: Current, environment: Enviro
     Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
     """
     watch = Stopwatch(environment)
-    report = handle.change(current, _Rewrite(environment), environment)
+    report = handle.change(current, _rewrite(environment.new_id(), environment.now_ms), environment)
     watch.lap("commit")
     return replace(report, table=current.name, notes=current.warnings, seconds=watch.rounded)
 
 
-class _Rewrite:
-    """The change: whatever is worth it on the state that is swapped."""
+def _rewrite(run_id: str, now_ms: Callable[[], int]) -> MetadataChange[ManifestReport]:
+    """The change: whatever is worth it on the state that it is tried on."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._now_ms = environment.now_ms
-        self.run_id = environment.new_id()
-
-    @property
-    def advice(self) -> str:
-        return f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; rewriting manifests again is safe"
-
-    def found(self, loaded: PyIcebergLoaded) -> ManifestReport | None:
-        for snapshot_id, _ in loaded.snapshots_of(self.run_id):
-            if snapshot := loaded.table.metadata.snapshot_by_id(snapshot_id):
-                return _report(snapshot)
-        return None
-
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
         loading.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, self._now_ms()) as builder:
-            snapshot = builder.rewrite({RUN_ID: self.run_id})
+        with SnapshotBuilder(loaded.table, now_ms()) as builder:
+            snapshot = builder.rewrite({RUN_ID: run_id})
         if snapshot is None:
             manifests = len(builder.manifests)
             return None, ManifestReport(manifests_before=manifests, manifests_after=manifests)
-        staged = PyIcebergStaged(
-            requirements=(
-                loaded.same_table,
-                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
-            ),
-            updates=(AddSnapshotUpdate(snapshot=snapshot), move_main(loaded.table.metadata, snapshot.snapshot_id)),
-            written=builder.written,
-            snapshots=[(snapshot.snapshot_id, "replace")],
-        )
-        return staged, _report(snapshot)
+        return loaded.staged_snapshots(builder, [snapshot]), _report(snapshot)
+
+    advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; rewriting manifests again is safe"
+    return MetadataChange(run_id, advice, build)
 
 
 def _report(snapshot: Snapshot) -> ManifestReport:
-    """From what the summary says, which is all that is left of an attempt whose answer was lost."""
     facts = snapshot.summary.additional_properties if snapshot.summary else {}
     created, kept, replaced, entries = (
         int(facts.get(key, 0))

@@ -352,7 +352,7 @@ def test_ctrl_c_while_the_catalog_is_asked_says_how_to_find_out(
     def hang(committer: PyIcebergCommitter, loaded: object, staged: object) -> None:
         interrupt_main()
 
-    monkeypatch.setattr(PyIcebergCommitter, "swap", hang)
+    monkeypatch.setattr(PyIcebergCommitter, "commit", hang)
     result = run("compact")
     assert result.exit_code == 130
     assert result.stderr.startswith("icesize: interrupted: outcome unknown: Look for a snapshot whose summary has")

@@ -32,10 +32,10 @@ from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.maintenance.cluster_settings import (
-    ForgetClusterBy,
     ForgottenClusterBy,
-    KeepClusterBy,
     KeptClusterBy,
+    forget_cluster_by,
+    keep_cluster_by,
     off_because,
     resolve,
 )
@@ -281,7 +281,7 @@ def environment() -> Environment:
 def keep(catalog: Catalog, by: ClusterBy) -> KeptClusterBy:
     """Have it stored, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
-    return handle.change(handle.load(), KeepClusterBy(by, environment()), environment())
+    return handle.change(handle.load(), keep_cluster_by(by, "run"), environment())
 
 
 def outcome(kept: KeptClusterBy) -> tuple[ClusterBy, bool, tuple[str, ...]]:
@@ -631,7 +631,7 @@ KEEP_COLUMNS = (
 def forget(catalog: Catalog) -> ForgottenClusterBy:
     """Have it taken back, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
-    return handle.change(handle.load(), ForgetClusterBy(environment()), environment())
+    return handle.change(handle.load(), forget_cluster_by("run"), environment())
 
 
 def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:

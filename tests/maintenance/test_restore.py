@@ -26,8 +26,8 @@ from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, plan_restore, r
 from icesize.parquet.files.names import FileNames, copy_prefix, set_of, set_prefix
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
-from icesize.table.commit.request import RUN_ID
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest

@@ -25,7 +25,7 @@ from icesize.clock import Environment
 from icesize.errors import CommitStateUnknown, TableError
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.request import RUN_ID
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, partition_order, worth_packing
 from icesize.table.state.handle import TableHandle

@@ -6,15 +6,38 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
+from icesize.clock import Environment
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.commit_files import commit_files
+from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import BASE_EXPIRED, CommitRequest, MergedGroup, SwapBusy, SwapLost, SwapRefused
+from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, MergedGroup
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
 ENTRY = LedgerEntry("s", "q", 7)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The storage of a run that has written these files."""
+
+    paths: Collection[str]
+    delete_data_files: Callable[[Collection[str]], object]
+
+    def abandon(self, keep: Collection[str]) -> None:
+        if gone := set(self.paths) - set(keep):
+            self.delete_data_files(sorted(gone))
+
+
+def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment) -> CommitOutcome:
+    """The commit, and the removal of what the run has written and did not land; `catalog` is the one or a `Desk`."""
+    with uncommitted(Begun(request.paths(), catalog.delete_data_files), environment) as told:  # type: ignore[arg-type]
+        return commit_files(request, catalog, told)
 
 
 def written(path: str) -> WrittenFile:
@@ -207,15 +230,15 @@ class FakeCatalog:
         snapshots = [(number + i, operation) for i, operation in enumerate(operations, 1)]
         return FakeStaged(request, loaded.state, snapshots, f"manifest-{self.attempts}")
 
-    def swap(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
+    def commit(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
         assert staged.on == loaded.state
         if self.rivals:
             self.rivals.pop(0)(self)
         answer = self.answers.pop(0) if self.answers else "ok"
         if answer == "busy":
-            raise SwapBusy("429")
+            raise CatalogBusy("429")
         if answer == "refused":
-            raise SwapRefused("Cannot commit: 403")
+            raise CommitRefused("Cannot commit: 403")
         if answer == "late":
             self.late.append(staged)
         landed = answer not in ("lost", "unknown", "late") and self._apply(staged)
@@ -224,7 +247,7 @@ class FakeCatalog:
         if answer in ("unknown", "gone", "late"):
             raise TimeoutError("no answer")
         if answer in ("lie", "lost") or not landed:
-            raise SwapLost("409")
+            raise CommitLost("409")
 
     def _apply(self, staged: FakeStaged) -> bool:
         """The compare-and-swap, and what must hold at the moment at which something lands."""

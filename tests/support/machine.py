@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -276,7 +276,7 @@ class Water:
     def environment(self, later_ms: int = 0) -> Environment:
         """No waiting; `later_ms` after the time that the clock shows."""
         clock = FakeTime()
-        return Environment(clock.timing().clock, lambda: now_ms() + later_ms, clock.sleep)
+        return replace(clock.environment, now_ms=lambda: now_ms() + later_ms)
 
     def commit(self, request: CommitRequest, table: Table) -> CommitOutcome:
         return run(self.ours, request, table, now_ms=now_ms())

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from icesize.errors import IcesizeError, TableError
-from icesize.table.commit.request import CommitRequest, SwapBusy, SwapLost, SwapRefused
+from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
+from icesize.table.commit.request import CommitRequest
 from tests.support.fake_catalog import FakeCatalog, FakeLoaded, FakeStaged, State
 
 Program = Callable[["Desk"], object]
@@ -23,7 +24,7 @@ ASIDE = ("stage", "write")
 """Files under names that nobody else knows: no other program can tell when they were written."""
 FAULTS = {
     "load": ("stale", "down", "ctrl-c"),
-    "swap": ("busy", "lie", "lost", "unknown", "gone", "late", "refused", "ctrl-c"),
+    "commit": ("busy", "lie", "lost", "unknown", "gone", "late", "refused", "ctrl-c"),
     "discard": (),
     "delete": (),
 }
@@ -78,8 +79,8 @@ class Desk:
         self._ask("stage", staged.manifest)
         return staged
 
-    def swap(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
-        self._ask("swap", staged)
+    def commit(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
+        self._ask("commit", staged)
 
     def discard(self, staged: FakeStaged) -> None:
         self._ask("discard", staged)
@@ -273,10 +274,10 @@ def _answer(catalog: FakeCatalog, asked: Ask, how: str) -> Any:
         if asked.verb == "load":
             catalog.loads = [how or "fresh"]
             return catalog.load().state
-        if asked.verb == "swap":
+        if asked.verb == "commit":
             catalog.answers = [how or "ok"]
-            return catalog.swap(FakeLoaded(asked.what.on), asked.what)
-    except (SwapLost, SwapBusy, SwapRefused, TimeoutError, ConnectionError, KeyboardInterrupt) as error:
+            return catalog.commit(FakeLoaded(asked.what.on), asked.what)
+    except (CommitLost, CatalogBusy, CommitRefused, TimeoutError, ConnectionError, KeyboardInterrupt) as error:
         return type(error)
     if asked.verb == "discard":
         catalog.discard(asked.what)

@@ -26,19 +26,23 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Asser
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
+from icesize.clock import Environment
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.tasks import MergeTask
+from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout
-from icesize.table.commit.commit import commit
+from icesize.table.commit.commit_change import DEADLINE_SECONDS
+from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import LEDGER, RUN_ID, CommitOutcome, CommitRequest, MergedGroup
-from icesize.table.commit.retry import Timing
+from icesize.table.commit.request import CommitOutcome, CommitRequest, MergedGroup
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.layout_reader import LayoutReader
 
 SCHEMA = Schema(
@@ -150,16 +154,30 @@ class FakeTime:
         self.seconds += seconds + 0.001
         self.on_sleep()
 
-    def timing(self, deadline_seconds: float = 600.0) -> Timing:
-        return Timing(lambda: self.seconds, self.sleep, deadline_seconds)
+    @property
+    def environment(self) -> Environment:
+        return Environment(lambda: self.seconds, sleep=self.sleep)
 
 
 def run(
     catalog: Catalog, request: CommitRequest, table: Table, time: FakeTime | None = None, now_ms: int = NOW_MS
 ) -> CommitOutcome:
     """Commit a request by the real committer, without waiting."""
-    committer = PyIcebergCommitter(catalog, table, lambda: now_ms)
-    return commit(request, committer, (time or FakeTime()).timing())
+    return commit_by(PyIcebergCommitter(catalog, table, lambda: now_ms), request, table, time)
+
+
+def commit_by(
+    committer: PyIcebergCommitter,
+    request: CommitRequest,
+    table: Table,
+    time: FakeTime | None = None,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> CommitOutcome:
+    """Commit a request whose files a run has written, which removes those that do not land."""
+    storage = Storage(table.io)
+    storage.note(request.paths())
+    with uncommitted(storage, (time or FakeTime()).environment) as environment:
+        return commit_files(request, committer, environment, deadline_seconds)
 
 
 def append(catalog: Catalog, ids: Iterable[int], kind: str = "a", batch: int | None = None) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -28,13 +28,14 @@ from pyiceberg.table.update import (
 )
 
 from icesize.planning.retention.planner import Retention
-from icesize.policy import SizePolicy
 from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.cleanup.lost_refs import LOST_REFS, lost_refs
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.cleanup.stream_readers import Reader, positions_in, stranded
+from icesize.table.commit.commit_change import Attempts
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.state.handle import Current
 from icesize.table.state.partition_changes import ChangeReader
 
 FOR_EVER_MS = 2**63 - 1
@@ -79,23 +80,24 @@ class Decision:
         return bool(retention.expired or retention.expired_refs or _tags_to_set(metadata, retention))
 
 
-@dataclass
-class Expiry:
-    """One expiry on its way through its attempts: decided anew on each state that it is tried on.
+_Attempts: TypeAlias = "Attempts[PyIcebergLoaded, PyIcebergStaged, Decision]"
 
-    `readers` are kept what they have not read. `now_ms` is the moment that ages are counted from.
+
+@dataclass(frozen=True)
+class Expiry:
+    """One expiry (a `Change`) on its way through its attempts: decided anew on each state that it is tried on.
+
+    `current` is the table as the expiry found it. `readers` are kept what they have not read. `now_ms` is the moment
+    that ages are counted from.
     """
 
-    table_name: str
+    current: Current
     options: ExpireOptions
-    policy: SizePolicy
     readers: Sequence[Reader]
     now_ms: int
     run_id: str
     changes: ChangeReader = field(default_factory=ChangeReader)
     _tried: dict[str, Decision] = field(default_factory=dict)
-    _seen_first: tuple[str | None] | None = None
-    _on: PyIcebergLoaded | None = None
 
     @property
     def advice(self) -> str:
@@ -107,10 +109,14 @@ class Expiry:
         """Where the attempts wrote their journals."""
         return tuple(self._tried)
 
-    def found(self, loaded: PyIcebergLoaded) -> Decision | None:
+    def found(self, loaded: PyIcebergLoaded, attempts: _Attempts) -> Decision | None:
         """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
         expiry may have come first."""
         return self._tried.get(loaded.properties.get(JOURNAL, ""))
+
+    def data_files(self, result: Decision) -> tuple[str, ...]:
+        """None: an expiry makes no file visible."""
+        return ()
 
     def decide(self, loaded: PyIcebergLoaded) -> Decision:
         """What would be done to this state; reads metadata only.
@@ -119,15 +125,14 @@ class Expiry:
         PolicyError for senseless rules.
         """
         metadata, io = loaded.table.metadata, loaded.table.io
-        rules = self.options.rules(metadata.properties, self.policy, self.now_ms)
+        rules = self.options.rules(metadata.properties, self.current.policy, self.now_ms)
         positions, notes = positions_in(metadata, self.readers, self.options.force)
-        with readable(self.table_name):
+        with readable(self.current.name):
             retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
         notes += stranded(self.readers, retention.expired)
         location = metadata.properties.get(JOURNAL)
-        self._seen_first = self._seen_first or (location,)
         # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same
-        is_left = bool(retention.expired) or (location,) == self._seen_first
+        is_left = bool(retention.expired) or location == self.current.table.metadata.properties.get(JOURNAL)
         unfinished = Journal.read(io, location) if is_left else None
         if unfinished and location and (lost := lost_refs(loaded.table, unfinished, location)):
             notes.append(LOST_REFS.format(", ".join(lost)))
@@ -138,33 +143,28 @@ class Expiry:
             journal = replace(journal, files=(*journal.files, location))
         return Decision(retention, journal, location if unfinished else None, tuple(notes))
 
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, Decision]:
-        """Write the journal; the swap asserts the table's refs one by one."""
+    def stage(self, loaded: PyIcebergLoaded, attempts: _Attempts) -> tuple[PyIcebergStaged | None, Decision]:
+        """Write the journal; the commit asserts the table's refs one by one."""
         decision = self.decide(loaded)
         metadata, io = loaded.table.metadata, loaded.table.io
         if not decision.changes(metadata):
-            return None, self._superseded(decision, loaded)
-        self._on = loaded
-        written = []
+            return None, self._superseded(decision, loaded, attempts)
+        written: tuple[str, ...] = ()
         if decision.retention.expired:
             # named by the attempt: one whose answer was lost may still land, with its own journal
             name = f"icesize-expiry-{self.run_id}-{len(self._tried)}.json"
             location = loaded.table.location_provider().new_metadata_location(name)
             decision.journal.write(io, location)
             decision = self._tried[location] = replace(decision, journal_location=location)
-            written = [location]
-        staged = PyIcebergStaged(
-            requirements=(loaded.same_table, *_requirements(metadata, decision.retention), *_no_other_refs(loaded)),
-            updates=tuple(_updates(metadata, decision)),
-            written=written,
-        )
-        return staged, decision
+            written = (location,)
+        requirements = (*_requirements(metadata, decision.retention), *_no_other_refs(loaded))
+        return replace(loaded.staged(_updates(metadata, decision), *requirements), written=written), decision
 
-    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded) -> Decision:
+    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded, attempts: _Attempts) -> Decision:
         """The decision to do nothing, and to forget the attempts if there were any: should one whose answer was lost
         land after all, a journal that is gone means that nothing is left to delete. A state from before them, which a
         catalog that lags shows, tells nothing."""
-        if self._on is None or not loaded.later_than(self._on):
+        if not attempts.made or not loaded.later_than(attempts.made[-1].loaded):
             return decision
         return replace(decision, notes=(*decision.notes, _TOO_LATE), superseded=self.journals)
 

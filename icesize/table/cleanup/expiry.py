@@ -94,7 +94,7 @@ def expire(
     check_may_delete(current)
     check_alone(current.table)
     readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
-    expiry = Expiry(current.name, options, current.policy, readers, environment.now_ms(), environment.new_id())
+    expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
     if dry_run:
         decision = expiry.decide(PyIcebergLoaded(current.table))
         with readable(current.name):

@@ -18,7 +18,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.retention.planner import Retention, RetentionRules, SnapshotFact, plan_retention
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
-from icesize.table.commit.request import RUN_ID
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.layout_reader import Labels
 from icesize.table.state.partition_changes import ChangeReader, States
 

@@ -1,17 +1,18 @@
-"""The one door through which anything becomes visible.
+"""The one door through which anything becomes visible, and what goes through it.
 
-- `commit`: the one door for rows: a CommitRequest goes in, what became visible comes out
+- `commit_change`: how a change gets through: attempts on ever newer states until it lands, loses for good, or is
+  unknown
+- `commit_files`: the change that brings data files: new rows, and files in the place of others
+- `committer`: how a catalog is talked to: states that are loaded, what is staged on them, and the answers to a commit
 - `fitting`: whether files that were written for one state of a table can be read in another
-- `forget_stream`: taking a stream out of the ledger: a change of its own, through the same door as every commit
+- `forget_stream`: taking a stream out of the ledger
 - `ledger`: which micro-batches are in the table already: one small entry per stream, kept as a table property
-- `metadata_change`: changes of a table's metadata other than batches: expiry, restore, rewritten manifests
+- `metadata_change`: changes of a table's metadata other than batches: a stream forgotten, a column added, a restore,
+  fewer manifests
 - `pyiceberg_committer`: commits through PyIceberg: manifests and snapshots are ours, the compare-and-swap is the
   catalog's
-- `request`: what a commit is asked for, what it says afterwards, and how a catalog is talked to: the vocabulary of
-  commit.py
-- `retry`: how a change gets through the catalog: attempts on ever newer states until it lands, loses for good, or is
-  unknown
+- `request`: data files that are to be committed, and what became of them
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible
-- `summary`: what a snapshot summary says of files and rows, under Iceberg's names
+- `summary`: what a snapshot summary says: of files and rows under Iceberg's names, of the commit under ours
 """

@@ -1,86 +1,44 @@
-"""Changes of a table's metadata other than batches: expiry, restore, rewritten manifests. Same door, same answers."""
+"""Changes of a table's metadata other than batches: a stream forgotten, a column added, a restore, fewer manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.retry import Attempts, Timing
+from icesize.table.commit.commit_change import Attempts
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
-class TableChange(Protocol[T_co]):
-    """Something to be done to a table's metadata in one compare-and-swap.
+@dataclass(frozen=True)
+class MetadataChange(Generic[T]):
+    """A `Change` made of functions of the state that it is tried on.
 
-    `found` gives the result when an earlier attempt landed. `stage` is called anew for every attempt, on the state
-    that the swap asserts; it gives what to swap in (None: nothing to do) and the result. It refuses by raising.
-    `advice` tells a person how to find out whether a change landed whose answer was lost.
+    `build` gives what to commit on that state (None: nothing to do) and the result; it refuses by raising. `is_in`
+    tells of a state whether it already has what the newest attempt has asked for; without it the run id in summaries of
+    snapshots does. `files` are data files that become visible with it.
     """
 
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def advice(self) -> str: ...
-    def found(self, loaded: PyIcebergLoaded) -> T_co | None: ...
-    def stage(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, T_co]: ...
+    run_id: str
+    advice: str
+    build: Callable[[PyIcebergLoaded], tuple[PyIcebergStaged | None, T]]
+    is_in: Callable[[PyIcebergLoaded], bool] | None = None
+    files: Collection[str] = ()
 
+    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[PyIcebergLoaded, PyIcebergStaged, T]) -> T | None:
+        """The result of the attempt that landed."""
+        if self.is_in is not None:
+            return attempts.made[-1].result if attempts.made and self.is_in(loaded) else None
+        landed = {snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.run_id)}
+        ours = (a.result for a in attempts.made if landed.intersection(i for i, _ in a.staged.snapshots))
+        return next(ours, None)
 
-def change_table(
-    change: TableChange[T],
-    committer: PyIcebergCommitter,
-    timing: Timing,
-    table_uuid: str,
-    data_files: Collection[str] = (),
-) -> T:
-    """Make the change visible in one atomic step, or raise with nothing of it visible.
+    def stage(
+        self, loaded: PyIcebergLoaded, attempts: Attempts[PyIcebergLoaded, PyIcebergStaged, T]
+    ) -> tuple[PyIcebergStaged | None, T]:
+        return self.build(loaded)
 
-    `data_files` are those that it makes visible; they are removed when it raises and certainly has not landed. Raises
-    CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError and what `stage` refuses with.
-    """
-    return _Change(change, committer, timing, table_uuid, data_files).run()
-
-
-class _Change(Attempts[PyIcebergLoaded, PyIcebergStaged, T]):
-    """One change on its way; `_next` is what the newest attempt staged, and the result it would have."""
-
-    def __init__(
-        self,
-        change: TableChange[T],
-        committer: PyIcebergCommitter,
-        timing: Timing,
-        table_uuid: str,
-        data_files: Collection[str],
-    ) -> None:
-        super().__init__(committer, timing, table_uuid, change.run_id)
-        self._change = change
-        self._committer, self._data_files = committer, data_files
-        self._next: tuple[PyIcebergStaged | None, T] | None = None
-
-    @property
-    def advice(self) -> str:
-        return self._change.advice
-
-    def may_be_visible(self) -> set[str]:
-        return set(self._data_files) if self.may_have_landed else set()
-
-    def clean(self) -> None:
-        self._committer.delete_data_files(self._data_files)
-
-    def found(self, loaded: PyIcebergLoaded) -> T | None:
-        return self._change.found(loaded)
-
-    def prepare(self, loaded: PyIcebergLoaded) -> T | None:
-        self._next = self._change.stage(loaded)
-        staged, result = self._next
-        return result if staged is None else None
-
-    def stage(self, loaded: PyIcebergLoaded) -> PyIcebergStaged | None:
-        return self._next[0] if self._next else None
-
-    def landed(self, staged: PyIcebergStaged) -> T:
-        if self._next is None:
-            raise AssertionError("a change cannot land that was never staged")
-        return self._next[1]
+    def data_files(self, result: T) -> Collection[str]:
+        return self.files

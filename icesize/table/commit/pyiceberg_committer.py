@@ -8,8 +8,8 @@ an APPEND snapshot with the new files, on top of it a REPLACE with the merged on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
@@ -33,18 +33,11 @@ from icesize.planning.files import FileFact
 from icesize.table.catalog import loading
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import known_ancestors
+from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.fitting import misfit, misfit_spec
-from icesize.table.commit.request import (
-    BASE_EXPIRED,
-    BASE_ID,
-    LEDGER,
-    RUN_ID,
-    CommitRequest,
-    SwapBusy,
-    SwapLost,
-    SwapRefused,
-)
+from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 
@@ -64,7 +57,7 @@ _MAY_HAVE_LANDED = (408, 409)
 """Answers of class 4xx after which one has to look."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class PyIcebergLoaded:
     """One loaded state of a table, with what the commit protocol asks of it."""
 
@@ -75,9 +68,40 @@ class PyIcebergLoaded:
         return str(self.table.metadata.table_uuid)
 
     @property
-    def same_table(self) -> AssertTableUUID:
-        """The requirement that every swap makes: the table was not dropped and created again."""
-        return AssertTableUUID(uuid=self.table.metadata.table_uuid)
+    def same_head(self) -> AssertRefSnapshotId:
+        """The requirement that nobody has committed to main."""
+        return AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=self.head_id)
+
+    @property
+    def same_schema(self) -> AssertCurrentSchemaId:
+        """The requirement that columns are what they were."""
+        return AssertCurrentSchemaId(current_schema_id=self.schema_id)
+
+    @property
+    def same_spec(self) -> AssertDefaultSpecId:
+        """The requirement that new files are partitioned as they were."""
+        return AssertDefaultSpecId(default_spec_id=self.spec_id)
+
+    def staged(self, updates: Iterable[TableUpdate], *requirements: TableRequirement) -> PyIcebergStaged:
+        """These updates of this table, which may not have been dropped and created again, as no commit goes to such."""
+        same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)
+        return PyIcebergStaged((same_table, *requirements), tuple(updates))
+
+    def staged_snapshots(
+        self,
+        builder: SnapshotBuilder,
+        snapshots: Sequence[Snapshot],
+        requirements: Iterable[TableRequirement] = (),
+        updates: Iterable[TableUpdate] = (),
+    ) -> PyIcebergStaged:
+        """Snapshots that the builder has written on this state, the last of which becomes the head of main."""
+        added = [AddSnapshotUpdate(snapshot=snapshot) for snapshot in snapshots]
+        head = move_main(self.table.metadata, snapshots[-1].snapshot_id)
+        return replace(
+            self.staged((*added, head, *updates), self.same_head, *requirements),
+            written=tuple(builder.written),
+            snapshots=[(s.snapshot_id, s.summary.operation.value) for s in snapshots if s.summary],
+        )
 
     @property
     def name(self) -> str:
@@ -204,13 +228,13 @@ class PyIcebergLoaded:
         return [m for m in head.manifests(self.table.io) if m.content == content] if head else []
 
 
-@dataclass
+@dataclass(frozen=True)
 class PyIcebergStaged:
-    """Snapshots on storage, and the catalog request that would make them visible."""
+    """A request to the catalog, the metadata files that were `written` for it, and the snapshots that it adds."""
 
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
-    written: list[str]
+    written: tuple[str, ...] = ()
     snapshots: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -234,22 +258,8 @@ class PyIcebergCommitter:
         """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
         with SnapshotBuilder(loaded.table, self._clock_ms()) as builder:
             snapshots = self._build(builder, request)
-        metadata = loaded.table.metadata
-        return PyIcebergStaged(
-            requirements=(
-                loaded.same_table,
-                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),
-                AssertDefaultSpecId(default_spec_id=loaded.spec_id),
-                AssertCurrentSchemaId(current_schema_id=loaded.schema_id),
-            ),
-            updates=(
-                *(AddSnapshotUpdate(snapshot=s) for s in snapshots),
-                move_main(metadata, snapshots[-1].snapshot_id),
-                *_ledger_update(loaded, request),
-            ),
-            written=builder.written,
-            snapshots=[(s.snapshot_id, s.summary.operation.value) for s in snapshots if s.summary],
-        )
+        same = (loaded.same_spec, loaded.same_schema)
+        return loaded.staged_snapshots(builder, snapshots, same, _ledger_update(loaded, request))
 
     def _build(self, builder: SnapshotBuilder, request: CommitRequest) -> list[Snapshot]:
         summary = {**request.summary, RUN_ID: request.run_id}
@@ -268,39 +278,32 @@ class PyIcebergCommitter:
             snapshots.append(builder.replace(inputs, outputs, summary))
         return snapshots
 
-    def swap(self, loaded: PyIcebergLoaded, staged: PyIcebergStaged) -> None:
+    def commit(self, loaded: PyIcebergLoaded, staged: PyIcebergStaged) -> None:
         """One compare-and-swap, never repeated here.
 
-        Definite answers become SwapLost or SwapRefused; everything else passes through and means: unknown.
+        Definite answers become CommitLost or CommitRefused; everything else passes through and means: unknown.
         """
         try:
             self._catalog.commit_table(loaded.table, staged.requirements, staged.updates)
         except CommitFailedException as error:
-            raise SwapLost(brief(error)) from error
+            raise CommitLost(brief(error)) from error
         except TooManyRequestsError as error:
-            raise SwapBusy(brief(error)) from error
+            raise CatalogBusy(brief(error)) from error
         except ForbiddenError as error:
-            raise SwapRefused(_RIGHTS.format(name=loaded.name)) from error
+            raise CommitRefused(_RIGHTS.format(name=loaded.name)) from error
         except Exception as error:
             status = _status_of(error)
             definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
             if any(text in str(error) for text in _MEANWHILE) and (definite or type(error) is ValueError):
-                raise SwapLost(brief(error)) from error
+                raise CommitLost(brief(error)) from error
             if definite:
                 refused = f"Cannot commit to '{loaded.name}': the catalog refused it ({brief(error)})"
-                raise SwapRefused(refused) from error
+                raise CommitRefused(refused) from error
             raise
 
     def discard(self, staged: PyIcebergStaged) -> None:
-        """Remove the manifests of an attempt that certainly did not land."""
-        self._delete(staged.written)
-
-    def delete_data_files(self, paths: Iterable[str]) -> None:
-        """Remove data files that certainly are not referenced; failures are left to orphan cleanup."""
-        self._delete(paths)
-
-    def _delete(self, paths: Iterable[str]) -> None:
-        for path in paths:
+        """Remove the metadata files of an attempt that certainly did not land; failures are left to orphan cleanup."""
+        for path in staged.written:
             try:
                 failpoints.reach("cleanup")
                 self._table.io.delete(path)

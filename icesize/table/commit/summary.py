@@ -1,4 +1,4 @@
-"""What a snapshot summary says of files and rows, under Iceberg's names."""
+"""What a snapshot summary says: of files and rows under Iceberg's names, of the commit under ours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import FileFact
+
+RUN_ID = "icesize.run-id"
+"""Snapshot summary key that identifies one change through all its attempts."""
+LEDGER = "icesize.ledger"
+"""Snapshot summary key: the ledger entry of the batch that was committed, for people and for `versions`."""
+BASE_ID = "icesize.base-snapshot-id"
+"""Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
 
 
 def counts(added: Sequence[WrittenFile | FileFact], removed: Sequence[FileFact] = ()) -> dict[str, str]:

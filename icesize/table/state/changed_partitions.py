@@ -8,7 +8,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.history import known_ancestors
-from icesize.table.commit.request import BASE_ID, RUN_ID
+from icesize.table.commit.summary import BASE_ID, RUN_ID
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
 

@@ -19,7 +19,7 @@ from icesize.planning.merging.contention import Change
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import known_ancestors, summary_of
 from icesize.table.commit.ledger import LedgerEntry, parse
-from icesize.table.commit.request import LEDGER, RUN_ID
+from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.partition_changes import ChangeReader
 
 LOG = logging.getLogger("icesize")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,12 +21,11 @@ from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import loading, opening
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.commit.commit import commit
+from icesize.table.commit.commit_change import Change, commit_change
+from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.metadata_change import TableChange, change_table
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.request import CommitOutcome, CommitRequest, MergedGroup
-from icesize.table.commit.retry import Timing
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.input_metrics import with_carried_over_metrics
@@ -158,7 +157,7 @@ class TableHandle:
         ledger: LedgerEntry | None = None,
         accept_new_checkpoint: bool = False,
     ) -> CommitOutcome:
-        """Make files visible that were written for `current` and planned on `layout`; raises what `commit` raises."""
+        """Make files visible that were written for `current` and planned on `layout`; raises as `commit_files`."""
         metadata = current.table.metadata
         request = CommitRequest(
             table_uuid=current.uuid,
@@ -175,23 +174,18 @@ class TableHandle:
             ledger=ledger,
             accept_new_checkpoint=accept_new_checkpoint,
         )
-        return commit(request, self._committer(current, environment), _timing(current, environment))
+        return commit_files(request, self._committer(current, environment), environment, _deadline_seconds(current))
 
     def change(
-        self, current: Current, change: TableChange[T], environment: Environment, data_files: Collection[str] = ()
+        self, current: Current, change: Change[PyIcebergLoaded, PyIcebergStaged, T], environment: Environment
     ) -> T:
-        """Make a change of metadata visible on the table that `current` is a state of; raises what it refuses with.
-
-        With it these `data_files` become visible; they are removed when it certainly has not landed.
-        """
+        """Commit a change to the table that `current` is a state of; raises as `commit_change`."""
         committer = self._committer(current, environment)
-        return change_table(change, committer, _timing(current, environment), current.uuid, data_files)
+        return commit_change(change, committer, environment, current.uuid, _deadline_seconds(current))
 
     def _committer(self, current: Current, environment: Environment) -> PyIcebergCommitter:
         return PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
 
 
-def _timing(current: Current, environment: Environment) -> Timing:
-    return Timing(
-        environment.monotonic, environment.sleep, current.policy.commit_deadline_ms / 1000, environment.on_commitment
-    )
+def _deadline_seconds(current: Current) -> float:
+    return current.policy.commit_deadline_ms / 1000

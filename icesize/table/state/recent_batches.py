@@ -12,7 +12,7 @@ from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import summary_of
-from icesize.table.commit.request import RUN_ID
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.partition_changes import ChangeReader, PartitionChange
 
 _ADDING = (Operation.APPEND, Operation.OVERWRITE)

@@ -19,7 +19,7 @@ from icesize.errors import BatchError
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.history import main_history, summary_of
 from icesize.table.commit import ledger
-from icesize.table.commit.request import LEDGER, RUN_ID
+from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.layout_reader import Labels
 from icesize.table.state.partition_changes import ChangeReader, Contents, States
 

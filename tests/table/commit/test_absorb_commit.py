@@ -248,7 +248,7 @@ def commit_overwrite(catalog: Catalog, inputs: Sequence[str], added: Sequence[Wr
         updates=(AddSnapshotUpdate(snapshot=snapshot), move_main(loaded.table.metadata, snapshot.snapshot_id)),
         written=builder.written,
     )
-    committer.swap(loaded, staged)
+    committer.commit(loaded, staged)
     return catalog.load_table("db.t")
 
 

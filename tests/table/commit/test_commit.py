@@ -13,18 +13,27 @@ from hypothesis import strategies as st
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.commit import commit
+from icesize.table.commit.commit_change import UNKNOWN_ATTEMPTS
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
-from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
-from tests.support.fake_catalog import ENTRY, INPUTS, PART, FakeCatalog, FakeLoaded, State, request, written
+from tests.support.fake_catalog import (
+    ENTRY,
+    INPUTS,
+    PART,
+    FakeCatalog,
+    FakeLoaded,
+    State,
+    commit_of_run,
+    request,
+    written,
+)
 from tests.support.tables import FakeTime
 
 OURS = {"new", "m0", "m1"}
 
 
 def run(catalog: FakeCatalog, wanted: CommitRequest | None = None, time: FakeTime | None = None) -> CommitOutcome:
-    return commit(wanted or request(), catalog, (time or FakeTime()).timing())
+    return commit_of_run(wanted or request(), catalog, (time or FakeTime()).environment)
 
 
 def rival_append(catalog: FakeCatalog) -> None:
@@ -658,14 +667,14 @@ def test_two_threads_with_one_batch_land_it_once() -> None:
     """A barrier before the swap makes both stage the same batch on the same head; one lands, one finds it there."""
     catalog = FakeCatalog()
     catalog.data |= {"b-new"}
-    barrier, lock, swap = threading.Barrier(2), threading.Lock(), catalog.swap
+    barrier, lock, compare_and_swap = threading.Barrier(2), threading.Lock(), catalog.commit
     outcomes: list[CommitOutcome] = []
 
     def locked(loaded, staged):  # type: ignore[no-untyped-def]
         with lock:
-            swap(loaded, staged)
+            compare_and_swap(loaded, staged)
 
-    catalog.swap = locked  # type: ignore[method-assign]
+    catalog.commit = locked  # type: ignore[method-assign]
     requests = [request(merged=()), request(run_id="b", appended=(written("b-new"),), merged=())]
     threads = [threading.Thread(target=lambda r=r: outcomes.append(run(catalog, r))) for r in requests]
     with failpoints.armed("before-swap", lambda: barrier.wait(20)):

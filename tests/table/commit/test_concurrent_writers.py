@@ -22,9 +22,9 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
-from icesize.table.commit.commit import commit
+from icesize.table.commit.committer import CommitLost
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
-from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, Overtaken, SwapLost
+from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, Overtaken
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
@@ -33,6 +33,7 @@ from tests.support.tables import (
     append,
     batch,
     check,
+    commit_by,
     compact,
     data_files_on_disk,
     expire,
@@ -442,8 +443,8 @@ def test_older_servers_tell_of_other_branches_by_400(lake: SqlCatalog) -> None:
     committer = PyIcebergCommitter(old, table, lambda: NOW_MS)
     loaded = committer.load()
     staged = committer.stage(loaded, request_on(table, [write(table, [1])]))
-    with pytest.raises(SwapLost, match="older than last sequence number"):
-        committer.swap(loaded, staged)
+    with pytest.raises(CommitLost, match="older than last sequence number"):
+        committer.commit(loaded, staged)
     old.close()
 
 
@@ -453,17 +454,17 @@ def test_rivals_until_the_deadline_end_in_a_conflict(mini: MiniRest) -> None:
     before = two_files(catalog)
     wanted = batch(catalog)
     rival = mini.catalog("rival")
-    count, time = iter(range(100, 200)), FakeTime()
+    count = iter(range(100, 200))
     committer = PyIcebergCommitter(catalog, before, lambda: NOW_MS)
-    swap = committer.swap
+    compare_and_swap = committer.commit
 
-    def swap_after_rival(loaded: Any, staged: Any) -> None:
+    def commit_after_rival(loaded: Any, staged: Any) -> None:
         append(rival, [next(count)], "b")
-        swap(loaded, staged)
+        compare_and_swap(loaded, staged)
 
-    committer.swap = swap_after_rival  # type: ignore[method-assign]
+    committer.commit = commit_after_rival  # type: ignore[method-assign]
     with pytest.raises(CommitConflict, match=r"other writers came first .* 1 s"):
-        commit(wanted, committer, time.timing(1.0))
+        commit_by(committer, wanted, before, FakeTime(), 1.0)
     table = catalog.load_table("db.t")
     check(table)
     assert 3 not in ids_of(catalog)

@@ -10,15 +10,14 @@ from itertools import pairwise
 
 import pytest
 
+from icesize.clock import Environment
 from icesize.planning.files import FileFact
-from icesize.table.commit.commit import commit
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.request import CommitRequest, MergedGroup, Overtaken
-from icesize.table.commit.retry import Timing
-from tests.support.fake_catalog import PART, FakeCatalog, State, written
+from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
 from tests.support.schedules import Desk, Ended, Moment, Program, Rival, Search
 
-TIMING = Timing(lambda: 0.0, lambda seconds: None)
+ENVIRONMENT = Environment(lambda: 0.0, sleep=lambda seconds: None)
 """A sleep is no choice: nobody can tell it from being late with what comes after it, which is one."""
 
 
@@ -83,7 +82,7 @@ def writer(stream: str, absorb: bool = False, merge: int = 2) -> Callable[[str],
                 )
                 desk.write(wanted.paths())
                 try:
-                    commit(wanted, desk, TIMING)
+                    commit_of_run(wanted, desk, ENVIRONMENT)
                 except Overtaken:
                     continue
                 return
@@ -101,7 +100,7 @@ def compactor(run_id: str) -> Program:
         if len(small := mergeable(state)) > 1:
             wanted = planned(state, run_id, merged=(group(f"{run_id}.m", small),))
             desk.write(wanted.paths())
-            commit(wanted, desk, TIMING)
+            commit_of_run(wanted, desk, ENVIRONMENT)
 
     return program
 

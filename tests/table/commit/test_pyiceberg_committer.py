@@ -20,10 +20,9 @@ from icesize.errors import (
     TableError,
 )
 from icesize.table.catalog.opening import with_timeout
-from icesize.table.commit.commit import commit
 from icesize.table.commit.ledger import LedgerEntry, parse
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import BASE_ID, RUN_ID
+from icesize.table.commit.summary import BASE_ID, RUN_ID
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (
@@ -32,6 +31,7 @@ from tests.support.tables import (
     append,
     batch,
     check,
+    commit_by,
     data_files_on_disk,
     expire,
     ids_of,
@@ -341,15 +341,15 @@ def test_an_interrupt_during_the_swap_deletes_nothing(mini: MiniRest) -> None:
     before = two_files(catalog)
     wanted = batch(catalog)
     committer = PyIcebergCommitter(catalog, before, lambda: NOW_MS)
-    swap = committer.swap
+    compare_and_swap = committer.commit
 
     def interrupted(loaded: Any, staged: Any) -> None:
-        swap(loaded, staged)
+        compare_and_swap(loaded, staged)
         raise KeyboardInterrupt
 
-    committer.swap = interrupted  # type: ignore[method-assign]
+    committer.commit = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        commit(wanted, committer, FakeTime().timing())
+        commit_by(committer, wanted, before)
     landed(catalog, [1, 2, 3])
 
 
@@ -370,7 +370,7 @@ def test_a_silent_catalog_ends_as_unknown(mini: MiniRest) -> None:
 
     committer.load = first_only  # type: ignore[method-assign]
     with pytest.raises(CommitStateUnknown, match=f"Look for a snapshot whose summary has {RUN_ID}={wanted.run_id}"):
-        commit(wanted, committer, FakeTime().timing())
+        commit_by(committer, wanted, before)
     landed(catalog, [1, 2, 3])
 
 

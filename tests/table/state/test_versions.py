@@ -18,7 +18,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.catalog.history import main_history
-from icesize.table.commit.request import RUN_ID
+from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.versions import ChangeReader, Version, versions

@@ -1,0 +1,271 @@
+"""The one door: a change goes in, and becomes visible by one compare-and-swap, or loses, or nobody can tell.
+
+Each attempt loads the table, looks whether an earlier one landed, stages metadata that nobody sees, and asks the
+catalog to commit it. A *conflict* or a *refusal* means that nothing landed, so the metadata of that attempt goes. After
+any other answer it may have landed or may still land, so nothing of that attempt is ever deleted, here or by whoever
+owns the data files (`icesize.parquet.files.uncommitted`): these ask which of them may be visible.
+
+An unknown answer never ends the work by itself: the catalog compares the head that an attempt was staged on, so a later
+attempt on the same head and the unknown one exclude each other, and whichever lands is found by its run id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tenacity import RetryCallState, wait_random_exponential
+
+from icesize import failpoints
+from icesize.clock import Environment, Fate
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
+from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused, Committer, LoadedT, StagedT
+
+LOG = logging.getLogger("icesize")
+
+UNKNOWN_ATTEMPTS = 10
+"""Answers that tell nothing, after which the caller is asked to look; the waits between them are a minute at most."""
+
+DEADLINE_SECONDS = 600.0
+"""How long others may come first, as the policy key `commit-deadline-ms` has it by default."""
+
+T = TypeVar("T")
+
+
+class Change(Protocol[LoadedT, StagedT, T]):
+    """Something to be made visible in one step. `run_id` identifies it through all its attempts.
+
+    `advice` tells a person how to find out whether it landed, after no answer could be got.
+    """
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def advice(self) -> str: ...
+    def found(self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, T]) -> T | None:
+        """The result, where an earlier attempt (or somebody else) has done it already."""
+
+    def stage(self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, T]) -> tuple[StagedT | None, T]:
+        """What to commit on this state (None: nothing to do), and the result once it is visible; raises to refuse."""
+
+    def data_files(self, result: T) -> Collection[str]:
+        """The data files of this change that are visible with that result."""
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[LoadedT, StagedT, T]):
+    """What was staged on which state, and the result that it has if it lands."""
+
+    loaded: LoadedT
+    staged: StagedT
+    result: T
+
+
+def commit_change(
+    change: Change[LoadedT, StagedT, T],
+    committer: Committer[LoadedT, StagedT],
+    environment: Environment,
+    table_uuid: str,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> T:
+    """Make a change visible in one atomic step, or raise with nothing of it visible; no data file is deleted here.
+
+    Raises CommitConflict (nothing landed), CommitStateUnknown (it may have landed), TableError, and what the change
+    refuses with (nothing landed). `environment.on_commitment` hears of the commit before anything of it is done.
+    """
+    return Attempts(change, committer, environment, table_uuid, deadline_seconds).run()
+
+
+@dataclass(frozen=True)
+class _Lost(Generic[LoadedT, StagedT, T]):
+    """An attempt that the catalog said no to, and how, which a conflict that ends it all is raised from."""
+
+    attempt: Attempt[LoadedT, StagedT, T]
+    answer: CommitLost
+
+
+class Attempts(Generic[LoadedT, StagedT, T]):
+    """One change on its way (a `Commitment`): `made` are its attempts so far, `losses` counts those that others beat.
+
+    An attempt is unsettled from the moment that the catalog is asked until it is certain that it has not landed.
+    """
+
+    def __init__(
+        self,
+        change: Change[LoadedT, StagedT, T],
+        committer: Committer[LoadedT, StagedT],
+        environment: Environment,
+        table_uuid: str,
+        deadline_seconds: float,
+    ) -> None:
+        self.environment = environment
+        self.made: list[Attempt[LoadedT, StagedT, T]] = []
+        self.losses = self.unknown = 0
+        self._change = change
+        self._committer = committer
+        self._table_uuid = table_uuid
+        self._deadline_seconds = deadline_seconds
+        self._started = environment.monotonic()
+        self._unanswered = 0
+        self._unsettled: list[Attempt[LoadedT, StagedT, T]] = []
+        self._lost: _Lost[LoadedT, StagedT, T] | None = None
+        self._landed: Attempt[LoadedT, StagedT, T] | None = None
+        self._found: tuple[T, ...] = ()
+        self._wait = wait_random_exponential(multiplier=0.1, max=10)
+
+    @property
+    def may_have_landed(self) -> bool:
+        """Whether there is an attempt of which nobody has said for certain that it did not land."""
+        return bool(self._unsettled)
+
+    def may_be_visible(self) -> set[str]:
+        """Data files of this change that are visible, or may be, or may still become so."""
+        results = (*(attempt.result for attempt in self._unsettled), *self._found)
+        return {path for result in results for path in self._change.data_files(result)}
+
+    def fate(self) -> Fate:
+        """Whether this change is in the table."""
+        if self._landed is not None:
+            return Fate(True, tuple(snapshot_id for snapshot_id, _ in self._landed.staged.snapshots))
+        if not self._unsettled:
+            return Fate(False)
+        try:
+            loaded = self._committer.load()
+            if self._change.found(loaded, self) is not None:
+                return Fate(True, tuple(snapshot_id for snapshot_id, _ in loaded.snapshots_of(self._change.run_id)))
+        except Exception as error:
+            LOG.debug("an interrupted commit could not be looked up: %s", brief(error))
+        return Fate(None, advice=self._change.advice)
+
+    def run(self) -> T:
+        """Until it landed; raises as `commit_change` does."""
+        self.environment.on_commitment(self)
+        try:
+            while (result := self._attempt()) is None:
+                pass
+        except CommitStateUnknown:
+            raise
+        except Exception as error:
+            # an attempt whose answer was lost may still land, whatever has stopped the one after it
+            if self.unknown or (self._lost is not None and not isinstance(error, IcesizeError)):
+                raise self._undecided(error) from error
+            raise
+        return result
+
+    def _attempt(self) -> T | None:
+        """One round; None when another is due."""
+        loaded = self._load()
+        if loaded is None:
+            return None
+        if loaded.uuid != self._table_uuid:
+            # an attempt that the catalog said no to stays unsettled: a request that was sent twice is told that of its
+            # second half, and the table in which the first one landed may live on under another name
+            raise TableError(
+                f"Cannot commit to '{loaded.name}': the table was dropped and created again since the change was "
+                "planned; nothing was written to the new table",
+                table=loaded.name,
+            )
+        if (result := self._change.found(loaded, self)) is not None:
+            self._found = (result,)
+            return result
+        self._look_after_loss(loaded)
+        staged, result = self._change.stage(loaded, self)
+        return result if staged is None else self._commit(Attempt(loaded, staged, result))
+
+    def _load(self) -> LoadedT | None:
+        try:
+            return self._committer.load()
+        except IcesizeError:
+            raise
+        except Exception as error:
+            if self._unsettled:
+                self._note_unknown(error)
+                return None
+            if not may_pass(error) or self._late():
+                raise TableError(f"Cannot commit: the catalog does not answer ({brief(error)})") from error
+            self._unanswered += 1
+            LOG.warning("commit: the catalog does not answer (%s); asking it again", brief(error))
+            self._pause(self._unanswered + 3)
+            return None
+
+    def _look_after_loss(self, loaded: LoadedT) -> None:
+        """The attempt before this one lost, and was not found."""
+        lost, self._lost = self._lost, None
+        if lost is None:
+            return
+        if not self._settled(lost, loaded):
+            # told "conflict", but nothing moved: a stale answer on one side, so nothing may be deleted
+            self._note_unknown(lost.answer)
+        if self._late():
+            raise CommitConflict(
+                f"Cannot commit to '{loaded.name}': other writers came first {self.losses} times in "
+                f"{self._deadline_seconds:.0f} s ('commit-deadline-ms'); nothing landed",
+                table=loaded.name,
+                attempts=self.losses,
+            ) from lost.answer
+
+    def settle_loss(self, loaded: LoadedT) -> None:
+        """Others have done what was wanted: if an attempt has lost, and that certainly, its metadata is removed."""
+        if self._lost is not None:
+            self._settled(self._lost, loaded)
+
+    def _settled(self, lost: _Lost[LoadedT, StagedT, T], loaded: LoadedT) -> bool:
+        if not isinstance(lost.answer, CatalogBusy) and not loaded.later_than(lost.attempt.loaded):
+            return False
+        self._give_up(lost.attempt)
+        return True
+
+    def _give_up(self, attempt: Attempt[LoadedT, StagedT, T]) -> None:
+        self._unsettled = [other for other in self._unsettled if other is not attempt]
+        self._committer.discard(attempt.staged)
+
+    def _commit(self, attempt: Attempt[LoadedT, StagedT, T]) -> T | None:
+        self.made.append(attempt)
+        name = attempt.loaded.name
+        try:
+            failpoints.reach("before-swap")
+        except BaseException:
+            self._committer.discard(attempt.staged)
+            raise
+        self._unsettled.append(attempt)
+        try:
+            self._committer.commit(attempt.loaded, attempt.staged)
+        except CommitLost as error:
+            self._lost = _Lost(attempt, error)
+            self.losses += 1
+            LOG.info("commit to %s: another writer came first, attempt %d", name, self.losses)
+            self._pause(self.losses)
+            return None
+        except CommitRefused as error:
+            self._give_up(attempt)
+            raise TableError(str(error), table=name) from error
+        except Exception as error:
+            self._note_unknown(error)
+            return None
+        self._landed = attempt
+        failpoints.reach("after-swap")
+        return attempt.result
+
+    def _note_unknown(self, error: Exception) -> None:
+        self.unknown += 1
+        LOG.warning("commit: the catalog's answer was lost (%s); looking whether it landed", brief(error))
+        if self._late() or self.unknown >= UNKNOWN_ATTEMPTS:
+            raise self._undecided(error) from error
+        self._pause(self.unknown + 3)
+
+    def _late(self) -> bool:
+        return self.environment.monotonic() - self._started > self._deadline_seconds
+
+    def _undecided(self, error: Exception) -> CommitStateUnknown:
+        return CommitStateUnknown(
+            f"Cannot tell whether the commit landed: {brief(error)}. Nothing was deleted. {self._change.advice}",
+            run_id=self._change.run_id,
+        )
+
+    def _pause(self, attempt: int) -> None:
+        state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+        state.attempt_number = attempt
+        self.environment.sleep(self._wait(state))
