@@ -1,11 +1,12 @@
-"""What the program takes from the world around it: time, waiting and chance, passed in so that tests decide them."""
+"""What the program takes from the world around it: time, waiting, chance, and how much one process may take on, passed
+in so that tests decide them."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
@@ -29,6 +30,22 @@ class Fate:
 
 
 @dataclass(frozen=True)
+class WorkLimits:
+    """How much work one process takes on before more of them are worth their start. The defaults were measured."""
+
+    driver_source_bytes: int = 4 * 2**20
+    """Size of a batch at its source (compressed files) up to which the driver writes it, about 100,000 rows: a Spark
+    job that starts workers costs 0.3 s before it writes a byte."""
+    driver_rows: int = 200_000
+    """Rows that the driver fetches at most: a small file can hold millions of equal rows, which are large in memory."""
+    driver_bytes_along: int = 32 * 2**20
+    """Older small files that one thread of the driver decodes and writes again at most: it takes half a second, as long
+    as counting the batch and starting a Spark job for it."""
+    task_bytes: int = 2**20
+    """Work below which another Spark task is not worth starting: 0.03 s of writing, a task costs 0.02 s."""
+
+
+@dataclass(frozen=True)
 class Environment:
     """`monotonic` and `sleep` in seconds, `now_ms` since 1970, `new_id` never gives the same text twice.
 
@@ -40,6 +57,7 @@ class Environment:
     sleep: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     on_commitment: Callable[[Commitment], object] = lambda commitment: None
+    limits: WorkLimits = field(default_factory=WorkLimits)
 
     def also_telling(self, hear: Callable[[Commitment], object]) -> Environment:
         """The same, where `hear` is told of commits, too."""

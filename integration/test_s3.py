@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import icesize
-from icesize.spark.routing import driver_batch
+from icesize.clock import Environment
 from integration.object_store import ObjectStore
 from integration.s3_story import BUCKET, CATALOG, S3Story
 from integration.tools import POLICY
@@ -27,16 +27,17 @@ BATCHES = [events(range(60 * n, 60 * n + 60), hours=3) for n in range(6)]
 
 
 @pytest.fixture(params=["driver", "executors"])
-def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def writer(request: pytest.FixtureRequest, in_store: S3Story) -> str:
     """Who writes the batches."""
     if request.param == "executors":
-        monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
+        in_store.without_driver()
     return str(request.param)
 
 
 def test_a_stream_into_s3_is_exact(in_store: S3Story, store: ObjectStore, writer: str) -> None:
     """Batches with merges inline, by the session's own settings; k holds, and no upload is left unfinished."""
-    table = icesize.open(in_store.spark, f"{CATALOG}.db.events", policy=POLICY)
+    environment = Environment(limits=in_store.limits)
+    table = icesize.open(in_store.spark, f"{CATALOG}.db.events", policy=POLICY, environment=environment)
     sink = table.sink("s", query_id="q")
     for number, rows in enumerate(BATCHES):
         report = sink.run(in_store.batch(rows), number)

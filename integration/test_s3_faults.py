@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from icesize import failpoints
 from icesize.errors import IcesizeError
-from icesize.spark.routing import driver_batch
 from icesize.table.catalog.opening import with_timeout
 from integration.object_store import ObjectStore, ToxicProxy, Toxiproxy
 from integration.s3_proxy import Trouble
@@ -59,9 +58,9 @@ def check_objects_are_whole(story: S3Story) -> None:
 
 
 @pytest.fixture
-def executors(monkeypatch: pytest.MonkeyPatch) -> None:
+def executors(far_away: S3Story) -> None:
     """No batch is written by the driver."""
-    monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
+    far_away.without_driver()
 
 
 UPLOAD, PART, COMPLETE = ("POST", r"\?uploads"), ("PUT", "partNumber"), ("POST", r"\?uploadId")

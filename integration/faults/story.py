@@ -59,7 +59,7 @@ class Story(Lake):
     def hasty(self, **policy: object) -> SizedTable:
         """The same, except that the waits of commits move the clock `time` and nobody waits."""
         settings = {**POLICY} | {key.replace("_", "-"): value for key, value in policy.items()}
-        environment = Environment(monotonic=lambda: self.time.seconds, sleep=self.time.sleep)
+        environment = Environment(monotonic=lambda: self.time.seconds, sleep=self.time.sleep, limits=self.limits)
         return icesize.open(self.spark, "db.events", catalog=self.catalog, policy=settings, environment=environment)
 
     def seen_by(self, catalog: Catalog) -> Story:

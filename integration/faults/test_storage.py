@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from icesize.errors import IcesizeError
-from icesize.spark.routing import driver_batch
 from integration.s3_proxy import Trouble
 from integration.s3_story import Network, S3Story
 from tests.support.spark_lake import events
@@ -28,10 +27,10 @@ def story(far_away: S3Story) -> S3Story:
 
 
 @pytest.fixture(params=["driver", pytest.param("executors", marks=pytest.mark.slow)])
-def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def writer(request: pytest.FixtureRequest, story: S3Story) -> str:
     """Who writes the batches."""
     if request.param == "executors":
-        monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
+        story.without_driver()
     return str(request.param)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from icesize.spark.routing import driver_batch
 from tests.support.background import end_backgrounds
 from tests.support.spark_lake import Lake, Make, counted, lake_catalog, uncounted
 
@@ -92,9 +91,9 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def by_spark(lake: Lake) -> None:
     """No batch is so small that the driver writes it: Spark counts, places and writes."""
-    monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
+    lake.without_driver()
 
 
 @pytest.fixture(params=["in hand", "counted", "uncounted"])

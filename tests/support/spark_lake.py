@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import icesize
+from icesize.clock import Environment, WorkLimits
 from icesize.sized_table import SizedTable
 from icesize.spark.stream.sink import Sink
 
@@ -68,6 +69,8 @@ class Lake:
 
     catalog: SqlCatalog
     folder: Path
+    limits: WorkLimits = field(default_factory=WorkLimits, kw_only=True)
+    """Of the tables that are opened from now on."""
 
     def create(
         self,
@@ -89,7 +92,12 @@ class Lake:
         """The table with small files below 750,000 bytes and k = 3, other policy keys as given."""
         settings = {"target-file-size-bytes": TARGET_BYTES, "max-small-files": 3}
         settings |= {key.replace("_", "-"): value for key, value in policy.items()}
-        return icesize.open(spark, f"db.{name}", catalog=self.catalog, policy=settings)
+        environment = Environment(limits=self.limits)
+        return icesize.open(spark, f"db.{name}", catalog=self.catalog, policy=settings, environment=environment)
+
+    def without_driver(self) -> None:
+        """No batch is so small that the driver writes it: Spark counts, places and writes."""
+        self.limits = replace(self.limits, driver_source_bytes=-1)
 
     def table(self, name: str = "events") -> Table:
         """The table as the catalog has it now."""

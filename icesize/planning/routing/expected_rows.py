@@ -103,10 +103,10 @@ class Traffic(Generic[Key]):
         if not self._batches:
             return None
         trusts_age = self._by_age.error > 0 and self._before.error >= WORTH_LEAVING * self._by_age.error
-        expected = (self._by_age if trusts_age else self._before).expected
+        expert = self._by_age if trusts_age else self._before
         total = self._total_rows.value
-        rows = {key: share * total for key, share in zip(self._histories, expected.shares, strict=True)}
-        return Prediction(rows, 0.0 if self._is_skewed else expected.newcomer * total, total)
+        rows = {key: share * total for key, share in zip(self._histories, expert.shares, strict=True)}
+        return Prediction(rows, 0.0 if self._is_skewed else expert.newcomer * total, total)
 
     def _note_shares(self, batch: Mapping[Key, Seen], total: int) -> dict[Key, float]:
         """Shares of known keys go to their histories, those of new keys are returned."""
@@ -169,36 +169,28 @@ class _DecayedMean:
         return self._sum / self._weight if self._weight > 0 else 0.0
 
 
-@dataclass(frozen=True)
-class _Expectation:
-    """Shares of the known keys, in the order of their histories, and of the heaviest new one; together at most 1."""
-
-    shares: Sequence[float] = ()
-    newcomer: float = 0.0
-
-    @classmethod
-    def within_one(cls, shares: Sequence[float], newcomer: float) -> _Expectation:
-        """In proportion where they are more than one batch."""
-        scale = 1 / max(1.0, math.fsum(shares) + newcomer)
-        return cls([share * scale for share in shares], newcomer * scale)
-
-    def error(self, known: Iterable[_History], newcomer: float) -> float:
-        """Sum of |expected - actual| over keys."""
-        errors = [abs(history.share - share) for history, share in zip(known, self.shares, strict=True)]
-        return math.fsum(errors) + abs(newcomer - self.newcomer)
-
-
 class _Expert(ABC):
-    """Learns from histories whose `share` is that of the batch at hand; `error` is the decayed sum of its errors."""
+    """Learns from histories whose `share` is that of the batch at hand.
+
+    It expects `shares` of the known keys, in the order of their histories, and `newcomer` of the heaviest new one,
+    together at most 1. `error` is the decayed sum of |expected - actual| over keys.
+    """
 
     def __init__(self) -> None:
         self.error = 0.0
-        self.expected = _Expectation()
-        self._newcomer = _DecayedMean()
+        self.shares: Sequence[float] = ()
+        self.newcomer = 0.0
+        self._newcomers = _DecayedMean()
 
     def judge(self, known: Iterable[_History], newcomer: float) -> None:
         """Compare the batch with what was expected of it."""
-        self.error = _DECAY * self.error + self.expected.error(known, newcomer)
+        errors = [abs(history.share - share) for history, share in zip(known, self.shares, strict=True)]
+        self.error = _DECAY * self.error + math.fsum(errors) + abs(newcomer - self.newcomer)
+
+    def _expect(self, shares: Sequence[float], newcomer: float) -> None:
+        """In proportion where they are more than one batch."""
+        scale = 1 / max(1.0, math.fsum(shares) + newcomer)
+        self.shares, self.newcomer = [share * scale for share in shares], newcomer * scale
 
     @abstractmethod
     def learn(self, known: Collection[_History], newcomer: float, batch: int, total_rows: int) -> None:
@@ -206,7 +198,7 @@ class _Expert(ABC):
 
     @abstractmethod
     def expect(self, known: Collection[_History], batch: int) -> None:
-        """Set `expected` for batch number `batch`."""
+        """Say what batch number `batch` is expected to hold."""
 
 
 class _AsBefore(_Expert):
@@ -217,12 +209,12 @@ class _AsBefore(_Expert):
             history.mean += (history.share - history.mean) * _GAIN
         # in the first batch all keys are new, which says nothing about later ones; but nothing else is known yet
         if batch:
-            self._newcomer.add(newcomer)
+            self._newcomers.add(newcomer)
         else:
-            self._newcomer = _DecayedMean(newcomer)
+            self._newcomers = _DecayedMean(newcomer)
 
     def expect(self, known: Collection[_History], batch: int) -> None:
-        self.expected = _Expectation.within_one([history.mean for history in known], self._newcomer.value)
+        self._expect([history.mean for history in known], self._newcomers.value)
 
 
 class _ByAge(_Expert):
@@ -242,16 +234,16 @@ class _ByAge(_Expert):
             history.level = _followed(share, history.share, total_rows)
         # weighted by itself: light keys that come late do not make the next heavy one lighter
         if batch:
-            self._newcomer.add(newcomer, newcomer)
+            self._newcomers.add(newcomer, newcomer)
         else:
-            self._newcomer = _DecayedMean(newcomer)
+            self._newcomers = _DecayedMean(newcomer)
 
     def expect(self, known: Collection[_History], batch: int) -> None:
         shares = self._shares(known, batch)
         # until a new key was seen again, nothing says that it stays
         taken = math.fsum(shares) if 1 in self._changes else 0.0
-        room, newcomer = max(0.0, 1 - taken), self._newcomer.value
-        self.expected = _Expectation.within_one(shares, newcomer if room > newcomer / 2 else room)
+        room, newcomer = max(0.0, 1 - taken), self._newcomers.value
+        self._expect(shares, newcomer if room > newcomer / 2 else room)
 
     def _shares(self, known: Collection[_History], batch: int) -> list[float]:
         ratios = {age: self._ratio(age, histories) for age, histories in _cohorts(known, batch).items()}

@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TASK_BYTES = 2**20
-"""Work below which another Spark task is not worth starting (0.03 s of writing, a task costs 0.02 s)."""
-
 MOST_TASK_BYTES = 2**30
 """Bytes that one task writes at most, half a minute: what is lost when it fails and runs again."""
 
@@ -24,13 +21,13 @@ class Parallelism:
     merge_tasks: int
 
 
-def tasks_for(work_bytes: float, cores: int) -> int:
+def tasks_for(work_bytes: float, cores: int, task_bytes: int) -> int:
     """Tasks for a batch: one per core, fewer for little work, more in whole waves where one would write too much.
 
-    `work_bytes` are bytes to write and the cost of closing files.
+    `work_bytes` are bytes to write and the cost of closing files; fewer than `task_bytes` are not worth a task.
     """
     waves = max(1, math.ceil(work_bytes / (MOST_TASK_BYTES * cores)))
-    return max(1, min(waves * cores, math.ceil(work_bytes / TASK_BYTES)))
+    return max(1, min(waves * cores, math.ceil(work_bytes / task_bytes)))
 
 
 def side_by_side(work_bytes: float, merges_bytes: Sequence[int], tasks: int, cores: int) -> Parallelism:

@@ -11,8 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, takewhile
-from operator import itemgetter
+from itertools import takewhile
 from typing import Generic, NamedTuple, TypeVar
 
 from icesize.planning.routing.bin_packing import Item, Rules, pack, share_files
@@ -90,7 +89,7 @@ def route(
     _check(weights_bytes, tasks, target_file_size_bytes, tolerance)
     _check_options(close_file_cost_bytes, most_files)
     request = _Request(tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files)
-    ordered = _heaviest_first(weights_bytes)
+    ordered = sorted(weights_bytes.items(), key=lambda item: (-item[1], repr(item[0])))
     items, rules = _divided([weight for _, weight in ordered], request)
     by_size = sorted(range(len(items)), key=lambda n: -items[n].piece_bytes)
     shares = dict(zip(by_size, pack([items[n] for n in by_size], rules).shares, strict=True))
@@ -146,7 +145,7 @@ class _Request(NamedTuple):
 
 def _divided(weights: Sequence[float], request: _Request) -> tuple[list[Item], Rules]:
     """Divide what no task can carry whole into equal pieces, and say what a task may carry; `weights` descend."""
-    expected, cost = _expected(weights, request.target), request.cost
+    expected, cost = [max(1, expected_files(weight, request.target)) for weight in weights], request.cost
     total, least_files = math.fsum(weights), sum(expected)
     fair = _mean(total, least_files, cost, request.tasks)
     large = [
@@ -193,24 +192,6 @@ def _mean(total: float, files: int, cost: float, tasks: int) -> float:
     return mean
 
 
-def _expected(weights: Sequence[float], target: int) -> list[int]:
-    """Files of each partition for its size, one at least; `weights` descend, so that most need no arithmetic."""
-    several = list(takewhile(lambda files: files > 1, (expected_files(weight, target) for weight in weights)))
-    return several + [1] * (len(weights) - len(several))
-
-
-def _heaviest_first(weights_bytes: Mapping[Key, float]) -> list[tuple[Key, float]]:
-    """By weight, then by `repr`, which is asked for only where weights are equal: it costs more than all the rest."""
-    ordered = sorted(weights_bytes.items(), key=itemgetter(1), reverse=True)
-    if len(set(weights_bytes.values())) == len(ordered):
-        return ordered
-    unique: list[tuple[Key, float]] = []
-    for _, group in groupby(ordered, key=itemgetter(1)):
-        tied = list(group)
-        unique += tied if len(tied) == 1 else sorted(tied, key=lambda item: repr(item[0]))
-    return unique
-
-
 def _check(weights_bytes: Mapping[Key, float], tasks: int, target: int, tolerance: float) -> None:
     if tasks < 1:
         raise ValueError(f"'tasks' ({tasks}) must be >= 1: no task would write the rows")
@@ -218,9 +199,9 @@ def _check(weights_bytes: Mapping[Key, float], tasks: int, target: int, toleranc
         raise ValueError(f"'target_file_size_bytes' ({target}) must be >= 1: no file could be of that size")
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"'tolerance' ({tolerance}) must be >= 0 and finite: some task carries at least the mean")
-    if not all(0 <= weight < math.inf for weight in weights_bytes.values()):
-        key, weight = next((key, weight) for key, weight in weights_bytes.items() if not 0 <= weight < math.inf)
-        raise ValueError(f"'weights_bytes[{key!r}]' ({weight}) must be >= 0 and finite: it is a number of bytes")
+    for key, weight in weights_bytes.items():
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"'weights_bytes[{key!r}]' ({weight}) must be >= 0 and finite: it is a number of bytes")
     try:
         math.fsum(weights_bytes.values())
     except OverflowError:

@@ -62,6 +62,10 @@ def fitted(partitions: Iterable[Seen]) -> RowSize | None:
     return _Sums().after(written).fit(_guess(written)) if written else None
 
 
+DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
+"""Of rows while nothing is known; only ratios between partitions mean something then."""
+
+
 class RowSizes(Generic[Key]):
     """Observes batch after batch; pure state, mappings in any order.
 
@@ -73,18 +77,14 @@ class RowSizes(Generic[Key]):
     def __init__(self, prior: RowSize | None = None) -> None:
         self._prior = prior
         self._sums = _Sums()
-        self._table = prior
         self._partitions: dict[Key, _Bytes] = {}
+        self.table = prior or DEFAULT_ROW_SIZE
+        """What holds for all partitions."""
 
     @property
-    def table(self) -> RowSize | None:
-        """What holds for all partitions; None without prior and files."""
-        return self._table
-
-    @property
-    def bytes_per_row(self) -> float | None:
-        """Bytes per row of the table, files' overhead aside; None while `table` is."""
-        return self._table.bytes_per_row if self._table else None
+    def is_known(self) -> bool:
+        """Whether there was a prior or a file."""
+        return self._prior is not None
 
     def observe(self, batch: Mapping[Key, Seen]) -> None:
         """Learn from the files of a batch; partitions without rows, bytes or files teach nothing."""
@@ -94,22 +94,20 @@ class RowSizes(Generic[Key]):
         if self._prior is None:
             self._prior = _guess(written.values())
         self._sums = self._sums.after(written.values())
-        self._table = table = self._sums.fit(self._prior)
+        self.table = self._sums.fit(self._prior)
         for partition in self._partitions.values():
             partition.actual *= _DECAY
             partition.predicted *= _DECAY
         for key, seen in written.items():
             partition = self._partitions.setdefault(key, _Bytes())
             partition.actual += seen.size_bytes
-            partition.predicted += table.bytes_of(seen.rows, seen.files)
+            partition.predicted += self.table.bytes_of(seen.rows, seen.files)
         self._forget()
 
-    def size_of(self, key: Key, rows: float, files: int = 1) -> float | None:
-        """Bytes of `rows` rows of a partition in `files` files; None while `table` is."""
-        if self._table is None:
-            return None
+    def size_of(self, key: Key, rows: float, files: int = 1) -> float:
+        """Bytes of `rows` rows of a partition in `files` files."""
         known = self._partitions.get(key)
-        return self._table.bytes_of(rows, files) * (known.factor if known else 1.0)
+        return self.table.bytes_of(rows, files) * (known.factor if known else 1.0)
 
     def _forget(self) -> None:
         weights = {key: bytes_.predicted for key, bytes_ in self._partitions.items()}

@@ -147,7 +147,7 @@ class Dividing:
         scatter = Scatter(bins, divisions, self.order, self.settings, tasks)
         blobs = bin_numbers(_with_few_blobs_at_once(self.spark), len(bins)).mapInArrow(scatter, BLOBS)
         work = Gather(tuple(places), destinations, self.order, self.settings)
-        answers = map(read_answer, run_job(repartition.place(blobs, tasks), work, "cluster files"))
+        answers = map(read_answer, run_job(repartition.to_tasks(blobs, tasks), work, "cluster files"))
         made: dict[int, list[Made]] = {i: [] for i in divisions}
         for place, files in sorted(answers, key=lambda answer: int(answer[0])):
             made[places[place].group].append(files)

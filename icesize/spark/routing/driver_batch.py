@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from icesize.clock import WorkLimits
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.column_matching import ColumnAligner
@@ -28,21 +29,11 @@ from icesize.spark.engine.jobs import fetch
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.write_plan import WritePlan, nothing_to_write, small_files
 
-SMALL_BATCH_BYTES = 4 * 2**20
-"""Size of a batch at its source (compressed files) up to which the driver writes it: about 100,000 rows."""
-
-MOST_ROWS = 200_000
-"""Rows that are fetched at most: a small file can hold millions of equal rows, which are large in memory."""
-
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
 
 UNDIVIDED = sys.maxsize
 """A target that no partition of a small batch exceeds: a thread writes all files of a partition."""
-
-MOST_BYTES_ALONG = 32 * 2**20
-"""Older small files that one thread decodes and writes again at most: it takes half a second, as long as counting the
-batch and starting a Spark job for it."""
 
 
 @dataclass(frozen=True)
@@ -50,50 +41,53 @@ class DriverWriter:
     """Threads of this process write the rows that it has already, each one of `parts`."""
 
     parts: tuple[pa.Table, ...]
+    limits: WorkLimits
     starts_a_job = False
 
     def can_take_along(self, absorption: Absorption) -> bool:
         """Not where a Spark job has decoded them sooner."""
-        return absorption.most_bytes <= MOST_BYTES_ALONG
+        return absorption.most_bytes <= self.limits.driver_bytes_along
 
     def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
         """Raises RewriteFailed; the DataFrame is not computed again."""
         return write_in_threads(self.parts, settings, prefix, absorption)
 
 
-def is_small(df: DataFrame) -> bool:
+def is_small(df: DataFrame, limits: WorkLimits) -> bool:
     """Whether the batch is cheap to read and its source surely small, by what Spark's optimizer knows of it."""
-    return session.is_cheap_to_read_again(df) and session.source_bytes(df) <= SMALL_BATCH_BYTES
+    return session.is_cheap_to_read_again(df) and session.source_bytes(df) <= limits.driver_source_bytes
 
 
 def plan_rows_in_hand(
-    df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy, learned: Learned
+    df: DataFrame, settings: WriteSettings, layout: Layout, policy: SizePolicy, learned: Learned, *, limits: WorkLimits
 ) -> WritePlan | None:
-    """Fetch the batch and divide its partitions over threads; None when it has more than `MOST_ROWS` rows.
+    """Fetch the batch and divide its partitions over threads; None when it has more than `driver_rows` rows.
 
     Raises SchemaMismatch when a row does not fit.
     """
-    fetched = fetch(df.limit(MOST_ROWS + 1))
-    if fetched.num_rows > MOST_ROWS:
+    fetched = fetch(df.limit(limits.driver_rows + 1))
+    if fetched.num_rows > limits.driver_rows:
         return None
     rows = ColumnAligner(settings)(fetched)
     if rows.num_rows == 0:
         return nothing_to_write()
     groups = dict(split_by_partition(rows, settings))
-    sizes = learned.sizes(policy, layout) or learned.expect(row_size(rows, settings))
-    weights = {partition: sizes.size_of(partition, part.num_rows) or 0.0 for partition, part in groups.items()}
+    sizes = learned.sizes(policy, layout)
+    if not sizes.is_known:
+        sizes = learned.expect(row_size(rows, settings))
+    weights = {partition: sizes.size_of(partition, part.num_rows) for partition, part in groups.items()}
     parts, owners = _divided(groups, weights, policy)
     return WritePlan(
         tasks=len(parts),
-        place=lambda given: given,
+        to_tasks=lambda given: given,
         incoming={
             p: small_files(weight, max(1, expected_files(weight, policy.target_file_size_bytes)), policy)
             for p, weight in weights.items()
         },
         rows=rows.num_rows,
         size_bytes=sum(weights.values()),
-        bytes_per_row=sizes.bytes_per_row,
-        writer=DriverWriter(parts),
+        bytes_per_row=sizes.table.bytes_per_row,
+        writer=DriverWriter(parts, limits),
         is_complete=True,
         weights=weights,
         owners=owners,
@@ -107,10 +101,7 @@ def _divided(
     files as it can."""
     threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(groups)))
     routed = route(weights, threads, UNDIVIDED, policy.close_file_cost_bytes, most_files=1)
-    owners = {partition: routed.assignment[partition][0][0] for partition in groups}
-    busy = {thread: n for n, thread in enumerate(sorted(set(owners.values())))}
-    owners = {partition: busy[thread] for partition, thread in owners.items()}
-    parts: list[list[pa.Table]] = [[] for _ in busy]
-    for partition, rows in groups.items():
-        parts[owners[partition]].append(rows)
-    return tuple(pa.concat_tables(part) for part in parts), owners
+    busy = sorted({shares[0][0] for shares in routed.assignment.values()})
+    owners = {partition: busy.index(shares[0][0]) for partition, shares in routed.assignment.items()}
+    parts = ([rows for partition, rows in groups.items() if owners[partition] == n] for n in range(len(busy)))
+    return tuple(map(pa.concat_tables, parts)), owners

@@ -41,7 +41,7 @@ class Learned:
 
     def __init__(self) -> None:
         self._traffic: Traffic[PartitionKey] = Traffic()
-        self._sizes: RowSizes[PartitionKey] | None = None
+        self._sizes: RowSizes[PartitionKey] = RowSizes()
         self._skew: float | None = None
         self._table: UUID | None = None
         self._is_seeded = False
@@ -52,7 +52,7 @@ class Learned:
         What was learned of another table that had this name is forgotten.
         """
         if self._table not in (None, metadata.table_uuid):
-            self._traffic, self._sizes, self._skew, self._is_seeded = Traffic(), None, None, False
+            self._traffic, self._sizes, self._skew, self._is_seeded = Traffic(), RowSizes(), None, False
         self._table = metadata.table_uuid
         if self._is_seeded:
             return
@@ -65,17 +65,16 @@ class Learned:
         """Rows that the next batch is expected to have; None when nothing was ever written."""
         return self._traffic.predict()
 
-    def sizes(self, policy: SizePolicy, layout: Layout) -> RowSizes[PartitionKey] | None:
-        """Sizes of rows: pinned by the policy, learned from batches, or from the table's files; None for neither."""
+    def sizes(self, policy: SizePolicy, layout: Layout) -> RowSizes[PartitionKey]:
+        """Sizes of rows: pinned by the policy, learned from batches, or from the table's files; else not known."""
         if policy.bytes_per_row is not None:
             return RowSizes(RowSize(0.0, policy.bytes_per_row))
-        if self._sizes is None and (of_files := fitted(_recent(layout, policy))) is not None:
-            self.expect(of_files)
-        return self._sizes
+        of_files = None if self._sizes.is_known else fitted(_recent(layout, policy))
+        return self.expect(of_files) if of_files else self._sizes
 
     def expect(self, prior: RowSize) -> RowSizes[PartitionKey]:
         """Sizes of rows that begin with `prior`, where nothing was learned yet."""
-        if self._sizes is None:
+        if not self._sizes.is_known:
             self._sizes = RowSizes(prior)
         return self._sizes
 
@@ -84,10 +83,6 @@ class Learned:
         """Whether the last batch was balanced by prediction alone, or would have been; one that was not has the next
         counted."""
         return self._skew is not None and self._skew <= RELIABLE_SKEW
-
-    def judge(self, skew: float) -> None:
-        """The writer skew that the prediction for a batch led to, or would have led to."""
-        self._skew = skew
 
     def observe(self, files: Iterable[WrittenFile]) -> None:
         """Learn from the files of new rows that a batch wrote."""
@@ -100,7 +95,7 @@ class Learned:
         # one writer is always balanced, which says nothing of what two would be
         if plan.expected is not None and plan.tasks > 1:
             own = actual if plan.is_predicted else None
-            self.judge(plan.expected.skew_of(written.files, plan.tasks) if own is None else own)
+            self._skew = plan.expected.skew_of(written.files, plan.tasks) if own is None else own
         if not written.absorbed:
             self.observe(written.files)
         predicted, notes = plan.size_bytes, tuple[str, ...]()
@@ -115,8 +110,6 @@ class Learned:
 
     def _observe(self, batch: Mapping[PartitionKey, Seen]) -> None:
         self._traffic.observe(batch)
-        if self._sizes is None:
-            self._sizes = RowSizes()
         self._sizes.observe(batch)
 
 

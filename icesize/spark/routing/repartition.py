@@ -53,7 +53,7 @@ def sort_column(settings: WriteSettings) -> tuple[Column, bool] | None:
     return (column(name), first.null_order == NullOrder.NULLS_FIRST) if name else None
 
 
-def place(df: DataFrame, tasks: int) -> DataFrame:
+def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
     """The rows in `tasks` Spark tasks, exactly where their column `TASK` says, without it.
 
     `repartitionById` is exact since Spark 4.1; before, rows are hashed by a number chosen so that Spark's own hash

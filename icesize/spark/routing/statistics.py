@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from icesize.clock import WorkLimits
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import Prediction
 from icesize.planning.routing.parallelism import tasks_for
-from icesize.planning.routing.row_sizes import RowSize, RowSizes
 from icesize.policy import SizePolicy
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import measure_rows
@@ -23,9 +23,6 @@ from icesize.spark.routing import partition_keys
 from icesize.spark.routing.counting import count_rows
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.write_plan import PartitionRows, RoutedBatch, WritePlan, nothing_to_write, unseen
-
-DEFAULT_ROW_SIZE = RowSize(0.0, 100.0)
-"""Of rows while nothing is known; only ratios between partitions matter then."""
 
 COUNT_AGAIN_RATIO = 4.0
 """Size of a source over what was expected from which on a batch is counted again. Files of rows that were projected or
@@ -42,6 +39,7 @@ def plan_write(
     policy: SizePolicy,
     learned: Learned,
     *,
+    limits: WorkLimits,
     statistics: str = "auto",
     write_tasks: int | None = None,
     cheap: bool | None = None,
@@ -64,19 +62,18 @@ def plan_write(
         if not counted.rows:
             return nothing_to_write()
         sizes = learned.sizes(policy, layout)
-        if sizes is None and cheap and (measured := measure_rows(df, settings)) is not None:
+        if not sizes.is_known and cheap and (measured := measure_rows(df, settings)) is not None:
             sizes = learned.expect(measured)
         along = _small_bytes(layout, counted) if whole else None
-        routed = RoutedBatch(
-            counted, sizes or RowSizes(DEFAULT_ROW_SIZE), settings, policy, along, sizes is not None, cheap
-        )
-        tasks = tasks_for(routed.work_bytes, cores)
+        routed = RoutedBatch(counted, sizes, settings, policy, taken_along=along, is_cheap=cheap)
+        tasks = tasks_for(routed.work_bytes, cores, limits.task_bytes)
     elif expected is not None:
         # it may be a thousand times as large as the last ones: then no core may have been left out
-        routed, tasks = expected, max(cores, tasks_for(expected.work_bytes, cores))
+        routed, tasks = expected, max(cores, tasks_for(expected.work_bytes, cores, limits.task_bytes))
     else:
         known = learned.sizes(policy, layout)
-        return unseen(settings, policy, cores, write_tasks, known.bytes_per_row if known else None)
+        bytes_per_row = known.table.bytes_per_row if known.is_known else None
+        return unseen(settings, policy, cores, write_tasks, bytes_per_row)
     return replace(routed.over(write_tasks or tasks), expected=expected)
 
 
@@ -88,7 +85,7 @@ def _is_larger(df: DataFrame, expected: RoutedBatch | None) -> bool:
 def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy: SizePolicy) -> RoutedBatch | None:
     """What earlier batches say; None when there are none."""
     prediction, sizes = learned.predict(), learned.sizes(policy, layout)
-    if prediction is None or sizes is None:
+    if prediction is None or not sizes.is_known:
         return None
     partition_rows = _partition_rows(prediction, settings)
     return RoutedBatch(partition_rows, sizes, settings, policy) if partition_rows.keys else None

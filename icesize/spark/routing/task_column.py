@@ -45,7 +45,7 @@ _BUCKET_KEYS = 4
 _KEY = "_icesize_key"
 _OWNER = "_icesize_owner"
 
-Choices: TypeAlias = "tuple[tuple[int, float], ...]"
+TaskShares: TypeAlias = "tuple[tuple[int, float], ...]"
 """Tasks of one key with the share of its rows that each gets; shares are > 0 and sum to 1."""
 
 _Value: TypeAlias = "int | float | str | date | datetime | Decimal"
@@ -67,47 +67,42 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Placing:
-    """Where rows go: `placed` by routing key, other keys as `unknown` says (None: each to one task, by the key).
+class TaskAssignment:
+    """Where rows go: `by_key` those of routing keys, all others as `unknown` says (None: each to one task, by the key).
 
     `spread_by` is a hash of the row (a long), by which rows of one key are divided; None: they cannot be, and the first
     task of a key gets all that `ranges` does not divide. Raises ValueError for bounds that do not fit the parts.
     """
 
     tasks: int
-    placed: Mapping[int, Choices] = field(default_factory=dict)
+    by_key: Mapping[int, TaskShares] = field(default_factory=dict)
     spread_by: Column | None = None
-    unknown: Choices | None = None
+    unknown: TaskShares | None = None
     ranges: Ranges | None = None
 
     def __post_init__(self) -> None:
         for key, bounds in (self.ranges.bounds if self.ranges else {}).items():
-            parts = len(self.placed.get(key, ()))
+            parts = len(self.by_key.get(key, ()))
             if len(bounds) != parts - 1:
                 raise ValueError(f"'bounds' of key {key} ({len(bounds)}) must be one less than its parts ({parts})")
 
 
-def with_task(df: DataFrame, name: str, key: Column, table: Placing) -> DataFrame:
+def with_task(df: DataFrame, name: str, key: Column, assignment: TaskAssignment) -> DataFrame:
     """The rows with their tasks in column `name`; long tables are joined, the result is that of `task_of`."""
-    whole = _whole(table)
+    whole = _whole(assignment)
     if len(whole) <= LITERAL_KEYS:
         # one column more is analysed in 0.03 s; that the key stands there several times costs no row anything
-        return df.withColumn(name, task_of(key, table))
+        return df.withColumn(name, task_of(key, assignment))
     joined = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
-    task = _first_known(F.col(_OWNER), *_divided(F.col(_KEY), table, whole), _other(F.col(_KEY), table))
+    task = _first_known(F.col(_OWNER), *_divided(F.col(_KEY), assignment, whole), _other(F.col(_KEY), assignment))
     return joined.withColumn(name, task).drop(_KEY, _OWNER)
 
 
-def task_of(key: Column, table: Placing) -> Column:
+def task_of(key: Column, assignment: TaskAssignment) -> Column:
     """The task of a row, an int; the whole table is part of the expression."""
-    whole = _whole(table)
+    whole = _whole(assignment)
     known = [looked_up(key, whole, "int")] if whole else []
-    return _first_known(*known, *_divided(key, table, whole), _other(key, table))
-
-
-def first_tasks(placed: Mapping[int, Choices]) -> dict[int, int]:
-    """The task that gets all rows of a key that is not divided, and the first rows of one that is."""
-    return {key: choices[0][0] for key, choices in placed.items()}
+    return _first_known(*known, *_divided(key, assignment, whole), _other(key, assignment))
 
 
 def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str | None = None) -> Column:
@@ -131,13 +126,13 @@ def _first_known(*tasks: Column) -> Column:
     return F.coalesce(*tasks).cast("int")
 
 
-def _whole(table: Placing) -> dict[int, int]:
+def _whole(assignment: TaskAssignment) -> dict[int, int]:
     """Keys whose rows all go to one task."""
-    ranged = table.ranges.bounds if table.ranges else {}
+    ranged = assignment.ranges.bounds if assignment.ranges else {}
     return {
         key: choices[0][0]
-        for key, choices in table.placed.items()
-        if len(choices) == 1 or (table.spread_by is None and key not in ranged)
+        for key, choices in assignment.by_key.items()
+        if len(choices) == 1 or (assignment.spread_by is None and key not in ranged)
     }
 
 
@@ -149,35 +144,35 @@ def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
     return spark.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
 
 
-def _divided(key: Column, table: Placing, whole: Mapping[int, int]) -> list[Column]:
+def _divided(key: Column, assignment: TaskAssignment, whole: Mapping[int, int]) -> list[Column]:
     """The tasks of keys that are divided by range, and of those by hash; null for all others."""
-    divided = {k: choices for k, choices in table.placed.items() if k not in whole}
-    ranged = {k: choices for k, choices in divided.items() if table.ranges and k in table.ranges.bounds}
+    divided = {k: choices for k, choices in assignment.by_key.items() if k not in whole}
+    ranged = {k: choices for k, choices in divided.items() if assignment.ranges and k in assignment.ranges.bounds}
     hashed = {k: choices for k, choices in divided.items() if k not in ranged}
     found = []
-    if table.ranges is not None and ranged:
-        found.append(_by_range(key, table.ranges, ranged, table.spread_by))
-    if table.spread_by is not None and hashed:
+    if assignment.ranges is not None and ranged:
+        found.append(_by_range(key, assignment.ranges, ranged, assignment.spread_by))
+    if assignment.spread_by is not None and hashed:
         per_part = max(8, min(ENTRIES_PER_PART, MOST_ENTRIES // sum(map(len, hashed.values()))))
         runs = looked_up(key, {k: _run(choices, per_part) for k, choices in hashed.items()}, "array<int>")
-        found.append(_one_of(runs, table.spread_by))
+        found.append(_one_of(runs, assignment.spread_by))
     return found
 
 
-def _other(key: Column, table: Placing) -> Column:
-    if table.unknown is None:
-        return F.pmod(key, F.lit(table.tasks))
-    if len(table.unknown) == 1 or table.spread_by is None:
-        return F.lit(table.unknown[0][0])
-    run = json.dumps(_run(table.unknown, ENTRIES_PER_PART))
-    return _one_of(F.from_json(F.lit(run), "array<int>"), table.spread_by)
+def _other(key: Column, assignment: TaskAssignment) -> Column:
+    if assignment.unknown is None:
+        return F.pmod(key, F.lit(assignment.tasks))
+    if len(assignment.unknown) == 1 or assignment.spread_by is None:
+        return F.lit(assignment.unknown[0][0])
+    run = json.dumps(_run(assignment.unknown, ENTRIES_PER_PART))
+    return _one_of(F.from_json(F.lit(run), "array<int>"), assignment.spread_by)
 
 
 def _one_of(run: Column, spread_by: Column) -> Column:
     return F.get(run, F.pmod(spread_by, F.size(run)).cast("int"))
 
 
-def _run(choices: Choices, per_part: int) -> list[int]:
+def _run(choices: TaskShares, per_part: int) -> list[int]:
     """Tasks as often as their shares say, by largest remainder, each at least once."""
     length = per_part * len(choices)
     total = sum(share for _, share in choices)
@@ -189,11 +184,11 @@ def _run(choices: Choices, per_part: int) -> list[int]:
     return [task for (task, _), count in zip(choices, counts, strict=True) for _ in range(count)]
 
 
-def _by_range(key: Column, ranges: Ranges, placed: Mapping[int, Choices], spread_by: Column | None) -> Column:
-    distinct = {k: sorted(set(ranges.bounds[k])) for k in placed}
+def _by_range(key: Column, ranges: Ranges, by_key: Mapping[int, TaskShares], spread_by: Column | None) -> Column:
+    distinct = {k: sorted(set(ranges.bounds[k])) for k in by_key}
     texts = {k: [_text(bound) for bound in bounds] for k, bounds in distinct.items()}
     bounds = looked_up(key, texts, "array<string>", f"array<{_kind(list(itertools.chain(*distinct.values())))}>")
-    intervals = {k: _intervals(choices, ranges.bounds[k]) for k, choices in placed.items()}
+    intervals = {k: _intervals(choices, ranges.bounds[k]) for k, choices in by_key.items()}
     runs = looked_up(key, intervals, "array<array<int>>")
     nulls = F.lit(0) if ranges.nulls_first else F.size(runs) - 1
     repeated = any(len(ranges.bounds[k]) > len(bounds_of) for k, bounds_of in distinct.items())
@@ -203,7 +198,7 @@ def _by_range(key: Column, ranges: Ranges, placed: Mapping[int, Choices], spread
     return F.when(runs.isNotNull(), task)
 
 
-def _intervals(choices: Choices, bounds: Sequence[_Value]) -> list[list[int]]:
+def _intervals(choices: TaskShares, bounds: Sequence[_Value]) -> list[list[int]]:
     """The tasks of rows below the first distinct bound, equal to it, above it and below the second, and so on."""
     found, part = [[choices[0][0]]], 0
     for _, equal in itertools.groupby(bounds):

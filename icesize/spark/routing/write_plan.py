@@ -22,8 +22,7 @@ from icesize.policy import SizePolicy
 from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
 from icesize.spark.routing import repartition, sketches, task_column
-from icesize.spark.routing.task_column import Choices as Shares
-from icesize.spark.routing.task_column import Placing, Ranges
+from icesize.spark.routing.task_column import Ranges, TaskAssignment, TaskShares
 
 UNKNOWN = PartitionKey(-1, ())
 """Stands for a partition that nobody has seen yet; spec ids are never negative."""
@@ -61,7 +60,7 @@ class Writer(Protocol):
         """Whether these older files are few enough to be written again together with the new rows."""
 
     def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
-        """Write the rows as `WritePlan.place` has divided them; nothing that was written outlives an error."""
+        """Write the rows as `WritePlan.to_tasks` has divided them; nothing that was written outlives an error."""
 
 
 class SparkWriter:
@@ -84,14 +83,14 @@ class WritePlan:
 
     `incoming` are the small files each partition is expected to get, None when nothing is known of the batch;
     `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
-    unknown too. `rows` is None unless they were counted. `place` gives the DataFrame that `writer` writes; of threads
-    in this process each counts as a task. `merge_tasks` may merge beside the write job, None: as many as there are
-    cores. `routed` can be divided anew, `expected` is what would have been done without counting. `is_complete`: the
-    batch has rows in the partitions of `incoming`, and in no other.
+    unknown too. `rows` is None unless they were counted. `to_tasks` gives the DataFrame that `writer` writes; of
+    threads in this process each counts as a task. `merge_tasks` may merge beside the write job, None: as many as there
+    are cores. `routed` can be divided anew, `expected` is what would have been done without counting. `is_complete`:
+    the batch has rows in the partitions of `incoming`, and in no other.
     """
 
     tasks: int
-    place: Callable[[DataFrame], DataFrame]
+    to_tasks: Callable[[DataFrame], DataFrame]
     incoming: Mapping[PartitionKey, int] | None = None
     rows: int | None = None
     size_bytes: float | None = None
@@ -123,8 +122,8 @@ class RoutedBatch:
     """A batch whose partitions have weights, to be divided over any number of tasks.
 
     `taken_along` are bytes of older files that the writers of a partition's rows rewrite too; with it (`whole`) a
-    partition is not split over tasks where the parts would be small files. Only ratios of `sizes` mean something unless
-    `sizes_are_known`. `is_cheap`: making the rows is no work that needs tasks of its own.
+    partition is not split over tasks where the parts would be small files. `is_cheap`: making the rows is no work that
+    needs tasks of its own.
     """
 
     partition_rows: PartitionRows
@@ -132,22 +131,21 @@ class RoutedBatch:
     settings: WriteSettings
     policy: SizePolicy
     taken_along: Mapping[PartitionKey, int] | None = None
-    sizes_are_known: bool = True
     is_cheap: bool = False
 
     def over(self, tasks: int) -> WritePlan:
         """Divide the batch over tasks by weight."""
         weights, routed = self.weights, self._route(tasks)
-        placed = self._placed(routed)
+        by_key = self._by_key(routed)
         return WritePlan(
             tasks=tasks,
-            place=lambda df: self._place(df, tasks, placed, routed.assignment.get(UNKNOWN)),
+            to_tasks=lambda df: self._to_tasks(df, routed, by_key),
             incoming={p: small_files(weights[p], routed.files[p], self.policy) for p in weights},
             rows=int(self.partition_rows.in_all) if self.partition_rows.is_counted else None,
-            size_bytes=self._size_bytes(routed) if self.sizes_are_known else None,
-            bytes_per_row=self.sizes.bytes_per_row,
+            size_bytes=self._size_bytes(routed) if self.sizes.is_known else None,
+            bytes_per_row=self.sizes.table.bytes_per_row if self.sizes.is_known else None,
             weights=weights,
-            owners=self._owners(task_column.first_tasks(placed)),
+            owners=self._owners(by_key),
             routed=self,
             is_complete=self.partition_rows.is_complete,
         )
@@ -155,7 +153,7 @@ class RoutedBatch:
     @cached_property
     def weights(self) -> Mapping[PartitionKey, float]:
         """Expected bytes of each partition's new rows."""
-        return {p: self.sizes.size_of(p, rows) or 0.0 for p, rows in self.partition_rows.rows.items()}
+        return {p: self.sizes.size_of(p, rows) for p, rows in self.partition_rows.rows.items()}
 
     @property
     def work_bytes(self) -> float:
@@ -164,7 +162,7 @@ class RoutedBatch:
         unnamed = max(0.0, self.partition_rows.in_all - named)
         closing = len(self.partition_rows.rows) * self.policy.close_file_cost_bytes
         older = sum((self.taken_along or {}).values())
-        return sum(self.weights.values()) + unnamed * (self.sizes.bytes_per_row or 0.0) + closing + older
+        return sum(self.weights.values()) + unnamed * self.sizes.table.bytes_per_row + closing + older
 
     def skew_of(self, files: Iterable[WrittenFile], tasks: int) -> float:
         """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
@@ -185,7 +183,7 @@ class RoutedBatch:
         for partition, size_bytes in (self.taken_along or {}).items():
             load[partition] = load.get(partition, 0.0) + size_bytes
         if self.partition_rows.unknown_rows:
-            load[UNKNOWN] = self.sizes.size_of(UNKNOWN, self.partition_rows.unknown_rows) or 0.0
+            load[UNKNOWN] = self.sizes.size_of(UNKNOWN, self.partition_rows.unknown_rows)
         policy = self.policy
         closing = min(policy.close_file_cost_bytes, CLOSING_SHARE * sum(load.values()) / max(1, len(load)))
         routed = route(load, tasks, policy.target_file_size_bytes, closing, most_files=policy.max_small_files // 2)
@@ -196,31 +194,31 @@ class RoutedBatch:
         new = self.partition_rows.unknown_rows
         rest = max(0.0, self.partition_rows.in_all - sum(named.values()) - new)
         return (
-            sum(sizes.size_of(p, rows, routed.files[p]) or 0.0 for p, rows in named.items())
-            + (sizes.size_of(UNKNOWN, new, routed.files[UNKNOWN]) or 0.0 if new else 0.0)
-            + rest * (sizes.bytes_per_row or 0.0)
+            sum(sizes.size_of(p, rows, routed.files[p]) for p, rows in named.items())
+            + (sizes.size_of(UNKNOWN, new, routed.files[UNKNOWN]) if new else 0.0)
+            + rest * sizes.table.bytes_per_row
         )
 
-    def _placed(self, routed: Routing[PartitionKey]) -> dict[int, Shares]:
+    def _by_key(self, routed: Routing[PartitionKey]) -> dict[int, TaskShares]:
         """Shares by routing key, the heaviest keys first; a partition whose rows cannot be spread is not split."""
         weights = self.weights
         by_weight = sorted(self.partition_rows.keys.items(), key=lambda item: (-weights.get(item[1], 0.0), item[0]))
-        placed = {key: routed.assignment.get(partition) or ((key % routed.tasks, 1.0),) for key, partition in by_weight}
+        by_key = {key: routed.assignment.get(partition) or ((key % routed.tasks, 1.0),) for key, partition in by_weight}
         if self._spread() is None:
-            return {key: ((max(shares, key=lambda pair: pair[1])[0], 1.0),) for key, shares in placed.items()}
-        return placed
+            return {key: ((max(shares, key=lambda pair: pair[1])[0], 1.0),) for key, shares in by_key.items()}
+        return by_key
 
-    def _place(self, df: DataFrame, tasks: int, placed: Mapping[int, Shares], unknown: Shares | None) -> DataFrame:
-        if tasks == 1:
+    def _to_tasks(self, df: DataFrame, routed: Routing[PartitionKey], by_key: Mapping[int, TaskShares]) -> DataFrame:
+        if routed.tasks == 1:
             return repartition.gather(df, self.is_cheap)
         key = keys.partition_key(self.settings.spec, self.settings.schema)
-        ranges = self._ranges(df, key, placed) if self.partition_rows.is_counted else None
-        table = Placing(tasks, placed, self._spread(), unknown, ranges)
-        return repartition.place(task_column.with_task(df, repartition.TASK, key, table), tasks)
+        ranges = self._ranges(df, key, by_key) if self.partition_rows.is_counted else None
+        unknown = routed.assignment.get(UNKNOWN)
+        return _with_tasks(df, key, TaskAssignment(routed.tasks, by_key, self._spread(), unknown, ranges))
 
-    def _ranges(self, df: DataFrame, key: Column, placed: Mapping[int, Shares]) -> Ranges | None:
+    def _ranges(self, df: DataFrame, key: Column, by_key: Mapping[int, TaskShares]) -> Ranges | None:
         """For a table with a sort order, the ranges of split partitions: their files then do not overlap."""
-        split = {of: shares for of, shares in placed.items() if len(shares) > 1}
+        split = {of: shares for of, shares in by_key.items() if len(shares) > 1}
         sort = repartition.sort_column(self.settings)
         if sort is None or not split:
             return None
@@ -233,11 +231,11 @@ class RoutedBatch:
     def _spread(self) -> Column | None:
         return repartition.spread(self.settings.spec, self.settings.schema)
 
-    def _owners(self, first: Mapping[int, int]) -> dict[PartitionKey, int]:
+    def _owners(self, by_key: Mapping[int, TaskShares]) -> dict[PartitionKey, int]:
         """The task of each partition: where its first key goes first."""
         owners: dict[PartitionKey, int] = {}
         for key, partition in self.partition_rows.keys.items():
-            owners.setdefault(partition, first[key])
+            owners.setdefault(partition, by_key[key][0][0])
         return owners
 
 
@@ -258,12 +256,16 @@ def unseen(
         key = repartition.spread(spec, schema)
         tasks = 1 if key is None else write_tasks or max(1, min(cores, policy.max_small_files // 2))
 
-    def place(df: DataFrame) -> DataFrame:
+    def to_tasks(df: DataFrame) -> DataFrame:
         if key is None or tasks == 1:
             return repartition.gather(df, cheap=False)
-        return repartition.place(task_column.with_task(df, repartition.TASK, key, Placing(tasks)), tasks)
+        return _with_tasks(df, key, TaskAssignment(tasks))
 
-    return WritePlan(tasks, place, bytes_per_row=bytes_per_row)
+    return WritePlan(tasks, to_tasks, bytes_per_row=bytes_per_row)
+
+
+def _with_tasks(df: DataFrame, key: Column, assignment: TaskAssignment) -> DataFrame:
+    return repartition.to_tasks(task_column.with_task(df, repartition.TASK, key, assignment), assignment.tasks)
 
 
 def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:

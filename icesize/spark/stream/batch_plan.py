@@ -162,7 +162,7 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
         begun = placement.before(write_plan)
     write_plan = _beside_merges(fitted, write_plan, begun)
     # looks at values of the batch for tables with a sort order: before the merges take the cores
-    rows = write_plan.place(fitted.df)
+    rows = write_plan.to_tasks(fitted.df)
     watch.lap("plan")
     failpoints.reach("planned")
     return BatchPlan(fitted, settings, write_plan, rows, begun)
@@ -190,10 +190,12 @@ def _fit(batch: Batch, current: Current) -> FittedBatch:
 
 def _by_driver(fitted: FittedBatch) -> WritePlan | None:
     """For a small batch, whose rows are here then; None for any other."""
-    batch = fitted.batch
-    if batch.options.write_tasks is not None or not is_small(fitted.df):
+    batch, limits = fitted.batch, fitted.batch.options.environment.limits
+    if batch.options.write_tasks is not None or not is_small(fitted.df, limits):
         return None
-    return plan_rows_in_hand(fitted.df, fitted.settings, fitted.layout, fitted.current.policy, batch.state.learned)
+    return plan_rows_in_hand(
+        fitted.df, fitted.settings, fitted.layout, fitted.current.policy, batch.state.learned, limits=limits
+    )
 
 
 def _by_spark(fitted: FittedBatch) -> WritePlan:
@@ -202,7 +204,8 @@ def _by_spark(fitted: FittedBatch) -> WritePlan:
     batch.state.learned.seed(current.table.metadata, current.table.io)
     return plan_write(
         fitted.df, fitted.settings, fitted.layout, current.policy, batch.state.learned,
-        statistics=batch.options.statistics, write_tasks=batch.options.write_tasks, cheap=cheap, whole=batch.overwrites,
+        limits=batch.options.environment.limits, statistics=batch.options.statistics,
+        write_tasks=batch.options.write_tasks, cheap=cheap, whole=batch.overwrites,
     )  # fmt: skip
 
 

@@ -8,26 +8,26 @@ from hypothesis import strategies as st
 from icesize.planning.routing.parallelism import (
     MERGE_COST,
     MOST_TASK_BYTES,
-    TASK_BYTES,
     Parallelism,
     side_by_side,
     tasks_for,
 )
 
 MIB = 2**20
+TASK_BYTES = MIB
 
 
 def test_tasks_follow_bytes_and_cores() -> None:
     """Little work takes few tasks, more takes all cores, very much takes whole waves of them."""
-    assert [tasks_for(b, 8) for b in (0, 1, TASK_BYTES, 2.5 * TASK_BYTES, 10**9)] == [1, 1, 1, 3, 8]
-    assert tasks_for(8 * MOST_TASK_BYTES + 1, 8) == 16
-    assert tasks_for(40 * MOST_TASK_BYTES, 8) == 40
+    assert [tasks_for(b, 8, TASK_BYTES) for b in (0, 1, TASK_BYTES, 2.5 * TASK_BYTES, 10**9)] == [1, 1, 1, 3, 8]
+    assert tasks_for(8 * MOST_TASK_BYTES + 1, 8, TASK_BYTES) == 16
+    assert tasks_for(40 * MOST_TASK_BYTES, 8, TASK_BYTES) == 40
 
 
 @given(st.floats(0, 1e15), st.integers(1, 500))
 def test_no_task_writes_too_much(work_bytes: float, cores: int) -> None:
     """Each task has at most a GiB, and there are whole waves of tasks when there is more than one."""
-    tasks = tasks_for(work_bytes, cores)
+    tasks = tasks_for(work_bytes, cores, TASK_BYTES)
     assert tasks >= 1
     assert work_bytes / tasks <= MOST_TASK_BYTES * (1 + 1e-9)
     assert tasks <= cores or tasks % cores == 0

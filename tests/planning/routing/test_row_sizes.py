@@ -16,7 +16,7 @@ from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.parquet.writing.size_estimates import measure
 from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
-from icesize.planning.routing.row_sizes import CLAMP_RATIO, RowSize, RowSizes, fitted
+from icesize.planning.routing.row_sizes import CLAMP_RATIO, DEFAULT_ROW_SIZE, RowSize, RowSizes, fitted
 from tests.support.late_events import batch
 from tests.support.parquet_files import NAMES, schema_of, settings_of, spec_of
 
@@ -42,21 +42,15 @@ def learned(stream: list[dict[int, Seen]], prior: RowSize | None = None) -> RowS
     return sizes
 
 
-def size(sizes: RowSizes[int], key: int, rows: float, files: int = 1) -> float:
-    """The size of a partition that can be told."""
-    found = sizes.size_of(key, rows, files)
-    assert found is not None
-    return found
-
-
 def linear(rows: int, files: int = 1, overhead: int = 3_000, per_row: int = 40) -> Seen:
     """Files that are exactly as large as their rows and footers."""
     return Seen(rows, files * overhead + rows * per_row, files)
 
 
 def test_nothing_is_known_without_files_and_prior() -> None:
-    """There is no size before a file was seen; with a prior it is the answer."""
-    assert (RowSizes[int]().table, RowSizes[int]().size_of(1, 10)) == (None, None)
+    """Before a file was seen rows are all alike; with a prior it is the answer."""
+    assert (RowSizes[int]().is_known, RowSizes[int]().table) == (False, DEFAULT_ROW_SIZE)
+    assert RowSizes[int]().size_of(1, 10) == 10 * DEFAULT_ROW_SIZE.bytes_per_row
     prior = RowSize(1_000, 50)
     assert RowSizes[int](prior).table == prior
     assert RowSizes[int](prior).size_of(1, 10, files=2) == 2_500
@@ -84,11 +78,11 @@ def test_sizes_are_finite_and_positive(
 ) -> None:
     """Whatever manifests say, a file has a positive finite size, of keys that were seen and of others."""
     sizes = learned(stream, prior)
-    if sizes.table is None:
+    if not sizes.is_known:
         assert not any(min(s.rows, s.size_bytes, s.files) for written in stream for s in written.values())
         return
     for key in (0, 1, 77):
-        assert 0 < size(sizes, key, rows + 1, n) < math.inf
+        assert 0 < sizes.size_of(key, rows + 1, n) < math.inf
 
 
 @given(STREAM, PRIORS, st.floats(0, 1e9), st.floats(0, 1e9))
@@ -97,10 +91,10 @@ def test_more_rows_are_never_fewer_bytes(
 ) -> None:
     """Sizes grow with rows and with files."""
     sizes = learned(stream, prior)
-    if sizes.table is None:
+    if not sizes.is_known:
         return
     low, high = sorted((one, other))
-    assert size(sizes, 1, low) <= size(sizes, 1, high) <= size(sizes, 1, high, files=2)
+    assert sizes.size_of(1, low) <= sizes.size_of(1, high) <= sizes.size_of(1, high, files=2)
 
 
 @given(STREAM, PRIORS, st.randoms(use_true_random=False))
@@ -122,7 +116,6 @@ def test_the_order_of_a_batch_is_no_matter(
 def test_bytes_per_row_stay_near_the_prior(stream: list[dict[int, Seen]], prior: RowSize) -> None:
     """Absurd files move bytes per row by a factor of 32 at most."""
     table = learned(stream, prior).table
-    assert table is not None
     assert abs(math.log(table.bytes_per_row / prior.bytes_per_row)) <= math.log(CLAMP_RATIO) + 1e-9
 
 
@@ -131,7 +124,6 @@ def test_footers_and_rows_are_told_apart(prior: RowSize | None) -> None:
     """Files of all sizes give overhead and bytes per row, whatever the prior; also where partitions have many files."""
     written = {i: linear(10 * 2**i, files=1 + i % 3) for i in range(14)}
     table = learned([written] * 8, prior).table
-    assert table is not None
     assert table.overhead_bytes == pytest.approx(3_000, rel=0.05)
     assert table.bytes_per_row == pytest.approx(40, rel=0.01)
 
@@ -142,7 +134,6 @@ def test_files_of_one_size_keep_the_overhead_of_the_prior(rows: list[int]) -> No
     noise = [0, 900, -700, 300, -500]
     written = {i: Seen(n, 403_000 + noise[i]) for i, n in enumerate(rows)}
     table = learned([written] * 5, RowSize(2_000, 100)).table
-    assert table is not None
     assert table.overhead_bytes == pytest.approx(2_000, rel=0.05)
     assert table.bytes_of(10_000) == pytest.approx(403_000, rel=0.01)
 
@@ -150,7 +141,6 @@ def test_files_of_one_size_keep_the_overhead_of_the_prior(rows: list[int]) -> No
 def test_a_single_tiny_file_without_prior() -> None:
     """At most half of the smallest file is taken for overhead, so that rows weigh something."""
     table = learned([{1: Seen(5, 1_000)}]).table
-    assert table is not None
     assert table.overhead_bytes == pytest.approx(500, rel=0.01)
     assert table.bytes_of(5) == pytest.approx(1_000, rel=0.01)
 
@@ -169,18 +159,16 @@ def test_a_partition_with_longer_rows_has_its_own_factor() -> None:
     """Rows twice as long in one of ten partitions are known to be so; one more is like the table."""
     written = {i: linear(5_000, per_row=80 if i == 3 else 40) for i in range(10)} | {99: linear(50)}
     sizes = learned([written] * 4)
-    assert size(sizes, 3, 5_000) == pytest.approx(403_000, rel=0.05)
-    assert size(sizes, 4, 5_000) == pytest.approx(203_000, rel=0.05)
-    assert sizes.table is not None
-    assert size(sizes, 1_000, 5_000) == sizes.table.bytes_of(5_000)
+    assert sizes.size_of(3, 5_000) == pytest.approx(403_000, rel=0.05)
+    assert sizes.size_of(4, 5_000) == pytest.approx(203_000, rel=0.05)
+    assert sizes.size_of(1_000, 5_000) == sizes.table.bytes_of(5_000)
 
 
 def test_a_tiny_partition_is_like_the_table() -> None:
     """A file of a few hundred bytes too much says little about the next one."""
     written = {i: linear(1_000) for i in range(10)} | {99: Seen(1, 4_500)}
     sizes = learned([written])
-    assert sizes.table is not None
-    assert size(sizes, 99, 1) == pytest.approx(sizes.table.bytes_of(1), rel=0.15)
+    assert sizes.size_of(99, 1) == pytest.approx(sizes.table.bytes_of(1), rel=0.15)
 
 
 def test_rows_that_change_are_followed() -> None:
@@ -188,7 +176,6 @@ def test_rows_that_change_are_followed() -> None:
     before = {i: linear(100 * 3**i) for i in range(8)}
     now = {i: linear(100 * 3**i, per_row=120) for i in range(8)}
     table = learned([before] * 10 + [now] * 12).table
-    assert table is not None
     assert table.bytes_per_row == pytest.approx(120, rel=0.15)
 
 
@@ -196,13 +183,11 @@ def test_partitions_are_forgotten_and_bounded() -> None:
     """A partition long gone is like the table again; more partitions than the bound leave the light ones out."""
     odd = {1: linear(1_000, per_row=90), 2: linear(1_000)}
     sizes = learned([odd] + [{2: linear(1_000)}] * 60)
-    assert sizes.table is not None
-    assert size(sizes, 1, 1_000) == sizes.table.bytes_of(1_000)
+    assert sizes.size_of(1, 1_000) == sizes.table.bytes_of(1_000)
     many = {i: Seen(100 + i, 2 * (3_000 + 40 * (100 + i)) if i % 2 else 3_000) for i in range(MOST_KEYS + 50)}
     skewed_partition = learned([many])
-    assert skewed_partition.table is not None
-    assert size(skewed_partition, 20, 1_000) == skewed_partition.table.bytes_of(1_000)
-    assert size(skewed_partition, MOST_KEYS + 49, 1_000) > skewed_partition.table.bytes_of(1_000)
+    assert skewed_partition.size_of(20, 1_000) == skewed_partition.table.bytes_of(1_000)
+    assert skewed_partition.size_of(MOST_KEYS + 49, 1_000) > skewed_partition.table.bytes_of(1_000)
 
 
 def written_by(folder: Path, number: int, rows: int) -> dict[int, Seen]:
@@ -230,5 +215,5 @@ def test_sizes_of_real_files(tmp_path: Path, rows: int) -> None:
     sizes: RowSizes[int] = RowSizes(RowSize(few - 20 * per_row, per_row))
     for number, bound in enumerate([0.25, 0.15, 0.15, 0.10]):
         written = written_by(tmp_path / str(number), number, rows)
-        assert max(errors(written, lambda key, n: size(sizes, key, n))) <= bound
+        assert max(errors(written, lambda key, n: sizes.size_of(key, n))) <= bound
         sizes.observe(written)

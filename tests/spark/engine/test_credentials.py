@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icesize
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import RewriteFailed
-from icesize.spark.routing import driver_batch
 from tests.support.rest_server import MiniRest
 from tests.support.secrets import OF_CATALOG, KeyRing, leaks, printed
 from tests.support.spark_lake import EVENTS, TARGET_BYTES, events, rows_of
@@ -35,10 +35,12 @@ def vending(tmp_path: Path, ring: KeyRing) -> Iterator[MiniRest]:
         yield server
 
 
-def opened(spark: SparkSession, mini: MiniRest) -> icesize.SizedTable:
+def opened(spark: SparkSession, mini: MiniRest, **limits: int) -> icesize.SizedTable:
     """The table, by a client whose own properties are secret."""
     own = {key: value for key, value in OF_CATALOG.items() if key != "credential"}
-    return icesize.open(spark, "db.events", catalog=mini.catalog("mini", **own), policy=POLICY)
+    environment = Environment(limits=WorkLimits(**limits))
+    catalog = mini.catalog("mini", **own)
+    return icesize.open(spark, "db.events", catalog=catalog, policy=POLICY, environment=environment)
 
 
 def rows(mini: MiniRest) -> list[tuple[object, ...]]:
@@ -47,13 +49,9 @@ def rows(mini: MiniRest) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("by", [pytest.param("spark", marks=pytest.mark.slow), "driver"])
-def test_each_batch_is_written_with_its_own_key(
-    spark: SparkSession, vending: MiniRest, ring: KeyRing, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
+def test_each_batch_is_written_with_its_own_key(spark: SparkSession, vending: MiniRest, ring: KeyRing, by: str) -> None:
     """Every load ends the key before it: batches and their merges land, and workers see no property of the catalog."""
-    if by == "spark":
-        monkeypatch.setattr(driver_batch, "SMALL_BATCH_BYTES", -1)
-    sink = opened(spark, vending).sink("s")
+    sink = opened(spark, vending, **({"driver_source_bytes": -1} if by == "spark" else {})).sink("s")
     keys: list[set[str]] = []
     for number in range(3):
         before = len(ring.done("create", ".parquet"))
@@ -82,7 +80,7 @@ def test_a_commit_after_a_long_write_uses_the_key_of_its_own_load(
 
 
 def test_a_key_that_ends_in_the_middle_fails_the_batch_and_the_replay_lands(
-    spark: SparkSession, vending: MiniRest, ring: KeyRing, by_spark: None
+    spark: SparkSession, vending: MiniRest, ring: KeyRing
 ) -> None:
     """The error says that the key has ended and not what it was; nothing is visible, and a new key writes it all."""
     sink = opened(spark, vending).sink("s", write_tasks=2)

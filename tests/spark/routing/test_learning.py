@@ -23,7 +23,7 @@ def layout(*partitions: tuple[int, float, int]) -> Layout:
 def bytes_per_row(files: Layout, policy: SizePolicy | None = None) -> float | None:
     """What is known of rows when there was no batch."""
     sizes = Learned().sizes(policy or SizePolicy(), files)
-    return sizes and sizes.bytes_per_row
+    return sizes.table.bytes_per_row if sizes.is_known else None
 
 
 def test_recently_written_partitions_tell() -> None:

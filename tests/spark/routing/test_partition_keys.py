@@ -183,7 +183,7 @@ def test_placement_is_exact(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delattr(DataFrame, "repartitionById", raising=False)
         assert not hasattr(spark.range(1), "repartitionById")
     batch = spark.range(200).withColumn("wanted", (F.col("id") * 7 % 5).cast("int"))
-    placed = repartition.place(batch.withColumn(repartition.TASK, F.col("wanted")), 5)
+    placed = repartition.to_tasks(batch.withColumn(repartition.TASK, F.col("wanted")), 5)
     assert placed.columns == ["id", "wanted"]
     assert _tasks(placed) == {i: i * 7 % 5 for i in range(200)}
 

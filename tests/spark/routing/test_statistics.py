@@ -9,22 +9,22 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from icesize.clock import WorkLimits
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine import session
-from icesize.spark.routing import driver_batch
-from icesize.spark.routing.driver_batch import is_small
+from icesize.spark.routing.driver_batch import is_small, plan_rows_in_hand
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.statistics import plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from tests.support.spark_lake import Lake, counted, events, rows_of, uncounted
 
 
-def shape(df: DataFrame, lake: Lake, spark: SparkSession, **policy: object) -> WritePlan:
-    """The shape that a batch has against the table as it is."""
+def planned(df: DataFrame, lake: Lake, spark: SparkSession, **policy: object) -> WritePlan:
+    """How a batch would be written into the table as it is."""
     handle = lake.open(spark, **policy)._handle
     current = handle.load()
     layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    return plan_write(df, current.settings(), layout, current.policy, Learned())
+    return plan_write(df, current.settings(), layout, current.policy, Learned(), limits=WorkLimits())
 
 
 def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) ->
     union = parquet.where("id > 3").select("id").union(local.select("id"))
     cheap = [local, parquet, spark.read.orc(f"{tmp_path}/orc"), cached, union]
     assert [session.is_cheap_to_read_again(df) for df in cheap] == [True] * len(cheap)
-    assert [is_small(df) for df in cheap] == [True] * len(cheap)
-    assert not is_small(spark.range(10**7))
+    assert [is_small(df, WorkLimits()) for df in cheap] == [True] * len(cheap)
+    assert not is_small(spark.range(10**7), WorkLimits())
     costly = {
         "text": slow,
         "rdd": spark.createDataFrame(local.rdd, local.schema),
@@ -52,14 +52,14 @@ def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) ->
         "subquery": parquet.where("id IN (SELECT max(id) FROM range(3))"),
     }
     assert {name: session.is_cheap_to_read_again(df) for name, df in costly.items()} == dict.fromkeys(costly, False)
-    assert not any(is_small(df) for df in costly.values())
+    assert not any(is_small(df, WorkLimits()) for df in costly.values())
     cached.unpersist()
 
 
 def test_counted_batch(spark: SparkSession, lake: Lake) -> None:
     """A cheap batch is counted by partition; its size is rows times bytes per row."""
     spec = lake.create().spec().spec_id
-    known = shape(counted(spark, events(range(30), hours=3)), lake, spark, bytes_per_row=10)
+    known = planned(counted(spark, events(range(30), hours=3)), lake, spark, bytes_per_row=10)
     keys = {PartitionKey(spec, (f"h{i}",)) for i in range(3)}
     assert known.incoming == dict.fromkeys(keys, 1)
     assert (known.rows, known.size_bytes, known.tasks) == (30, 300.0, 1)
@@ -68,7 +68,7 @@ def test_counted_batch(spark: SparkSession, lake: Lake) -> None:
 def test_counted_batch_of_an_unpartitioned_table(spark: SparkSession, lake: Lake) -> None:
     """Without partitions the whole batch is one, and it may be split like any other."""
     lake.create(by={})
-    known = shape(counted(spark, events(range(50))), lake, spark, bytes_per_row=100_000, max_small_files=4)
+    known = planned(counted(spark, events(range(50))), lake, spark, bytes_per_row=100_000, max_small_files=4)
     assert (known.rows, known.size_bytes, known.tasks) == (50, 5e6, 2)
     assert set(known.incoming or ()) == {PartitionKey(0, ())}
 
@@ -76,21 +76,21 @@ def test_counted_batch_of_an_unpartitioned_table(spark: SparkSession, lake: Lake
 def test_empty_batches(spark: SparkSession, lake: Lake) -> None:
     """An empty batch that is counted has no rows; one that is not counted is unknown."""
     lake.create()
-    assert shape(counted(spark, events([])), lake, spark).rows == 0
-    assert shape(uncounted(spark, events([])), lake, spark).rows is None
+    assert planned(counted(spark, events([])), lake, spark).rows == 0
+    assert planned(uncounted(spark, events([])), lake, spark).rows is None
 
 
 def test_row_size_is_measured_then_learned(by_spark: None, spark: SparkSession, lake: Lake) -> None:
     """Bytes per row come from the policy, else from the table's files, else from an encoded sample of the batch."""
     lake.create()
     batch = counted(spark, events(range(2000)))
-    assert shape(batch, lake, spark, bytes_per_row=7).bytes_per_row == 7
-    measured = shape(batch, lake, spark).bytes_per_row
+    assert planned(batch, lake, spark, bytes_per_row=7).bytes_per_row == 7
+    measured = planned(batch, lake, spark).bytes_per_row
     assert measured is not None
     lake.open(spark).append(batch)
     file = lake.files()[0]
     true = file.file_size_in_bytes / file.record_count
-    learned = shape(batch, lake, spark).bytes_per_row
+    learned = planned(batch, lake, spark).bytes_per_row
     assert learned is not None
     assert 0.5 * true < measured < 2 * true
     assert 0.5 * true < learned < 2 * true
@@ -157,17 +157,15 @@ def test_large_partition_gets_a_task_per_file(by_spark: None, spark: SparkSessio
     """A partition of two files' worth becomes two files although k // 2 is one; none of them counts as small."""
     spec = lake.create().spec().spec_id
     rows = events(range(1000))
-    known = shape(counted(spark, rows), lake, spark, bytes_per_row=2000, max_small_files=2)
+    known = planned(counted(spark, rows), lake, spark, bytes_per_row=2000, max_small_files=2)
     assert known.incoming == {PartitionKey(spec, ("h0",)): 0}
     lake.open(spark, bytes_per_row=2000, max_small_files=2).append(counted(spark, rows))
     assert lake.files_per_partition() == Counter({("h0",): 2})
 
 
-def test_small_file_of_many_rows_is_not_fetched(
-    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_file_of_many_rows_is_not_fetched(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """A file of a few kB may hold more rows than the driver takes: then Spark writes them, and they are all there."""
-    monkeypatch.setattr(driver_batch, "MOST_ROWS", 99)
+    lake.limits = WorkLimits(driver_rows=99)
     lake.create()
     handle = lake.open(spark)._handle
     current = handle.load()
@@ -175,7 +173,7 @@ def test_small_file_of_many_rows_is_not_fetched(
     for rows, in_hand in ((99, True), (100, False)):
         counted(spark, events(range(rows))).write.parquet(f"{tmp_path}/{rows}")
         batch = spark.read.parquet(f"{tmp_path}/{rows}")
-        shape = driver_batch.plan_rows_in_hand(batch, current.settings(), layout, current.policy, Learned())
-        assert (shape is not None) is in_hand
+        planned = plan_rows_in_hand(batch, current.settings(), layout, current.policy, Learned(), limits=lake.limits)
+        assert (planned is not None) is in_hand
     lake.open(spark).append(batch)
     assert lake.rows() == rows_of(events(range(100)))

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.spark.routing import task_column
-from icesize.spark.routing.task_column import Placing, Ranges, first_tasks, task_of, with_task
+from icesize.spark.routing.task_column import Ranges, TaskAssignment, task_of, with_task
 from tests.support.spark_lake import conf
 
 TASKS = 7
@@ -36,7 +36,7 @@ def keys_of(spark: SparkSession, keys: int) -> dict[int, int]:
     return {row["k"]: row["key"] for row in spark.range(keys).toDF("k").select("k", hashed("k").alias("key")).collect()}
 
 
-def tasks_of(df: DataFrame, table: Placing, key: Column | None = None) -> dict[int, int]:
+def tasks_of(df: DataFrame, table: TaskAssignment, key: Column | None = None) -> dict[int, int]:
     """id -> task, by the expression and by the join alike."""
     key = hashed("k") if key is None else key
     by_column = df.select("id", task_of(key, table).alias("task"))
@@ -50,7 +50,7 @@ def tasks_of(df: DataFrame, table: Placing, key: Column | None = None) -> dict[i
     return found
 
 
-def even(*tasks: int) -> task_column.Choices:
+def even(*tasks: int) -> task_column.TaskShares:
     """These tasks, with equal shares."""
     return tuple((task, 1 / len(tasks)) for task in tasks)
 
@@ -62,7 +62,7 @@ def test_unsplit_keys_go_to_their_tasks(spark: SparkSession, keys: int, ansi: st
     numbers = keys_of(spark, keys)
     placed = {key: even(number * 3 % TASKS) for number, key in numbers.items() if number % 5}
     with conf(spark, spark__sql__ansi__enabled=ansi):
-        found = tasks_of(rows_of_keys(spark, 2 * keys, keys), Placing(TASKS, placed, hashed("id")))
+        found = tasks_of(rows_of_keys(spark, 2 * keys, keys), TaskAssignment(TASKS, placed, hashed("id")))
     assert len(found) == 2 * keys
     wanted = {i: i % keys * 3 % TASKS if i % keys % 5 else numbers[i % keys] % TASKS for i in range(2 * keys)}
     assert found == wanted
@@ -75,7 +75,7 @@ def test_shares_of_split_keys(spark: SparkSession, ansi: str) -> None:
     placed = {numbers[0]: ((1, 0.7), (4, 0.2), (6, 0.1)), numbers[1]: even(2), numbers[2]: even(0, 3)}
     unknown = ((2, 0.25), (5, 0.75))
     with conf(spark, spark__sql__ansi__enabled=ansi):
-        found = tasks_of(rows_of_keys(spark, 40_000, 4), Placing(TASKS, placed, hashed("id"), unknown))
+        found = tasks_of(rows_of_keys(spark, 40_000, 4), TaskAssignment(TASKS, placed, hashed("id"), unknown))
     shares = {k: Counter(task for i, task in found.items() if i % 4 == k) for k in range(4)}
     wanted = [placed[numbers[0]], placed[numbers[1]], placed[numbers[2]], unknown]
     for k, choices in enumerate(wanted):
@@ -86,7 +86,7 @@ def test_a_task_is_a_function_of_the_row(spark: SparkSession) -> None:
     """The same tasks twice, and after the rows have been in other tasks and in another order."""
     numbers = keys_of(spark, 30)
     placed = {numbers[k]: even(k % TASKS, (k + 1) % TASKS) if k < 5 else even(k % TASKS) for k in range(20)}
-    table = Placing(TASKS, placed, hashed("id"), even(1, 2, 3))
+    table = TaskAssignment(TASKS, placed, hashed("id"), even(1, 2, 3))
     df = rows_of_keys(spark, 3000, 30)
     first = tasks_of(df, table)
     assert tasks_of(df, table) == first
@@ -97,14 +97,13 @@ def test_rows_that_cannot_be_spread(spark: SparkSession) -> None:
     """Without a hash of the row a split key goes to its first task, unknown ones to the first of theirs."""
     numbers = keys_of(spark, 3)
     placed = {numbers[0]: ((4, 0.1), (2, 0.9)), numbers[1]: even(3)}
-    found = tasks_of(rows_of_keys(spark, 30, 3), Placing(TASKS, placed, None, even(6, 5)))
+    found = tasks_of(rows_of_keys(spark, 30, 3), TaskAssignment(TASKS, placed, None, even(6, 5)))
     assert found == {i: (4, 3, 6)[i % 3] for i in range(30)}
-    assert first_tasks(placed) == {numbers[0]: 4, numbers[1]: 3}
 
 
 def test_an_empty_table(spark: SparkSession) -> None:
     """Nothing is known: keys go by their value, rows below zero too."""
-    found = tasks_of(spark.range(-10, 10), Placing(TASKS), F.col("id"))
+    found = tasks_of(spark.range(-10, 10), TaskAssignment(TASKS), F.col("id"))
     assert found == {i: i % TASKS for i in range(-10, 10)}
 
 
@@ -113,7 +112,7 @@ def test_extreme_keys(spark: SparkSession) -> None:
     keys = [-(2**63), 2**63 - 1, 0, -1]
     placed = {key: even(i) for i, key in enumerate(keys)}
     df = spark.createDataFrame(pa.table({"id": keys}))
-    assert tasks_of(df, Placing(TASKS, placed), F.col("id")) == {key: i for i, key in enumerate(keys)}
+    assert tasks_of(df, TaskAssignment(TASKS, placed), F.col("id")) == {key: i for i, key in enumerate(keys)}
 
 
 def test_the_table_is_folded_into_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,12 +121,12 @@ def test_the_table_is_folded_into_the_plan(spark: SparkSession, capsys: pytest.C
     placed = {key: even(1) for key in itertools.islice(numbers.values(), task_column.LITERAL_KEYS)}
     for codegen in ("true", "false"):
         with conf(spark, spark__sql__codegen__wholeStage=codegen):
-            table = Placing(TASKS, {**placed, numbers[0]: even(1, 2)}, hashed("id"), even(3, 4))
+            table = TaskAssignment(TASKS, {**placed, numbers[0]: even(1, 2)}, hashed("id"), even(3, 4))
             with_task(rows_of_keys(spark, 10, 10), "task", hashed("k"), table).explain(mode="simple")
             plan = capsys.readouterr().out
             assert str(numbers[5]) in plan
             assert "json" not in plan.lower()
-    longer = Placing(TASKS, {key: even(1) for key in numbers.values()}, hashed("id"))
+    longer = TaskAssignment(TASKS, {key: even(1) for key in numbers.values()}, hashed("id"))
     with_task(rows_of_keys(spark, 10, 10), "task", hashed("k"), longer).explain(mode="simple")
     plan = capsys.readouterr().out
     assert str(numbers[5]) not in plan
@@ -167,7 +166,9 @@ def test_rows_go_to_the_range_of_their_value(spark: SparkSession, name: str, ans
     with conf(spark, spark__sql__ansi__enabled=ansi, spark__sql__session__timeZone="America/New_York"):
         df = spark.createDataFrame(table).withColumn("v", F.col("v").cast(kind))
         ranges = Ranges(F.col("v"), {0: values[1:], 9: values[:1]})
-        found = tasks_of(df, Placing(9, {0: even(8, 6, 4, 2), 9: even(1, 3)}, hashed("id"), None, ranges), F.lit(0))
+        found = tasks_of(
+            df, TaskAssignment(9, {0: even(8, 6, 4, 2), 9: even(1, 3)}, hashed("id"), None, ranges), F.lit(0)
+        )
     assert found == {0: 8, 1: 6, 2: 4, 3: 2}
 
 
@@ -179,7 +180,7 @@ def test_rows_of_a_repeated_bound_are_spread(spark: SparkSession, nulls_first: b
     df = spark.range(24_000).withColumn(
         "v", F.element_at(F.array(*map(F.lit, (9, 10, 20, 20, 20, 29, 30, None))), (F.col("id") % 8 + 1).cast("int"))
     )
-    found = tasks_of(df, Placing(6, {0: choices}, hashed("id"), None, ranges), F.lit(0))
+    found = tasks_of(df, TaskAssignment(6, {0: choices}, hashed("id"), None, ranges), F.lit(0))
     by_place = {place: Counter(task for i, task in found.items() if i % 8 == place) for place in range(8)}
     alone = {0: 0, 1: 1, 5: 4, 6: 5, 7: null_task}
     assert {place: dict(by_place[place]) for place in alone} == {place: {task: 3000} for place, task in alone.items()}
@@ -192,7 +193,7 @@ def test_ranges_of_several_keys(spark: SparkSession) -> None:
     bounds = {k: [step * (k + 1) for step in range(1, parts)] for k, parts in enumerate((2, 9, 40))}
     placed = {k: even(*range(k, len(b) + k + 1)) for k, b in bounds.items()} | {3: even(1, 5), 4: even(2)}
     df = rows_of_keys(spark, 1000, 5).withColumn("v", F.col("id") / 5)
-    table = Placing(50, placed, hashed("id"), None, Ranges(F.col("v"), bounds))
+    table = TaskAssignment(50, placed, hashed("id"), None, Ranges(F.col("v"), bounds))
     found = tasks_of(df, table, F.col("k"))
     for i, task in found.items():
         if i % 5 < 3:
@@ -204,4 +205,4 @@ def test_ranges_of_several_keys(spark: SparkSession) -> None:
 def test_bounds_that_do_not_fit() -> None:
     """Two parts have one bound between them."""
     with pytest.raises(ValueError, match=r"'bounds' of key 1 \(2\) must be one less than its parts \(2\)"):
-        Placing(3, {1: even(0, 1)}, None, None, Ranges(F.col("v"), {1: [1, 2]}))
+        TaskAssignment(3, {1: even(0, 1)}, None, None, Ranges(F.col("v"), {1: [1, 2]}))

@@ -18,7 +18,6 @@ from icesize.failpoints import armed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import QUIET_MS
-from icesize.planning.routing import parallelism
 from icesize.report import Report
 from icesize.spark.routing import driver_batch
 from icesize.spark.stream.sink import Sink
@@ -149,7 +148,7 @@ def test_unpartitioned_table(
     spark: SparkSession, lake: Lake, make: Make, safe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without partitions the table is one small file after each batch, however many tasks could write."""
-    monkeypatch.setattr(parallelism, "TASK_BYTES", 1_000)
+    lake.limits = replace(lake.limits, task_bytes=1_000)
     lake.create(by={})
     sink = absorb(spark, lake, safe)
     for number in range(3):
@@ -175,7 +174,8 @@ def test_large_small_files_are_taken_along_by_spark(
     lake.create()
     sink = absorb(spark, lake, safe=False)
     fill(spark, lake, sink, 2)
-    monkeypatch.setattr(driver_batch, "MOST_BYTES_ALONG", 0)
+    lake.limits = replace(lake.limits, driver_bytes_along=0)
+    sink = absorb(spark, lake, safe=False)
     monkeypatch.setattr(driver_batch, "write_in_threads", None)
     assert sink.run(counted(spark, events(range(20, 30), 2)), 2).operations == ("overwrite",)
     assert lake.files_per_partition() == Counter({("h0",): 1, ("h1",): 1})

@@ -13,6 +13,7 @@ from pyiceberg.types import BooleanType, DecimalType, DoubleType, ListType, Nest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from icesize.clock import WorkLimits
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS
@@ -36,12 +37,14 @@ def learned_by(sink: Sink) -> Learned:
     return process_state.state_of(sink.source, sink.stream_id).learned
 
 
-def shape(spark: SparkSession, lake: Lake, df: DataFrame, learned: Learned, cheap: bool = False) -> WritePlan:
+def planned(spark: SparkSession, lake: Lake, df: DataFrame, learned: Learned, cheap: bool = False) -> WritePlan:
     """How four tasks would write a batch now."""
     handle = lake.open(spark)._handle
     current = handle.load()
     layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
-    return plan_write(df, current.settings(), layout, current.policy, learned, write_tasks=4, cheap=cheap)
+    return plan_write(
+        df, current.settings(), layout, current.policy, learned, limits=WorkLimits(), write_tasks=4, cheap=cheap
+    )
 
 
 def test_null_partition_values(spark: SparkSession, lake: Lake, make: Make) -> None:
@@ -126,10 +129,10 @@ def test_far_more_keys_than_are_remembered(spark: SparkSession, lake: Lake) -> N
     assert len(partition_rows.rows) <= MOST_KEYS
     assert len(partition_rows.keys) <= MOST_KEYS
     assert partition_rows.rows[heavy] == pytest.approx(5_000, abs=105_000 / 9_000)
-    known = shape(spark, lake, df, Learned(), cheap=True)
+    known = planned(spark, lake, df, Learned(), cheap=True)
     assert (known.rows, known.tasks) == (105_000, 4)
     assert len(known.incoming or {}) <= MOST_KEYS
-    placed = known.place(df).groupBy(F.spark_partition_id()).count().collect()
+    placed = known.to_tasks(df).groupBy(F.spark_partition_id()).count().collect()
     sizes = [row["count"] for row in placed]
     assert sum(sizes) == 105_000
     assert max(sizes) <= 1.25 * 105_000 / 4
@@ -143,7 +146,7 @@ def test_partitions_that_died_weigh_nothing(spark: SparkSession, lake: Lake) -> 
     for number in range(12):
         keys = [PartitionKey(spec, (f"{number}-{i}",)) for i in range(200)]
         learned.observe(WrittenFile(f"{key.values[0]}", 2_500, 10, key) for key in keys)
-    known = shape(spark, lake, uncounted(spark, events([1])), learned)
+    known = planned(spark, lake, uncounted(spark, events([1])), learned)
     assert known.size_bytes == pytest.approx(200 * 2_500, rel=0.5)
 
 
@@ -154,16 +157,16 @@ def test_spec_that_changed_between_batches(spark: SparkSession, lake: Lake) -> N
     rows = [events(range(n * 120, n * 120 + 120), hours=6) for n in range(4)]
     for number in range(2):
         sink(uncounted(spark, rows[number]), number)
-    assert {key.spec_id for key in shape(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming or {}} == {
-        0
-    }
+    assert {
+        key.spec_id for key in planned(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming or {}
+    } == {0}
     with lake.table().update_spec() as update:
         update.remove_field("p0_hour")
         update.add_field("id", BucketTransform(4), "id_bucket")
-    assert shape(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming is None
+    assert planned(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming is None
     report = sink.run(uncounted(spark, rows[2]), 2)
     assert (report.rows, report.files_added) == (120, 4)
-    after = shape(spark, lake, uncounted(spark, rows[3]), learned_by(sink))
+    after = planned(spark, lake, uncounted(spark, rows[3]), learned_by(sink))
     assert {key.spec_id for key in after.incoming or {}} == {1}
     assert len(after.incoming or {}) == 4
     report = sink.run(uncounted(spark, rows[3]), 3)
