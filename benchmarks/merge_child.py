@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tests.support.processes import peak_bytes
 
@@ -40,15 +40,33 @@ def pin() -> None:
 
 
 def _row_groups(job: Job) -> Once:
-    from icesize.parquet.copying.row_groups import copy_row_groups
+    from icesize.parquet.copying.assembly import Assembly
+    from icesize.parquet.copying.row_groups import copy_row_group
 
-    return _copying(job, copy_row_groups)
+    def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
+        assembly = Assembly(out, footers)
+        for source, footer in zip(sources, footers, strict=True):
+            for group in footer.row_groups:
+                copy_row_group(source, group, assembly)
+        assembly.finish()
+
+    return _copying(job, copy)
 
 
 def _pages(job: Job) -> Once:
-    from icesize.parquet.copying.page_merge import merge_files
+    from icesize.parquet.copying.assembly import Assembly
+    from icesize.parquet.copying.column_plan import Part, plan_columns
+    from icesize.parquet.copying.page_merge import merge_row_groups, runs_of
 
-    return _copying(job, merge_files)
+    def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
+        files = zip(sources, footers, strict=True)
+        parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
+        assembly = Assembly(out, footers)
+        for group in runs_of(parts, 2**20, 128 * 2**20):
+            merge_row_groups(group, plan_columns(group), assembly)
+        assembly.finish()
+
+    return _copying(job, copy)
 
 
 def _copying(job: Job, copy: Callable[..., object]) -> Once:

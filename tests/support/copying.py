@@ -5,18 +5,25 @@ from __future__ import annotations
 import io
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
+from icesize.parquet.copying.assembly import Assembled, Assembly
+from icesize.parquet.copying.column_plan import Part, plan_columns
+from icesize.parquet.copying.page_merge import merge_row_groups, runs_of
+from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.footer import Footer
+from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact, PartitionKey
 from tests.support.footers import Tree
 from tests.support.parquet_files import fact, local, schema_of, write_one
@@ -53,6 +60,31 @@ def rows(count: int, start: int = 0) -> pa.Table:
             "word": [chance.randbytes(16).hex() for _ in range(count)],
         }
     )
+
+
+def copy_row_groups(sources: Sequence[Source], footers: Sequence[Footer], out: IO[bytes], **how: Any) -> Assembled:
+    """One file with the row groups of all `sources`, whole and in their order; `how` is for `copy_row_group`."""
+    assembly = Assembly(out, footers)
+    for source, footer in zip(sources, footers, strict=True):
+        for group in footer.row_groups:
+            copy_row_group(source, group, assembly, **how)
+    return assembly.finish()
+
+
+def merge_files(
+    sources: Sequence[Source],
+    footers: Sequence[Footer],
+    out: IO[bytes],
+    rows_per_group: int = 2**20,
+    bytes_per_group: int = 128 * 2**20,
+) -> Assembled:
+    """One file with the rows of all `sources` in their order, in row groups that are made of their pages."""
+    files = zip(sources, footers, strict=True)
+    parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
+    assembly = Assembly(out, footers)
+    for group in runs_of(parts, rows_per_group, bytes_per_group):
+        merge_row_groups(group, plan_columns(group), assembly)
+    return assembly.finish()
 
 
 def with_ids(data: pa.Table, first: int = 1) -> pa.Table:

@@ -105,37 +105,37 @@ class _Leaf:
         self.why = self.why or why
         self.dictionary = self.raw = None
 
-    def add(self, head: DictionaryPage | None, encodings: set[int]) -> None:
+    def add(self, page: DictionaryPage | None, encodings: set[int]) -> None:
         """The next chunk: its dictionary and the encodings of its pages, which may be more than it has."""
-        if head is None:
+        if page is None:
             self.plain, self.entries = True, None
             return
         if self.plain:
             self.refuse(Refusal.DICTIONARY_ORDER)
         self.plain = self.plain or not encodings <= DICTIONARY_ENCODINGS
         if self.entries is not None:
-            self.entries += head.values
-        if self.why is None and not self._agree(head):
+            self.entries += page.values
+        if self.why is None and not self._agree(page):
             self.refuse(Refusal.DICTIONARIES)
 
-    def _agree(self, head: DictionaryPage) -> bool:
+    def _agree(self, page: DictionaryPage) -> bool:
         """Keep the longest of dictionaries that begin alike: indices into a shorter one are true in it, too."""
         kept = self.dictionary
         if kept is None or not kept.values:  # the empty one of a chunk of nulls agrees with any
-            self.dictionary, self.raw = head, None
+            self.dictionary, self.raw = page, None
             return True
-        if not head.values or kept.body == head.body:
+        if not page.values or kept.body == page.body:
             return True
-        if kept.encoding not in (PLAIN, PLAIN_DICTIONARY) or head.encoding not in (PLAIN, PLAIN_DICTIONARY):
+        if kept.encoding not in (PLAIN, PLAIN_DICTIONARY) or page.encoding not in (PLAIN, PLAIN_DICTIONARY):
             return False
         self.raw = self.raw if self.raw is not None else _entries(kept, self.codec)
-        raw = _entries(head, self.codec)
+        raw = _entries(page, self.codec)
         if self.raw is None or raw is None:
             return False
-        if head.values <= kept.values:
+        if page.values <= kept.values:
             return self.raw.startswith(raw)
         agrees = raw.startswith(self.raw)
-        self.dictionary, self.raw = head, raw
+        self.dictionary, self.raw = page, raw
         return agrees
 
 
@@ -156,17 +156,17 @@ def _copied_encodings(column: Column) -> frozenset[int]:
     return _COPIED_BOOLEANS if column.element.type == BOOLEAN else _COPIED_ENCODINGS
 
 
-def _entries(head: DictionaryPage, codec: int) -> bytes | None:
+def _entries(page: DictionaryPage, codec: int) -> bytes | None:
     """The entries, one after the other; None when they cannot be had."""
-    size_bytes = head.raw_size_bytes - head.header_bytes
+    size_bytes = page.raw_size_bytes - page.header_bytes
     name = CODEC_NAMES.get(codec)
     if name is None or size_bytes > _MOST_DICTIONARY_BYTES:
         return None
     if name == "none":
-        return head.body
+        return page.body
     import pyarrow as pa  # costs a third of a second, and most dictionaries are equal as they are stored
 
     try:
-        return bytes(pa.Codec("lz4_raw" if name == "lz4" else name).decompress(head.body, size_bytes, asbytes=True))
+        return bytes(pa.Codec("lz4_raw" if name == "lz4" else name).decompress(page.body, size_bytes, asbytes=True))
     except (pa.ArrowException, OSError) as error:
         raise CopyRefused(Refusal.PAGES, f"a dictionary: {error}") from error

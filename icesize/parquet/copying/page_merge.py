@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
+from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.column_copy import CopiedColumn, Piece
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
+from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.format.fields import RowGroup, Statistics
-from icesize.parquet.format.footer import Chunk, Footer
+from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Column
@@ -33,30 +33,6 @@ def merge_row_groups(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly
         return _merge(parts, plan, assembly, level)
     except MalformedError as error:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
-
-
-def merge_files(
-    sources: Sequence[Source],
-    footers: Sequence[Footer],
-    out: Output,
-    *,
-    rows_per_group: int = 2**20,
-    bytes_per_group: int = 128 * 2**20,
-) -> Assembled:
-    """Write all row groups of all files, in their order, as one file.
-
-    The new row groups have about equal sizes, up to `rows_per_group` or `bytes_per_group`; the defaults are those of
-    Iceberg's `write.parquet.row-group-limit` and `row-group-size-bytes`. Raises `CopyRefused`; `out` is worthless then.
-    """
-    parts = [
-        Part(source, footer, group)
-        for source, footer in zip(sources, footers, strict=True)
-        for group in footer.row_groups
-    ]
-    assembly = Assembly(out, footers)
-    for group in runs_of(parts, rows_per_group, bytes_per_group):
-        merge_row_groups(group, plan_columns(group), assembly)
-    return assembly.finish()
 
 
 def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Part]]:
@@ -110,11 +86,11 @@ class _Group:
 
     def copy(self, index: int, column: Column) -> None:
         """Write a leaf column out of the pages of all parts."""
-        made = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
+        column_copy = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
         for part, indexes in zip(self._parts, self._indexes, strict=True):
-            made.add(self._piece(part.source, part.group.chunks[index], part.group.rows, indexes))
-        self.pages_copied += made.pages
-        self._add(made)
+            column_copy.add(self._piece(part.source, part.group.chunks[index], part.group.rows, indexes))
+        self.pages_copied += column_copy.pages
+        self._add(column_copy)
 
     def encode(self, top: str, leaves: Sequence[tuple[int, Column]]) -> None:
         """Write all leaves of a top-level column out of its newly encoded pages."""
@@ -124,13 +100,13 @@ class _Group:
         indexes = _read_indexes(again.source, again.chunks)
         rows = sum(part.group.rows for part in self._parts)
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
-            made = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
-            made.add(self._piece(again.source, chunk, rows, indexes))
-            self._add(made, self._null_count(index, column) if unbounded else None)
+            column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
+            column_copy.add(self._piece(again.source, chunk, rows, indexes))
+            self._add(column_copy, self._null_count(index, column) if unbounded else None)
 
-    def _add(self, made: CopiedColumn, statistics: Fields | None = None) -> None:
-        self.columns.append(made.part(statistics))
-        self.raw_size_bytes += made.raw_size_bytes
+    def _add(self, column_copy: CopiedColumn, statistics: Fields | None = None) -> None:
+        self.columns.append(column_copy.part(statistics))
+        self.raw_size_bytes += column_copy.raw_size_bytes
 
     def _piece(self, source: Source, chunk: Chunk, rows: int, indexes: _Indexes) -> Piece:
         data = self._assembly.room(chunk.size_bytes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from icesize.parquet.copying.assembly import Assembled, Assembly, ColumnPart, GroupPart, Output
+from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.format.chunk_checks import check_row_group, index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
-from icesize.parquet.format.footer import Chunk, Footer, RowGroup
+from icesize.parquet.format.footer import Chunk, RowGroup
 from icesize.parquet.format.page_index import read_offset_index, rebase
 from icesize.parquet.format.pages import Pages, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -40,27 +40,6 @@ _MOVED_IN_METADATA = frozenset(
 
 _Place = tuple[int, int]
 """(offset, length) in a file."""
-
-
-def copy_row_groups(
-    sources: Sequence[Source],
-    footers: Sequence[Footer],
-    out: Output,
-    *,
-    verify_pages: bool = False,
-    piece_bytes: int = PIECE_BYTES,
-) -> Assembled:
-    """Write one file with the row groups of all `sources`, in their order; `footers` are theirs.
-
-    `verify_pages` and `piece_bytes` are those of `copy_row_group`. Raises `CopyRefused`, before anything is written
-    when the files must not lie in one, and whatever reading and `out` raise. What was written before an error is no
-    file.
-    """
-    assembly = Assembly(out, footers)
-    for source, footer in zip(sources, footers, strict=True):
-        for group in footer.row_groups:
-            copy_row_group(source, group, assembly, verify_pages=verify_pages, piece_bytes=piece_bytes)
-    return assembly.finish()
 
 
 def copy_row_group(

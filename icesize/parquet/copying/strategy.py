@@ -32,7 +32,7 @@ from icesize.planning.files import FileFact
 class CopyStrategy(Enum):
     """What is done with a row group."""
 
-    ROW_GROUPS = "splice"
+    ROW_GROUPS = "row-groups"
     PAGES = "pages"
     DECODE = "decode"
 

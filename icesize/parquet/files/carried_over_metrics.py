@@ -7,38 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import Leaf, Serialise, leaves
 from icesize.parquet.files.settings import WriteSettings
 
-_NUMBERS: dict[type[PrimitiveType], dict[int, str]] = {
-    BooleanType: {1: "<?"},
-    IntegerType: {4: "<i"},
-    LongType: {4: "<i", 8: "<q"},
-    FloatType: {4: "<f"},
-    DoubleType: {4: "<f", 8: "<d"},
-    DateType: {4: "<i"},
-    TimeType: {8: "<q"},
-    TimestampType: {8: "<q"},
-    TimestamptzType: {8: "<q"},
+_NUMBERS: dict[type[types.PrimitiveType], dict[int, str]] = {
+    types.BooleanType: {1: "<?"},
+    types.IntegerType: {4: "<i"},
+    types.LongType: {4: "<i", 8: "<q"},
+    types.FloatType: {4: "<f"},
+    types.DoubleType: {4: "<f", 8: "<d"},
+    types.DateType: {4: "<i"},
+    types.TimeType: {8: "<q"},
+    types.TimestampType: {8: "<q"},
+    types.TimestamptzType: {8: "<q"},
 }
 """Iceberg's single-value serialisation by type and length: a bound may be older than the column's promotion."""
 _UUID_BYTES = 16
@@ -170,21 +154,21 @@ def _outermost(
     return serialise(outermost(values))
 
 
-def bound_value(kind: PrimitiveType, bound: bytes | None) -> Any | None:
+def bound_value(kind: types.PrimitiveType, bound: bytes | None) -> Any | None:
     """A bound as the physical value that columns of this type are ordered by, None for one that says nothing.
 
     Text is ordered by its bytes, as Parquet does. Java truncates bounds of fixed columns.
     """
-    if bound is None or isinstance(kind, BinaryType):
+    if bound is None or isinstance(kind, types.BinaryType):
         return bound
-    if isinstance(kind, StringType):
+    if isinstance(kind, types.StringType):
         return bound if _is_text(bound) else None
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, types.DecimalType):
         unscaled = int.from_bytes(bound, "big", signed=True)
         return unscaled if bound and abs(unscaled) < 10**kind.precision else None
-    if isinstance(kind, FixedType):
+    if isinstance(kind, types.FixedType):
         return bound if len(bound) <= len(kind) else None
-    if isinstance(kind, UUIDType):
+    if isinstance(kind, types.UUIDType):
         return bound if len(bound) == _UUID_BYTES else None
     layout = _NUMBERS.get(type(kind), {}).get(len(bound))
     value = None if layout is None else struct.unpack(layout, bound)[0]

@@ -10,22 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg import types
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, match_metrics_mode
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-)
 from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
@@ -55,7 +43,7 @@ class Leaf:
     field_id: int
     path: str
     name: str
-    type: PrimitiveType
+    type: types.PrimitiveType
     flat: bool
     counts: bool
     lower: Serialise | None
@@ -64,12 +52,12 @@ class Leaf:
     @property
     def order(self) -> Callable[[Any], Any] | None:
         """Key by which physical values are ordered, None for their own order."""
-        return _unscaled if isinstance(self.type, DecimalType) else None
+        return _unscaled if isinstance(self.type, types.DecimalType) else None
 
     @property
     def is_float(self) -> bool:
         """Whether values can be NaN."""
-        return isinstance(self.type, (FloatType, DoubleType))
+        return isinstance(self.type, (types.FloatType, types.DoubleType))
 
 
 def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
@@ -154,21 +142,23 @@ def _leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
     return tuple(found)
 
 
-def _walk(path: str, field: NestedField, flat: bool = True) -> Iterator[tuple[str, int, PrimitiveType, bool]]:
+def _walk(
+    path: str, field: types.NestedField, flat: bool = True
+) -> Iterator[tuple[str, int, types.PrimitiveType, bool]]:
     """Path, field id and type of each Parquet column of a field, and whether it is flat, in file order."""
-    if isinstance(field.field_type, PrimitiveType):
+    if isinstance(field.field_type, types.PrimitiveType):
         yield path, field.field_id, field.field_type, flat
     for name, below in _below(field.field_type):
-        yield from _walk(f"{path}.{name}", below, flat and isinstance(field.field_type, StructType))
+        yield from _walk(f"{path}.{name}", below, flat and isinstance(field.field_type, types.StructType))
 
 
-def _below(kind: IcebergType) -> list[tuple[str, NestedField]]:
+def _below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]:
     """The fields of a nested type under their names in Parquet."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, types.StructType):
         return [(field.name, field) for field in kind.fields]
-    if isinstance(kind, ListType):
+    if isinstance(kind, types.ListType):
         return [("list.element", kind.element_field)]
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         return [("key_value.key", kind.key_field), ("key_value.value", kind.value_field)]
     return []
 
@@ -185,23 +175,23 @@ def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], Met
     return lambda name: own.get(name, default if name in inferred else none)
 
 
-def _by_level(fields: Sequence[NestedField]) -> Iterator[int]:
+def _by_level(fields: Sequence[types.NestedField]) -> Iterator[int]:
     """Columns in the order in which Iceberg counts them for that limit: those of a struct before those further down."""
-    yield from (field.field_id for field in fields if isinstance(field.field_type, PrimitiveType))
+    yield from (field.field_id for field in fields if isinstance(field.field_type, types.PrimitiveType))
     for field in fields:
         yield from _by_level([below for _, below in _below(field.field_type)])
 
 
-def _bounds(kind: PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
+def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:
     """Serialisers of a column's physical minimum and maximum."""
     if mode.type not in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL):
         return None, None
     serialise = to_bytes.dispatch(type(kind))
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, types.DecimalType):
         return _decimal(kind), _decimal(kind)
-    if isinstance(kind, StringType):
+    if isinstance(kind, types.StringType):
         return _text(mode.length)
-    if isinstance(kind, BinaryType):
+    if isinstance(kind, types.BinaryType):
         length = mode.length
         return lambda value: value[:length], lambda value: truncate_upper_bound_binary_string(value, length)
 
@@ -236,7 +226,7 @@ def _text(length: int | None) -> tuple[Serialise, Serialise]:
     return lower, upper
 
 
-def _decimal(kind: DecimalType) -> Serialise:
+def _decimal(kind: types.DecimalType) -> Serialise:
     def serialise(value: int | bytes) -> bytes:
         return to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale))
 

@@ -25,6 +25,14 @@ _CODECS = {
     "uncompressed": "none",
     "none": "none",
 }
+_NUMBERS = {
+    "row_group_bytes": "row-group-size-bytes",
+    "row_group_rows": "row-group-limit",
+    "page_bytes": "page-size-bytes",
+    "page_rows": "page-row-limit",
+    "dictionary_bytes": "dict-size-bytes",
+    "bloom_bytes": "bloom-filter-max-bytes",
+}
 _WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).parameters)
 
 
@@ -50,17 +58,8 @@ class ParquetOptions:
     def of(properties: Mapping[str, str]) -> ParquetOptions:
         """Parse table properties; raises `UnsupportedTable` naming the property that cannot be honoured."""
         codec = _codec(properties)
-        return ParquetOptions(
-            codec=codec,
-            level=_level(properties, codec),
-            row_group_bytes=_positive(properties, "row-group-size-bytes", 128 * 2**20),
-            row_group_rows=_positive(properties, "row-group-limit", 2**20),
-            page_bytes=_positive(properties, "page-size-bytes", 2**20),
-            page_rows=_positive(properties, "page-row-limit", 20_000),
-            dictionary_bytes=_positive(properties, "dict-size-bytes", 2 * 2**20),
-            bloom_bytes=_positive(properties, "bloom-filter-max-bytes", 2**20),
-            bloom_fpp=_bloom_columns(properties),
-        )
+        numbers = {name: _positive(properties, key) for name, key in _NUMBERS.items() if _PREFIX + key in properties}
+        return ParquetOptions(codec, _level(properties, codec), bloom_fpp=_bloom_columns(properties), **numbers)
 
     def writer_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `pyarrow.parquet.ParquetWriter` that are the same for each file.
@@ -129,11 +128,8 @@ def _level(properties: Mapping[str, str], codec: str) -> int | None:
     return level
 
 
-def _positive(properties: Mapping[str, str], name: str, default: int) -> int:
-    key = _PREFIX + name
-    text = properties.get(key)
-    if text is None:
-        return default
+def _positive(properties: Mapping[str, str], name: str) -> int:
+    key, text = _PREFIX + name, properties[_PREFIX + name]
     try:
         value = int(text)
     except ValueError:

@@ -4,50 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyiceberg import types
 from pyiceberg.io.pyarrow import match_metrics_mode
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from icesize.errors import UnsupportedTable
 
 _COLUMN_TYPES = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
+    types.BinaryType,
+    types.BooleanType,
+    types.DateType,
+    types.DecimalType,
+    types.DoubleType,
+    types.FixedType,
+    types.FloatType,
+    types.IntegerType,
+    types.ListType,
+    types.LongType,
+    types.MapType,
+    types.StringType,
+    types.StructType,
+    types.TimestampType,
+    types.TimestamptzType,
+    types.TimeType,
+    types.UUIDType,
 )
 
 
@@ -81,7 +63,7 @@ def _check_partition_fields(schema: Schema, spec: PartitionSpec) -> None:
                 field=field.name,
             )
         keeps_type = isinstance(field.transform, (IdentityTransform, TruncateTransform, VoidTransform))
-        if source is not None and keeps_type and isinstance(source.field_type, FixedType):
+        if source is not None and keeps_type and isinstance(source.field_type, types.FixedType):
             # PyIceberg writes fixed partition values so that Spark can no longer read the table, and the reverse
             raise UnsupportedTable(
                 f"Cannot write partition field '{field.name}': values of type {source.field_type} in manifests are "

@@ -69,24 +69,12 @@ class LocalSource:
     def read(self, at: int, size_bytes: int) -> bytes:
         _check_range(at, size_bytes, self)
         with open(self._path, "rb", buffering=0) as file:
-            file.seek(at)
-            data = file.read(size_bytes)
-        if len(data) == size_bytes:
-            return data
-        target = bytearray(size_bytes)  # the system may return less than there is
-        self.read_into(at, memoryview(target))
-        return bytes(target)
+            return _read(file.fileno(), at, size_bytes)
 
     def read_into(self, at: int, target: memoryview) -> None:
         _check_range(at, len(target), self)
         with open(self._path, "rb", buffering=0) as file:
-            file.seek(at)
-            got = 0
-            while got < len(target):
-                count = file.readinto(target[got:])
-                if not count:
-                    raise CopyRefused(Refusal.SHORT_READ, f"{self._path} became shorter")
-                got += count
+            _fill(file.fileno(), at, target)
 
     def stream(self) -> Any:
         import pyarrow as pa
@@ -108,19 +96,11 @@ class SectionSource:
 
     def read(self, at: int, size_bytes: int) -> bytes:
         _check_range(at, size_bytes, self)
-        target = bytearray(size_bytes)
-        self.read_into(at, memoryview(target))
-        return bytes(target)
+        return _read(self._descriptor, self._start + at, size_bytes)
 
     def read_into(self, at: int, target: memoryview) -> None:
         _check_range(at, len(target), self)
-        got = 0
-        while got < len(target):
-            piece = os.pread(self._descriptor, len(target) - got, self._start + at + got)
-            if not piece:
-                raise CopyRefused(Refusal.SHORT_READ, "a temporary file became shorter")
-            target[got : got + len(piece)] = piece
-            got += len(piece)
+        _fill(self._descriptor, self._start + at, target)
 
     def stream(self) -> Any:
         import pyarrow as pa
@@ -155,6 +135,24 @@ class _Section(io.RawIOBase):
         self._source.read_into(self._position, memoryview(buffer)[:count])
         self._position += count
         return count
+
+
+def _read(descriptor: int, at: int, size_bytes: int) -> bytes:
+    data = os.pread(descriptor, size_bytes, at)
+    if len(data) == size_bytes:
+        return data
+    target = bytearray(size_bytes)  # the system may return less than there is
+    _fill(descriptor, at, memoryview(target))
+    return bytes(target)
+
+
+def _fill(descriptor: int, at: int, target: memoryview) -> None:
+    got = 0
+    while got < len(target):
+        count = os.preadv(descriptor, [target[got:]], at + got)
+        if not count:
+            raise CopyRefused(Refusal.SHORT_READ, "a file became shorter")
+        got += count
 
 
 def _check_range(at: int, size_bytes: int, source: Source) -> None:

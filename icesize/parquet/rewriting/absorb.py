@@ -38,11 +38,11 @@ NOTHING = Absorption()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Finished files, the older files whose rows are in them too, and why others could not be taken along."""
+    """Finished files, the older files whose rows are in them too, and in sentences why others were not taken along."""
 
     files: tuple[WrittenFile, ...] = ()
     absorbed: tuple[FileFact, ...] = ()
-    failed: tuple[RewriteFailed, ...] = ()
+    failed: tuple[str, ...] = ()
 
     @property
     def new_rows(self) -> int:
@@ -82,18 +82,17 @@ def write_with(
 class _DamagedError(Exception):
     """An input file of `task` cannot be read."""
 
-    def __init__(self, task: MergeTask, cause: RewriteFailed) -> None:
-        super().__init__(str(cause))
+    def __init__(self, task: MergeTask, why: str) -> None:
+        super().__init__(why)
         self.task = task
-        self.cause = cause
 
 
 def _with_inputs(
     tasks: tuple[MergeTask, ...], settings: WriteSettings, names: FileNames
-) -> tuple[RowWriter, list[MergeTask], tuple[RewriteFailed, ...]]:
+) -> tuple[RowWriter, list[MergeTask], tuple[str, ...]]:
     """A writer that holds the input files' rows; begun anew without a partition that turns out to be damaged, because
     some of its rows may be in a file by then."""
-    taken, failed = list(tasks), list[RewriteFailed]()
+    taken, failed = list(tasks), list[str]()
     while True:
         writer = RowWriter(settings, names)
         try:
@@ -103,7 +102,7 @@ def _with_inputs(
         except _DamagedError as damaged:
             writer.abort()
             taken.remove(damaged.task)
-            failed.append(damaged.cause)
+            failed.append(str(damaged))
             continue
         except BaseException:
             writer.abort()
@@ -115,4 +114,4 @@ def _rows_of(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]:
     try:
         yield from read_inputs(task, settings)
     except RewriteFailed as error:
-        raise _DamagedError(task, error) from error
+        raise _DamagedError(task, str(error)) from error

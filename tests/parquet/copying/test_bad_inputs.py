@@ -54,7 +54,7 @@ from tests.support.copying import (
 from tests.support.footers import Tree, edited, footer_of, mutants, with_footer
 from tests.support.parquet_files import REMOTE, fact, files_below, local, settings_of, write_one
 
-LANES = pytest.mark.parametrize("count", [WHOLE_ROWS, PAGED_ROWS], ids=["splice", "pages"])
+STRATEGIES = pytest.mark.parametrize("count", [WHOLE_ROWS, PAGED_ROWS], ids=["splice", "pages"])
 """Rows of the bad file: both ways of copying meet it."""
 START = 10_000
 """First id of the bad file's rows."""
@@ -197,7 +197,7 @@ def _rows_of(name: str, count: int) -> pa.Table:
     return _halves(count) if name == "a float" else rows(count, START)
 
 
-@LANES
+@STRATEGIES
 @pytest.mark.parametrize("name", DECODED)
 def test_what_is_not_copied_is_decoded_with_its_code(options: WriteSettings, name: str, count: int) -> None:
     """The file alone is decoded, under the right code, and no row is lost; the others are copied."""
@@ -215,7 +215,7 @@ def test_what_is_not_copied_is_decoded_with_its_code(options: WriteSettings, nam
     }
 
 
-@LANES
+@STRATEGIES
 def test_another_codec_matters_to_pages_only(options: WriteSettings, count: int) -> None:
     """Row groups of several codecs may be in one file, pages of several in one chunk may not."""
     bad = stored(Path(local(options.table_location)), foreign(count, compression="snappy"), count)
@@ -225,7 +225,7 @@ def test_another_codec_matters_to_pages_only(options: WriteSettings, count: int)
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
 
 
-@LANES
+@STRATEGIES
 def test_a_column_that_the_file_lacks_is_null(options: WriteSettings, count: int) -> None:
     """A file from before the column was added is decoded."""
     data = with_ids(rows(count, START)).select(["id", "at", "value"])
@@ -286,7 +286,7 @@ def _statistics(tree: Tree) -> None:
         chunks[0][12] = struct_field({**statistics, 5: i64(7)})
 
 
-@LANES
+@STRATEGIES
 @pytest.mark.parametrize("edit", [_histogram, _statistics])
 def test_metadata_that_readers_stumble_over_are_not_spread(
     options: WriteSettings, count: int, edit: Callable[[Tree], None]
@@ -407,7 +407,7 @@ HOPELESS: dict[str, Callable[[int], bytes]] = {
 """Files that cannot be decoded either."""
 
 
-@LANES
+@STRATEGIES
 @pytest.mark.parametrize("name", HOPELESS)
 def test_what_cannot_be_decoded_either_is_named(options: WriteSettings, name: str, count: int) -> None:
     """The error says which file it is, nothing is left of the merge, and without that file it works."""
@@ -432,7 +432,7 @@ def test_columns_in_another_file_are_never_copied(options: WriteSettings) -> Non
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
 
 
-@LANES
+@STRATEGIES
 @pytest.mark.parametrize("copying", [True, False])
 def test_text_that_is_no_utf8_stays_what_it_is(options: WriteSettings, count: int, copying: bool) -> None:
     """Spark keeps any bytes in a string column; the merge does, too, and has no bounds for it."""
@@ -446,7 +446,7 @@ def test_text_that_is_no_utf8_stays_what_it_is(options: WriteSettings, count: in
     assert 4 not in done.files[0].upper_bounds
 
 
-@LANES
+@STRATEGIES
 def test_row_groups_without_rows_are_left_out(options: WriteSettings, count: int) -> None:
     """A file with empty row groups is copied without them, one that has nothing else adds nothing."""
     data, out = with_ids(rows(count, START)), io.BytesIO()
@@ -465,7 +465,7 @@ def test_row_groups_without_rows_are_left_out(options: WriteSettings, count: int
     assert all(groups.row_group(i).num_rows for i in range(groups.num_row_groups))
 
 
-@LANES
+@STRATEGIES
 def test_a_single_file_is_copied(options: WriteSettings, count: int) -> None:
     """A merge of one file is a copy of it."""
     (input_file,) = written(options, count)
@@ -475,7 +475,7 @@ def test_a_single_file_is_copied(options: WriteSettings, count: int) -> None:
     assert 0 < done.bytes_copied <= input_file.size_bytes
 
 
-@LANES
+@STRATEGIES
 def test_a_single_bad_file_is_named(options: WriteSettings, count: int) -> None:
     """Also when there is nothing else to merge."""
     bad = stored(Path(local(options.table_location)), _body_damaged(count), count)
@@ -531,7 +531,7 @@ def merge_damaged(options: WriteSettings, count: int, mutated: int, seed: int) -
     return outcomes
 
 
-@LANES
+@STRATEGIES
 def test_damaged_footers_spread_no_damage(options: WriteSettings, count: int) -> None:
     """What is copied is readable and has the rows; else it is decoded, or the file is named and nothing is left."""
     outcomes = merge_damaged(options, count, 40, 3)
@@ -539,7 +539,7 @@ def test_damaged_footers_spread_no_damage(options: WriteSettings, count: int) ->
 
 
 @pytest.mark.slow
-@LANES
+@STRATEGIES
 def test_damaged_footers_spread_no_damage_often(options: WriteSettings, count: int) -> None:
     """The same with more footers."""
     outcomes = merge_damaged(options, count, 2_000, 4)

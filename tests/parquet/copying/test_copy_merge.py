@@ -227,7 +227,7 @@ def test_what_the_table_asks_for_is_not_copied_away(tmp_path: Path, code: str, c
 
 
 def test_bloom_filters_are_kept_where_row_groups_are_copied_whole(tmp_path: Path) -> None:
-    """Files that have the filters which the table asks for are spliced with them."""
+    """Files that have the filters which the table asks for are copied with them."""
     asked = {"write.parquet.bloom-filter-enabled.column.id": "true"}
     options = settings_of(tmp_path, SCHEMA, properties=asked)
     done = merged(options, written(options, [LIMITS.good_group_rows, LIMITS.good_group_rows]))

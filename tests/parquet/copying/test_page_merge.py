@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from icesize.parquet.copying.assembly import OWN_NAME, Assembly
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.copying.page_merge import merge_files, merge_row_groups, runs_of
-from icesize.parquet.copying.row_groups import copy_row_groups
+from icesize.parquet.copying.page_merge import merge_row_groups, runs_of
 from icesize.parquet.format.page_index import read_offset_index
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.thrift import integer, structs_field, structs_of
 from icesize.parquet.verify.file import verify
+from tests.support.copying import copy_row_groups, merge_files
 from tests.support.footers import Tree, edited, footer_of, make_file, sample
 
 SCHEMA = sample(100).schema.set(4, pa.field("money", pa.decimal128(9, 2)))
@@ -49,7 +49,7 @@ def merged(*files: bytes, **limits: int) -> bytes:
     return data
 
 
-def spliced(*files: bytes) -> bytes:
+def copied_whole(*files: bytes) -> bytes:
     """All row groups of these files in one."""
     out = io.BytesIO()
     copy_row_groups([BytesSource(file) for file in files], [footer_of(file) for file in files], out)
@@ -130,7 +130,7 @@ def test_a_column_that_is_encoded_again_changes_the_writers_name() -> None:
     assert footer_of(merged(column("ab" * 9), column("ba" * 9))).created_by == OWN_NAME
 
 
-LANES: dict[str, tuple[list[bytes], str | None]] = {
+STRATEGIES: dict[str, tuple[list[bytes], str | None]] = {
     "equal dictionaries": ([column(["x", "y"] * 9), column(["x", "y", "y"])], None),
     "a dictionary that grows": ([column(["x", "y"] * 9), column(["x", "y", "z"]), column(["x"])], None),
     "a dictionary that begins long": (
@@ -159,11 +159,11 @@ LANES: dict[str, tuple[list[bytes], str | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", LANES)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_lanes(name: str) -> None:
     """Pages are copied where one dictionary serves all parts and none follows plain pages; else the column is encoded
     again, for the reason that is told."""
-    files, reason = LANES[name]
+    files, reason = STRATEGIES[name]
     assert plan_of(*files).reencode == ({} if reason is None else {"a": reason})
     data = merged(*files)
     assert rows_of(data) == rows_of(*files)
@@ -474,8 +474,8 @@ def test_merging_and_splicing_of_what_was_merged_and_spliced() -> None:
     all_rows = rows_of(*files)
     once = merged(*files)
     assert rows_of(merged(once)) == all_rows
-    assert rows_of(spliced(once, *files)) == all_rows * 2
-    assert rows_of(merged(spliced(*files), once)) == all_rows * 2
+    assert rows_of(copied_whole(once, *files)) == all_rows * 2
+    assert rows_of(merged(copied_whole(*files), once)) == all_rows * 2
 
 
 def test_other_readers_read_the_same(tmp_path: Path) -> None:

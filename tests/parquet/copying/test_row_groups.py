@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS
-from icesize.parquet.copying.row_groups import copy_row_group, copy_row_groups
+from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.format.footer import Chunk, Footer
 from icesize.parquet.format.page_index import offset_index, read_offset_index
 from icesize.parquet.format.pages import read_header
@@ -41,6 +41,7 @@ from icesize.parquet.format.thrift import (
     structs_field,
     write_struct,
 )
+from tests.support.copying import copy_row_groups
 from tests.support.footers import Tree, edited, footer_of, make_file, raw_footer
 
 Maker = Callable[[random.Random], object]
@@ -123,7 +124,9 @@ def parts(draw: st.DrawFn) -> list[Part]:
     return made
 
 
-def spliced(files: Sequence[bytes], footers: Sequence[Footer] | None = None, **how: Any) -> tuple[bytes, Assembled]:
+def copied_whole(
+    files: Sequence[bytes], footers: Sequence[Footer] | None = None, **how: Any
+) -> tuple[bytes, Assembled]:
     """The file and what is known of it."""
     out = io.BytesIO()
     assembled = copy_row_groups(
@@ -177,7 +180,7 @@ def check_copied(data: bytes, chunk: Chunk, source: bytes, old: Chunk) -> None:
 @given(parts())
 def test_a_splice_has_all_rows_of_its_parts_in_order(made: list[Part]) -> None:
     """For any schema and any options of writers; indexes and bloom filters go along, page by page."""
-    data, assembled = spliced([part.data for part in made])
+    data, assembled = copied_whole([part.data for part in made])
     rows = pa.concat_tables([part.rows for part in made])
     assert values(read(data)) == values(rows)
 
@@ -201,13 +204,13 @@ def test_a_splice_has_all_rows_of_its_parts_in_order(made: list[Part]) -> None:
 @settings(max_examples=25, deadline=None)
 @given(parts(), st.integers(60, 5000))
 def test_reading_in_pieces_and_verifying_change_nothing(made: list[Part], piece_bytes: int) -> None:
-    """Small pieces, verified or not, give the same file; a splice of a splice has all rows, too."""
+    """Small pieces, verified or not, give the same file; a copy of a copy has all rows, too."""
     files = [part.data for part in made]
-    data, _ = spliced(files)
-    assert spliced(files, verify_pages=True)[0] == data
-    assert spliced(files, piece_bytes=piece_bytes)[0] == data
-    assert spliced(files, verify_pages=True, piece_bytes=piece_bytes)[0] == data
-    twice, _ = spliced([data, files[0]], verify_pages=True)
+    data, _ = copied_whole(files)
+    assert copied_whole(files, verify_pages=True)[0] == data
+    assert copied_whole(files, piece_bytes=piece_bytes)[0] == data
+    assert copied_whole(files, verify_pages=True, piece_bytes=piece_bytes)[0] == data
+    twice, _ = copied_whole([data, files[0]], verify_pages=True)
     assert values(read(twice)) == values(read(data)) + values(made[0].rows)
 
 
@@ -248,7 +251,7 @@ def test_offsets_that_mean_nothing_are_not_moved() -> None:
         tree.chunks[0][1][2] = i64(4)
 
     plain = make_file(use_dictionary=False, row_group_size=20)
-    data, _ = spliced([plain, edited(plain, change)])
+    data, _ = copied_whole([plain, edited(plain, change)])
     assert values(read(data)) == 2 * values(read(plain))
     first, second = footer_of(data).row_groups
     assert {11 in c.metadata or 1 in c.fields for c in (*first.chunks, *second.chunks)} == {False}
@@ -265,7 +268,7 @@ def test_bloom_filter_of_unknown_length_and_lone_column_index_stay_behind() -> N
     def change(tree: Tree) -> None:
         del tree.metadata[0][0][15], tree.chunks[0][1][4], tree.chunks[0][1][5]
 
-    copy, _ = spliced([edited(data, change)])
+    copy, _ = copied_whole([edited(data, change)])
     chunks = chunks_of([footer_of(copy)])
     assert {14, 15}.isdisjoint(chunks[0].metadata)
     assert chunks[0].column_index is not None
@@ -288,7 +291,7 @@ def test_gaps_between_chunks_are_left_out() -> None:
 
     wide = edited(data[:cut] + b"x" * 100 + data[cut:], change)
     assert values(read(wide)) == values(read(data))
-    assert spliced([wide])[0] == spliced([data])[0]
+    assert copied_whole([wide])[0] == copied_whole([data])[0]
 
 
 def with_keys(data: bytes, **keys: str) -> bytes:
@@ -301,15 +304,15 @@ def test_metadata_that_are_true_of_all_parts_are_kept() -> None:
     """Keys with one value, the writer and the version if all have the same."""
     data = make_file(pa.table({"id": [1]}))
     one, other = with_keys(data, a="1", b="1", c="1"), with_keys(data, a="1", b="2")
-    footer = footer_of(spliced([one, one])[0])
+    footer = footer_of(copied_whole([one, one])[0])
     assert footer.keys == {b"a": b"1", b"b": b"1", b"c": b"1"}
     assert (footer.created_by, footer.fields[1]) == (footer_of(one).created_by, footer_of(one).fields[1])
 
     by_another = edited(other, lambda tree: tree.file.update({1: i32(1), 6: bytes_field(b"parquet-mr version 1.17.1")}))
-    footer = footer_of(spliced([one, by_another])[0])
+    footer = footer_of(copied_whole([one, by_another])[0])
     assert footer.keys == {b"a": b"1"}
     assert (footer.created_by, integer(footer.fields, 1)) == (OWN_NAME, 1)
-    assert footer_of(spliced([one, data])[0]).keys == {}
+    assert footer_of(copied_whole([one, data])[0]).keys == {}
 
 
 def with_index(data: bytes, index: bytes, *, of_columns: bool = False) -> bytes:
@@ -349,7 +352,7 @@ def test_wrong_page_indexes_are_refused() -> None:
     assert refusal(with_index(data, b"\x19\x0c\x26\x02\0")) == Refusal.UNKNOWN_FIELD
     for wrong in ([first], [first, second._replace(first_row=49)], [first, second._replace(at=second.at - 1)]):
         forged = with_index(data, offset_index(wrong, None))
-        assert values(read(spliced([forged])[0])) == values(read(data))
+        assert values(read(copied_whole([forged])[0])) == values(read(data))
         assert refusal(forged, verify_pages=True) == Refusal.PAGES
 
 
@@ -395,7 +398,7 @@ def test_text_bounds_may_be_cut_within_a_character() -> None:
     """Writers truncate bytes; such a file is read, filtered or not."""
     rows = pa.table({"x": ["\u00e9a", "\u00e9b"]})
     change = with_first(12, f6=bytes_field(b"\xc3"), f5=bytes_field(b"\xff"))
-    data, _ = spliced([edited(make_file(rows), change)])
+    data, _ = copied_whole([edited(make_file(rows), change)])
     assert read(data) == rows
     assert pq.read_table(io.BytesIO(data), filters=[("x", "=", "\u00e9b")]).num_rows == 1
 
@@ -418,7 +421,7 @@ def test_histograms_have_an_entry_for_each_level(name: str) -> None:
         for levels in (0, right - 1, right, right + 1):
             changed = edited(data, with_first(16, **{f"f{field_id}": integers_field([1] * levels, I64)}))
             if levels in (0, right):
-                assert values(read(spliced([changed])[0])) == values(rows)
+                assert values(read(copied_whole([changed])[0])) == values(rows)
             else:
                 assert refusal(changed) == Refusal.CORRUPT_FOOTER
 
@@ -450,7 +453,7 @@ def test_column_indexes_that_do_not_fit_stay_behind() -> None:
     foreign = [at(file, chunks_of([footer_of(file)])[0].column_index) or b"" for file in (one_page, texts)]
     histogram = write_struct({**read_struct(own)[0], 7: integers_field([1] * 6, I64)})
     for index, stays in ((own, True), (foreign[0], False), (foreign[1], False), (histogram, False)):
-        copy, _ = spliced([with_index(data, index, of_columns=True)])
+        copy, _ = copied_whole([with_index(data, index, of_columns=True)])
         (copied,) = chunks_of([footer_of(copy)])
         assert at(copy, copied.column_index) == (index if stays else None)
         assert copied.offset_index is not None
@@ -464,7 +467,7 @@ def test_damaged_pages_are_refused_when_verified() -> None:
     chunk = footer_of(data).row_groups[0].chunks[0]
     for place, code in ((chunk.start, Refusal.PAGES), (chunk.end - 1, Refusal.CHECKSUM)):
         damaged = overwritten(data, place, bytes([data[place] ^ 0x7F]))
-        assert spliced([damaged])[1].rows == 100
+        assert copied_whole([damaged])[1].rows == 100
         assert refusal(damaged, verify_pages=True) == code
 
 
@@ -584,8 +587,8 @@ def test_an_error_at_any_write_leaves_no_file(verify_pages: bool) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four files of all columns by different writers' options, and `all.parquet`, their splice."""
-    folder = tmp_path_factory.mktemp("spliced")
+    """Four files of all columns by different writers' options, and `all.parquet`, their copy."""
+    folder = tmp_path_factory.mktemp("copied")
     how: list[Mapping[str, object]] = [
         {
             "compression": "zstd",
@@ -602,7 +605,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     for number, file in enumerate(files):
         (folder / f"part-{number}.parquet").write_bytes(file)
-    (folder / "all.parquet").write_bytes(spliced(files, verify_pages=True)[0])
+    (folder / "all.parquet").write_bytes(copied_whole(files, verify_pages=True)[0])
     return folder
 
 
@@ -638,12 +641,12 @@ def test_duckdb_reads_the_same_from_the_splice_as_from_its_parts(folder: Path) -
 
 
 def test_duckdb_finds_bloom_filters_at_their_new_place(tmp_path: Path) -> None:
-    """What a bloom filter excludes in a part it excludes in the splice; a part without one excludes nothing."""
+    """What a bloom filter excludes in a part it excludes in the copy; a part without one excludes nothing."""
     duckdb = pytest.importorskip("duckdb")
     blooms = {"text": {"ndv": 1000}}
     tables = [rows_of(("kind", "text", "id"), 20, seed) for seed in range(3)]
     files = [make_file(rows, bloom_filter_options=blooms if i != 1 else None) for i, rows in enumerate(tables)]
-    for name, data in (*((f"part-{i}", file) for i, file in enumerate(files)), ("all", spliced(files)[0])):
+    for name, data in (*((f"part-{i}", file) for i, file in enumerate(files)), ("all", copied_whole(files)[0])):
         (tmp_path / f"{name}.parquet").write_bytes(data)
     texts = [next(filter(None, rows["text"].to_pylist())) for rows in tables]
     with duckdb.connect() as db:

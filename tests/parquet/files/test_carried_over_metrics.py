@@ -107,7 +107,7 @@ def _written(options: WriteSettings, rows: list[dict[str, Any]]) -> WrittenFile:
 
 
 def _spliced(options: WriteSettings, pieces: list[Piece]) -> tuple[WrittenFile, WrittenFile]:
-    """The file made of the pieces, with inherited metrics, and the same rows written anew."""
+    """The file made of the pieces, with metrics carried over, and the same rows written anew."""
     anew = _written(options, [row for piece in pieces for row in piece.arrived])
     decoded = [row for piece in pieces if piece.how == "decoded" for row in piece.rows]
     old = [(_written(options, piece.rows), piece) for piece in pieces if piece.how != "decoded"]
@@ -266,7 +266,7 @@ def raw(lower: bytes | None, upper: bytes | None) -> FileMetrics:
 
 
 def copied(*inputs: FileMetrics, in_part: Sequence[int] = (), **others: Any) -> WrittenFile:
-    """A file that copies these, some only in part, before it has inherited anything."""
+    """A file that copies these, some only in part, before any metrics are carried over."""
     sources = tuple(CopiedFrom(f"old-{i}", i not in in_part) for i in range(len(inputs)))
     rows = sum(old.rows for old in inputs)
     footer: dict[str, Any] = {"column_sizes": {X: 99}, "value_counts": {X: rows}, "null_value_counts": {X: 7}}
@@ -277,11 +277,11 @@ def bounds(
     kind: PrimitiveType, *inputs: FileMetrics, mode: str = "truncate(16)", in_part: Sequence[int] = (), **others: Any
 ) -> tuple[bytes | None, bytes | None]:
     """The bounds that a file made of these inherits."""
-    file = inherited(kind, *inputs, mode=mode, in_part=in_part, **others)
+    file = completed(kind, *inputs, mode=mode, in_part=in_part, **others)
     return file.lower_bounds.get(X), file.upper_bounds.get(X)
 
 
-def inherited(
+def completed(
     kind: PrimitiveType, *inputs: FileMetrics, mode: str = "truncate(16)", in_part: Sequence[int] = (), **others: Any
 ) -> WrittenFile:
     """A file of one column made of these."""
@@ -300,8 +300,8 @@ def test_a_file_that_was_not_copied_stays_as_it_is() -> None:
 
 
 def test_what_the_footer_says_stays() -> None:
-    """Sizes, offsets, value and null counts are the new file's own; nothing is left to be inherited."""
-    file = inherited(LONG, metrics(LONG, 1, 5), metrics(LONG, -3), rows_decoded=0, nulls_decoded={X: 9})
+    """Sizes, offsets, value and null counts are the new file's own; nothing is left to be carried over."""
+    file = completed(LONG, metrics(LONG, 1, 5), metrics(LONG, -3), rows_decoded=0, nulls_decoded={X: 9})
     lower, upper = to_bytes(LONG, -3), to_bytes(LONG, 5)
     plain = WrittenFile(
         "new", 1, 3, PartitionKey(0), {X: 99}, {X: 3}, {X: 7}, {}, {X: lower}, {X: upper}, split_offsets=(4,)
@@ -322,11 +322,11 @@ def test_the_tables_metrics_mode_decides(
     mode: str, counts: dict[int, int], expected: tuple[bytes | None, bytes | None]
 ) -> None:
     """none: no counts; counts: no bounds; bounds are truncated anew, the upper one raised; full bounds stay."""
-    file = inherited(TEXT, metrics(TEXT, "abcd", "bdef"), mode=mode)
+    file = completed(TEXT, metrics(TEXT, "abcd", "bdef"), mode=mode)
     assert (file.lower_bounds.get(X), file.upper_bounds.get(X)) == expected
     assert (file.value_counts.keys(), file.null_value_counts.keys()) == (counts.keys(), counts.keys())
     assert file.column_sizes == {X: 99}
-    assert inherited(DOUBLE, metrics(DOUBLE, 1.0, nans=2), mode=mode).nan_value_counts == dict.fromkeys(counts, 2)
+    assert completed(DOUBLE, metrics(DOUBLE, 1.0, nans=2), mode=mode).nan_value_counts == dict.fromkeys(counts, 2)
 
 
 def test_an_upper_bound_that_cannot_be_raised_is_left_out() -> None:
@@ -442,7 +442,7 @@ def test_nan_counts_are_summed_where_they_are_known(
     counts: tuple[int | None, ...], in_part: list[int], expected: int | None
 ) -> None:
     """Of a file that was copied in part nobody knows how many of its NaN came along, unless it has none."""
-    file = inherited(DOUBLE, *(metrics(DOUBLE, 1.0, nans=nans) for nans in counts), in_part=in_part)
+    file = completed(DOUBLE, *(metrics(DOUBLE, 1.0, nans=nans) for nans in counts), in_part=in_part)
     assert file.nan_value_counts.get(X) == expected
 
 
@@ -454,7 +454,7 @@ def test_null_counts_that_the_footer_lacks_are_summed(
 ) -> None:
     """Footers of ours have none where a column holds NaN; manifests do."""
     inputs = [metrics(DOUBLE, 1.0, nulls=nulls, nans=1) for nulls in counts]
-    file = inherited(DOUBLE, *inputs, in_part=in_part, null_value_counts={})
+    file = completed(DOUBLE, *inputs, in_part=in_part, null_value_counts={})
     assert file.null_value_counts.get(X) == expected
 
 
@@ -464,16 +464,16 @@ def test_decoded_rows_count_like_a_file() -> None:
     old = metrics(DOUBLE, 1.0, 5.0, nans=1)
     own: dict[str, Any] = {"lower_bounds": {X: low}, "upper_bounds": {X: one}, "nan_value_counts": {X: 2}}
     assert bounds(DOUBLE, old, rows_decoded=4, **own) == (low, five)
-    assert inherited(DOUBLE, old, rows_decoded=4, **own).nan_value_counts == {X: 3}
+    assert completed(DOUBLE, old, rows_decoded=4, **own).nan_value_counts == {X: 3}
     assert bounds(DOUBLE, old, **own) == (one, five)
-    assert inherited(DOUBLE, old, **own).nan_value_counts == {X: 1}
+    assert completed(DOUBLE, old, **own).nan_value_counts == {X: 1}
     assert bounds(DOUBLE, replace(old, lower_bounds={}, upper_bounds={}), rows_decoded=4, **own) == (None, None)
     assert own == {"lower_bounds": {X: low}, "upper_bounds": {X: one}, "nan_value_counts": {X: 2}}
     # no bounds of their own: nothing but nulls, or not known
     assert bounds(DOUBLE, old, rows_decoded=4, nulls_decoded={X: 4}) == (one, five)
     assert bounds(DOUBLE, old, rows_decoded=4, nulls_decoded={X: 2}, nan_value_counts={X: 2}) == (one, five)
     assert bounds(DOUBLE, old, rows_decoded=4, nulls_decoded={X: 3}) == (None, None)
-    assert inherited(DOUBLE, old, rows_decoded=4).nan_value_counts == {}
+    assert completed(DOUBLE, old, rows_decoded=4).nan_value_counts == {}
 
 
 def test_only_columns_of_the_tables_schema_have_metrics() -> None:
