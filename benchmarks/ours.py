@@ -196,7 +196,7 @@ def _warm_up(table: SizedTable) -> Report:
     # what the driver would copy is for Spark's workers here
     usual, merge_job.DRIVER_COPY_BYTES = merge_job.DRIVER_COPY_BYTES, 0
     try:
-        in_spark = len(merge_job.work_for_spark(groups, settings))
+        in_spark = len(merge_job.work_for_spark(dict(enumerate(groups)), settings))
         if in_spark < 2 * _COPY_WAYS or in_spark == len(groups):
             raise RuntimeError(f"Cannot warm up: {in_spark} of {len(groups)} groups are merged in Spark tasks")
         return table.compact()

@@ -13,19 +13,19 @@ from icesize.errors import EngineUnavailable, TableError
 from icesize.maintenance import cluster_table, merging
 from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
 from icesize.maintenance.cluster_table import Columns, Wish
+from icesize.maintenance.clustering import ClusterWork
 from icesize.maintenance.context import MOST_BYTES_WITHOUT_SPARK, LatestTable, Progress, TableContext
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.reporting import report_of
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
+from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.threads import Result, merge_in_threads
+from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.files import PartitionKey
 from icesize.planning.inspection import Inspection
 from icesize.planning.inspection import inspect as inspect_layout
-from icesize.planning.plan import Plan
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog import loading, opening
@@ -424,25 +424,22 @@ class _Engine:
         return MOST_BYTES_WITHOUT_SPARK if self.spark is None else None
 
     def merge(
-        self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str, progress: Progress
-    ) -> list[Result]:
+        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
+    ) -> Results:
         if self.spark is None:
-            return merge_in_threads(tasks, settings, prefix, progress=progress)
+            return merge_in_threads(groups, settings, prefix, progress=progress)
         from icesize.spark.engine.merge_job import run_merges
 
-        return run_merges(self.spark, tasks, settings, prefix, threading.Event(), progress)
+        return run_merges(self.spark, groups, settings, prefix, progress=progress)
 
     def cluster(
         self,
-        tasks: Sequence[MergeTask],
-        prefixes: Sequence[str],
-        order: RowOrder,
-        settings: WriteSettings,
+        work: ClusterWork,
         progress: Progress,
-    ) -> list[Result]:
+    ) -> Results:
         from icesize.spark.clustering.run import run_clusters
 
-        return run_clusters(self.spark, tasks, prefixes, order, settings, threading.Event(), progress)
+        return run_clusters(self.spark, work, progress=progress)
 
     def refresh(self, handle: TableHandle) -> None:
         if self.spark is not None:

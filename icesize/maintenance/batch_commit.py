@@ -41,7 +41,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitTurn) -> Commi
     # takes reading manifests: before a commit keeps others waiting
     merged = with_carried_over_metrics(written.merges.merged, appended, io, settings)
     failpoints.reach("files-written")
-    paths = [file.path for file in (*appended, *(f for group in merged for f in group.outputs))]
+    paths = [file.path for file in (*appended, *(f for group in merged for f in group.files))]
     check_still_there(handle, paths, how.watch)
     with how.turn:
         outcome = CommitOutcome()

@@ -9,13 +9,10 @@ from functools import partial
 
 from icesize.errors import TableError
 from icesize.maintenance.cluster_settings import keep_cluster_by
-from icesize.maintenance.clustering import ClusterLook, ClusterPass, wanted_by
+from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
 from icesize.maintenance.compaction import all_failed
 from icesize.maintenance.context import Progress, Selection, TableContext
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.threads import Result
+from icesize.parquet.files.merge_result import Results
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.table.state.handle import Current
@@ -112,10 +109,8 @@ def _run(
     progress: Progress = lambda size_bytes: None,
     changed: Sequence[str] = (),
 ) -> Report:
-    def run(
-        tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
-    ) -> list[Result]:
-        return context.engine.cluster(tasks, prefixes, order, settings, progress)
+    def run(work: ClusterWork) -> Results:
+        return context.engine.cluster(work, progress)
 
     failed = partial(all_failed, context.name, "cluster", changed=changed)
     report = ClusterPass(

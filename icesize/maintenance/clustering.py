@@ -14,24 +14,34 @@ from icesize.errors import UnsupportedTable
 from icesize.maintenance.cluster_settings import resolve
 from icesize.maintenance.compaction import Maintenance, OnFailure
 from icesize.maintenance.reporting import FollowUp, Outcome, report_of
+from icesize.parquet.files.merge_result import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.threads import Result
 from icesize.planning.cluster_by import ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import by_column
 from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.plan import Plan
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.commit.ledger import stream_hash
-from icesize.table.commit.request import CommitOutcome, MergedGroup
+from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
 
-ClusterRunner = Callable[[Sequence[MergeTask], Sequence[str], RowOrder, WriteSettings], list[Result]]
-"""Writes the rows of each task in the order wanted, under file names with its prefix; one result each, in order."""
+
+@dataclass(frozen=True)
+class ClusterWork:
+    """Groups whose rows are to be written in `order`, each under file names with its own prefix; both by number."""
+
+    groups: Mapping[int, MergeGroup]
+    prefixes: Mapping[int, str]
+    order: RowOrder
+    settings: WriteSettings
+
+
+ClusterRunner = Callable[[ClusterWork], Results]
+"""Does such work; the result of each group, by its number."""
 
 Files = Mapping[PartitionKey, Sequence[ClusterFile]]
 
@@ -97,13 +107,13 @@ class ClusterLook:
             plan = self.plan(budget_bytes, contested, leave_small)
         return plan
 
-    def after(self, landed: Sequence[MergedGroup]) -> Files:
+    def after(self, landed: Sequence[MergeResult]) -> Files:
         """The files once these groups have taken the place of their input files."""
         gone = {input_file.path for group in landed for input_file in group.inputs}
         files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
         schema = self.current.table.metadata.schema()
         for group in landed:
-            new = (cluster_file_of(file, self.by, schema) for file in group.outputs)
+            new = (cluster_file_of(file, self.by, schema) for file in group.files)
             files.setdefault(group.inputs[0].partition, []).extend(new)
         return files
 
@@ -134,16 +144,16 @@ class ClusterPass:
         self.on_commit(outcome.commit)
         return report_of(outcome, FollowUp(clustering=self._told(outcome)))
 
-    def _run(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
+    def _run(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
         details = self.plan.clustering
         if details is None:
             raise AssertionError("a plan of another kind")
         # sets are told apart by it, those of one stream and batch too
         run = stream_hash(self.environment.new_id())
         by = self.look.by
-        prefixes = [set_prefix(by.key, run, group, full) for group, full in enumerate(details.full)]
-        self._check_names(settings, tasks[0].partition, prefixes[0])
-        return self.runner(tasks, prefixes, RowOrder.of(by, settings), settings)
+        prefixes = {number: set_prefix(by.key, run, number, full) for number, full in enumerate(details.full)}
+        self._check_names(settings, groups[0].partition, prefixes[0])
+        return self.runner(ClusterWork(groups, prefixes, RowOrder.of(by, settings), settings))
 
     def _check_names(self, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
         """What was clustered is known by names of files: where they are lost it would be clustered for ever."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -11,12 +11,12 @@ from icesize.clock import Environment, Stopwatch
 from icesize.errors import RewriteFailed
 from icesize.maintenance.batch_commit import CommitTurn, commit
 from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch
+from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.parquet.rewriting.threads import Result
 from icesize.planning.files import Layout
 from icesize.planning.merging.planner import Plan
+from icesize.planning.plan import MergeGroup
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
@@ -27,8 +27,8 @@ ROUND_BYTES = 2 * 2**30
 """Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
 cores, which is what a killed pass loses at most."""
 
-Runner = Callable[[Sequence[MergeTask], WriteSettings, str], list[Result]]
-"""Runs merge tasks and gives one result each, in their order."""
+Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
+"""Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
 
 OnFailure = Callable[[Sequence[str]], object]
 """Hears, group by group, why nothing could be merged."""
@@ -65,10 +65,10 @@ class Maintenance:
         if self.plan.groups:
             self._check_listed_once()
             settings = self.current.settings()
-            tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in self.plan.groups]
+            groups = dict(enumerate(self.plan.groups))
             prefix = self.prefix or f"{stream_hash(run_id)}-0"
             with uncommitted(settings.storage, self.environment) as environment:
-                merges = MergeResults.of(self.plan.groups, self.runner(tasks, settings, prefix))
+                merges = MergeResults.of(groups, self.runner(groups, settings, prefix))
                 watch.lap("merge")
                 if merges.failed and not merges.merged:
                     self.on_failure(merges.failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,12 +10,11 @@ from pyiceberg.table import Table
 
 from icesize.clock import Environment
 from icesize.errors import EngineUnavailable
+from icesize.maintenance.clustering import ClusterWork
+from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.threads import Result
 from icesize.planning.files import Layout
-from icesize.planning.plan import Plan
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 from icesize.table.storage.bulk_delete import deleter
@@ -29,26 +28,23 @@ Progress = Callable[[int], None]
 
 
 class Engine(Protocol):
-    """Who rewrites files: threads of this process, or Spark. One result for each task, in their order."""
+    """Who rewrites files: threads of this process, or Spark. The result of each group is known by its number."""
 
     @property
     def most_bytes(self) -> int | None:
         """Bytes that one call may rewrite; None for no bound."""
 
     def merge(
-        self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str, progress: Progress
-    ) -> list[Result]:
-        """Merge each task's files, under file names with this prefix."""
+        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
+    ) -> Results:
+        """Merge each group's files, under file names with this prefix."""
 
     def cluster(
         self,
-        tasks: Sequence[MergeTask],
-        prefixes: Sequence[str],
-        order: RowOrder,
-        settings: WriteSettings,
+        work: ClusterWork,
         progress: Progress,
-    ) -> list[Result]:
-        """Write each task's rows in this order, under file names with its own prefix."""
+    ) -> Results:
+        """Write each group's rows in the order wanted."""
 
     def refresh(self, handle: TableHandle) -> None:
         """Make later queries of this engine see what was committed."""

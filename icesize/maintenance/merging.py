@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,13 +10,12 @@ from icesize.errors import UnsupportedTable
 from icesize.maintenance.compaction import Maintenance, all_failed
 from icesize.maintenance.context import Progress, Selection, TableContext
 from icesize.maintenance.reporting import report_of
+from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.forecast import forecast
-from icesize.parquet.rewriting.threads import Result
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import Plan
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.state.changed_partitions import partitions_changed
@@ -79,8 +78,8 @@ def _merge(
 ) -> Report:
     context.check_affordable(plan, "merge")
 
-    def run(tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
-        return context.engine.merge(tasks, settings, prefix, progress)
+    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
+        return context.engine.merge(groups, settings, prefix, progress)
 
     failed = partial(all_failed, context.name, "compact")
     outcome = Maintenance(

@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from icesize.clock import rounded
-from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.tasks import MergeOutcome
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
 from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
-from icesize.table.commit.request import CommitOutcome, MergedGroup
+from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.handle import Current
 
 
@@ -24,7 +23,7 @@ from icesize.table.state.handle import Current
 class MergeResults:
     """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
 
-    merged: tuple[MergedGroup, ...] = ()
+    merged: tuple[MergeResult, ...] = ()
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     bytes_copied: int = 0
@@ -34,34 +33,30 @@ class MergeResults:
 
     @classmethod
     def of(
-        cls,
-        groups: Sequence[MergeGroup],
-        results: Sequence[MergeOutcome | RewriteFailed | None],
-        appended: Sequence[WrittenFile] = (),
+        cls, groups: Mapping[int, MergeGroup], results: Results, appended: Sequence[WrittenFile] = ()
     ) -> MergeResults:
-        """Pair groups with what became of them; a failed group is dropped and named, a cancelled one counted.
+        """What became of numbered groups: one that failed is dropped and named, one without a result counted.
 
         Files that were merged with `appended` ones of the same commit get their sequence number there: which one the
         new rows will have is not known before, and one that is too small would let deletes of others apply to them.
         """
         new = {file.path for file in appended}
-        merged, failed, cancelled = [], [], 0
-        for group, result in zip(groups, results, strict=True):
-            if isinstance(result, RewriteFailed):
-                failed.append(f"merge of {len(group.inputs)} files in '{group.label}' dropped: {result}")
-            elif result is None:
-                cancelled += 1
-            else:
-                inherits = any(input_file.path in new for input_file in group.inputs)
-                outputs = (replace(f, sequence_number=None) if inherits else f for f in result.files)
-                merged.append(MergedGroup(group.inputs, tuple(outputs)))
+        done, failed = list[MergeResult](), list[str]()
+        for number, group in groups.items():
+            result = results.get(number)
+            if isinstance(result, MergeFailure):
+                failed.append(f"merge of {len(group.inputs)} files in '{group.label}' dropped: {result.why}")
+            elif result is not None and any(file.path in new for file in result.inputs):
+                done.append(replace(result, files=tuple(replace(f, sequence_number=None) for f in result.files)))
+            elif result is not None:
+                done.append(result)
+        cancelled = len(groups) - len(done) - len(failed)
         stopped = (f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')",) if cancelled else ()
-        done = [result for result in results if isinstance(result, MergeOutcome)]
         codes = Counter[str]()
         for result in done:
             codes.update(result.decoded_because)
         return cls(
-            tuple(merged),
+            tuple(done),
             tuple(failed),
             stopped,
             sum(result.bytes_copied for result in done),
@@ -124,7 +119,7 @@ class Outcome:
     def bytes_written(self) -> int:
         """Bytes of all new files."""
         appended = self.written.rows.files if self.written else ()
-        return sum(f.size_bytes for f in appended) + sum(f.size_bytes for g in self.commit.merged for f in g.outputs)
+        return sum(f.size_bytes for f in appended) + sum(f.size_bytes for g in self.commit.merged for f in g.files)
 
 
 @dataclass(frozen=True)
@@ -166,13 +161,13 @@ def report_of(outcome: Outcome, after: FollowUp | None = None) -> Report:
     )
 
 
-def _facts(written: WrittenBatch, landed: Sequence[MergedGroup]) -> dict[str, Any]:
+def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, Any]:
     """What the report says of files."""
     merges, appended, absorbed = written.merges, written.rows.files, written.rows.absorbed
     touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
     return {
         "rows": written.rows.new_rows,
-        "files_added": len(appended) + sum(len(g.outputs) for g in landed),
+        "files_added": len(appended) + sum(len(g.files) for g in landed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
         "bytes_copied": merges.bytes_copied,
         "bytes_decoded": merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
@@ -192,7 +187,7 @@ def _skipped(plan: Plan) -> Counter[str]:
     return counts
 
 
-def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergedGroup]) -> int:
+def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:
     """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
     layout = written.layout
     limit = layout.small_file_limit_bytes
@@ -200,7 +195,7 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], la
     for key in touched:
         facts = layout.partitions.get(key)
         counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
-    for file in (*written.rows.files, *(f for g in landed for f in g.outputs)):
+    for file in (*written.rows.files, *(f for g in landed for f in g.files)):
         counts[file.partition] += file.size_bytes < limit
     for group in landed:
         counts[group.inputs[0].partition] -= sum(input_file.size_bytes < limit for input_file in group.inputs)

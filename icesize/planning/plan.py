@@ -21,30 +21,31 @@ INELIGIBLE = frozenset(
 """Reasons that no budget and no later commit of ours removes; such files are not *mergeable*."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MergeGroup:
     """Files of one partition that become `outputs` files, always fewer than there are `inputs` in a merge.
 
     Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
-    would leave a crumb. `size_bytes` are those of the input files, about what will be written. `cold` says that the
-    partition gets no rows any more and is being finished.
+    would leave a remainder file. `label` is how people write the partition. `cold` says that the partition gets no rows
+    any more and is being finished. The number of a group is its place in the plan, or among the groups of a run.
     """
 
-    partition: PartitionKey
-    label: str
     inputs: tuple[FileFact, ...]
-    outputs: int
+    partition: PartitionKey
+    outputs: int = 1
+    label: str = ""
     cold: bool = False
-    # asked for many times while groups are ordered and budgeted
-    size_bytes: int = field(init=False, compare=False, default=0)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size_bytes", sum(f.size_bytes for f in self.inputs))
+    # asked for many times while groups are ordered and budgeted
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of the input files, about what will be written."""
+        return sum(file.size_bytes for file in self.inputs)
 
     @property
     def rows(self) -> int:
-        """Records of the input files."""
-        return sum(f.rows for f in self.inputs)
+        """Rows of the input files, as their manifest entries say."""
+        return sum(file.rows for file in self.inputs)
 
     @property
     def output_size_bytes(self) -> int:

@@ -19,10 +19,11 @@ from pyiceberg.table import Table
 from icesize import failpoints
 from icesize.cli.main import main
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.rewriting.merge import merge
+from icesize.planning.plan import MergeGroup
 from icesize.sized_table import SizedTable
 from icesize.spark.engine import launch
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
@@ -375,7 +376,7 @@ def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, mo
     """Interrupted in the middle of the merges: groups that had finished are removed, too."""
     before, merged = tables.data_files_on_disk(table), []
 
-    def merge_then_interrupt(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
+    def merge_then_interrupt(task: MergeGroup, settings: WriteSettings, names: FileNames) -> MergeResult:
         outcome = merge(task, settings, names)
         merged.append(outcome)
         if len(merged) == 1:

@@ -28,10 +28,10 @@ from icesize.clock import Environment
 from icesize.errors import CommitConflict, IcesizeError, RewriteFailed, TableError
 from icesize.parquet.files.settings import WriteSettings, storage_properties
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.redaction import is_secret, redacted, remember_secrets, scrub
 from icesize.spark.clustering.gather import ClusterGroups, Gather
 from icesize.spark.clustering.scatter import Look, Scatter
@@ -422,19 +422,19 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
         icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"), MeasureRows(settings),
         MergeGroups((), settings, "p"), current.table, lake, handle.reader(current.policy), settings.storage,
-        *clustering(MergeTask((), PartitionKey(0)), settings),
+        *clustering(MergeGroup((), PartitionKey(0)), settings),
     ]  # fmt: skip
     for thing in things:
         assert leaks(f"{thing!r} {thing}") == [], type(thing)
     assert leaks(repr(conf)) == list(EVERY), "the scanner would find them"
 
 
-def clustering(task: MergeTask, settings: WriteSettings) -> list[object]:
+def clustering(task: MergeGroup, settings: WriteSettings) -> list[object]:
     """The functions that cluster this task."""
     order = RowOrder.of(ClusterBy(("id",), (1,), "sort", 10**9), settings)
     bins = (((0, task),),)
     return [
-        ClusterGroups(bins, settings, ("p",), order), Look(bins, {0: 1}, order, settings),
+        ClusterGroups(bins, settings, {0: "p"}, order), Look(bins, {0: 1}, order, settings),
         Scatter(bins, {}, order, settings, 1), Gather((), {}, order, settings),
     ]  # fmt: skip
 
@@ -454,7 +454,7 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     ), "PyIceberg gives the table's storage all of the catalog's properties"
     settings = current.settings()
     inputs = tuple(small_files(catalog.load_table("db.t"), "a"))
-    task = MergeTask(inputs, inputs[0].partition)
+    task = MergeGroup(inputs, inputs[0].partition)
     functions = [
         WriteRows(settings, "p"), MeasureRows(settings), MergeGroups((((0, task),),), settings, "p"),
         ReadFiles((inputs,), settings, inputs[0].partition, settings.arrow_schema), *clustering(task, settings),

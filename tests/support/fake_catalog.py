@@ -10,12 +10,13 @@ from typing import Any
 
 from icesize.clock import Environment
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
@@ -47,7 +48,7 @@ def written(path: str) -> WrittenFile:
 
 def request(**changes: object) -> CommitRequest:
     """One new file and two merges of two input files each, batch 7, planned on the first state."""
-    groups = (MergedGroup(INPUTS[:2], (written("m0"),)), MergedGroup(INPUTS[2:], (written("m1"),)))
+    groups = (MergeResult(INPUTS[:2], (written("m0"),)), MergeResult(INPUTS[2:], (written("m1"),)))
     whole = CommitRequest("u", 1, 1, 0, 0, "run", (written("new"),), groups, ENTRY)
     return replace(whole, **changes)  # type: ignore[arg-type]
 
@@ -257,7 +258,7 @@ class FakeCatalog:
         if now.sequence_number != on.sequence_number:
             return False  # another branch took the number
         inputs = {v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.inputs))}
-        added = {f.path for f in wanted.appended} | {f.path for g in wanted.merged for f in g.outputs}
+        added = {f.path for f in wanted.appended} | {f.path for g in wanted.merged for f in g.files}
         assert wanted.run_id not in {run for _, _, run in now.snapshots}, "the same work landed twice"
         assert inputs <= now.live, "a merge brings back a file that somebody removed"
         assert not any(now.deleted.get(v, 0) > wanted.base_sequence_number for v in inputs), "deleted rows are back"

@@ -27,9 +27,9 @@ from icesize.clock import Environment
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.table.commit.request import CommitOutcome, CommitRequest
 from tests.support.rest_server import MiniRest
 from tests.support.tables import LIMIT, FakeTime, arrow, check, local, make_table, referenced_metadata, run, small_files
@@ -207,7 +207,7 @@ class Water:
     ) -> list[WrittenFile]:
         """New rows as files of the table, not visible yet, and the rows of older files of some partitions in them."""
         settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
-        taken = Absorption({0: tuple(MergeTask(tuple(files), files[0].partition) for files in absorbed)})
+        taken = Absorption({0: tuple(MergeGroup(tuple(files), files[0].partition) for files in absorbed)})
         names = FileNames("test", self.next_id, 0)
         written = write_with(taken, 0, [self.arrow(table, ids, kind)], settings, names)
         assert not written.failed

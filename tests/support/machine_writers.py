@@ -81,7 +81,7 @@ class Rival:
         table = self.table
         if inputs := self._chosen(table, pick):
             with SnapshotBuilder(table, now_ms()) as builder:
-                snapshot = builder.replace(inputs, merged(table, inputs).outputs, {"engine-name": "other"})
+                snapshot = builder.replace(inputs, merged(table, inputs).files, {"engine-name": "other"})
             base = AssertRefSnapshotId(ref="main", snapshot_id=table.metadata.current_snapshot_id)
             updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
             self.water.others.commit_table(table, (base,), updates)

@@ -39,9 +39,9 @@ from pyiceberg.types import (
 
 from icesize.parquet.files.carried_over_metrics import FileMetrics
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.metrics import Leaf, count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome
 from tests.support.parquet_files import local
 
 Maker = Callable[[random.Random], Any]
@@ -181,7 +181,7 @@ class Seen:
 
     count: Counter[str] = field(default_factory=Counter)
 
-    def outcome(self, done: MergeOutcome) -> None:
+    def outcome(self, done: MergeResult) -> None:
         tiny = sum(file.rows_decoded for file in done.files)
         kinds = {"copied": done.bytes_copied, "paged": done.pages_copied, "decoded": tiny}
         kinds["whole"] = done.bytes_copied and not done.pages_copied

@@ -28,19 +28,20 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icesize.clock import Environment
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout
+from icesize.planning.plan import MergeGroup
 from icesize.table.commit.commit_change import DEADLINE_SECONDS
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.layout_reader import LayoutReader
@@ -109,17 +110,17 @@ def small_files(table: Table, kind: str | None = None) -> list[FileFact]:
     return sorted(chosen, key=lambda f: (f.sequence_number, f.path))
 
 
-def merged(table: Table, inputs: Sequence[FileFact]) -> MergedGroup:
+def merged(table: Table, inputs: Sequence[FileFact]) -> MergeResult:
     """Input files merged into one file, not visible yet."""
     settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
-    task = MergeTask(tuple(inputs), inputs[0].partition)
-    return MergedGroup(task.inputs, merge(task, settings, FileNames("merge", next(_numbers), 0)).files)
+    task = MergeGroup(tuple(inputs), inputs[0].partition)
+    return MergeResult(task.inputs, merge(task, settings, FileNames("merge", next(_numbers), 0)).files)
 
 
 def request_on(
     table: Table,
     appended: Iterable[WrittenFile] = (),
-    groups: Iterable[MergedGroup] = (),
+    groups: Iterable[MergeResult] = (),
     batch: LedgerEntry | int | None = None,
     **others: Any,
 ) -> CommitRequest:

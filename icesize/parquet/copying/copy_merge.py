@@ -18,9 +18,9 @@ from icesize.parquet.copying.strategy import (
     likely_copied,
 )
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
@@ -28,6 +28,7 @@ from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
 
 MOST_REENCODED = 0.3
@@ -57,7 +58,7 @@ class _Unit:
     size_bytes: int
 
 
-def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome:
+def copy_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeResult:
     """Write the rows of all input files into `task.outputs` files of about equal size, copying what can be copied.
 
     Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
@@ -73,11 +74,9 @@ def copy_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetch
     except BaseException:
         remove_files(settings.storage, files)
         raise
-    return MergeOutcome(
+    return MergeResult(
+        task.inputs,
         tuple(files),
-        task.size_bytes,
-        task.rows,
-        rows_out=sum(file.rows for file in files),
         bytes_decoded=plan.bytes_decoded,
         bytes_copied=sum(file.bytes_copied for file in files),
         pages_copied=sum(run.pages_copied for run in plan.runs),
@@ -209,10 +208,10 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     return _Output(contents, decoded)
 
 
-def _decoded(output: _Output, task: MergeTask, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
+def _decoded(output: _Output, task: MergeGroup, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    return encoded_rows(MergeTask(output.decoded, task.partition), settings, _schema_of(output.contents), fetched)
+    return encoded_rows(MergeGroup(output.decoded, task.partition), settings, _schema_of(output.contents), fetched)
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:

@@ -12,7 +12,6 @@ from pyiceberg.schema import Schema
 
 from icesize.parquet.files.metrics import count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element
 from icesize.parquet.format.sources import BytesSource
@@ -21,6 +20,7 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
 from icesize.parquet.writing.file_writer import parquet_writer
 from icesize.parquet.writing.table_stream import Stream
+from icesize.planning.plan import MergeGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRow
 
 
 def encoded_rows(
-    task: MergeTask, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
+    task: MergeGroup, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
 ) -> Iterator[EncodedRows]:
     """The rows of all input files in runs of one row group each, which are not held together.
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Projection
 from icesize.parquet.reading.reader import read_file
+from icesize.planning.plan import MergeGroup
 
 
-def read_inputs(task: MergeTask, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
+def read_inputs(task: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
     """The rows of all input files, in their order, as tables of `settings.arrow_schema`.
 
     Raises `RewriteFailed` with the attribute `path` of one that is missing, damaged or does not have the rows that its

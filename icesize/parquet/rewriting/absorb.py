@@ -11,10 +11,10 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Absorption:
     rows it sees.
     """
 
-    by_writer: Mapping[int, tuple[MergeTask, ...]] = field(default_factory=dict)
+    by_writer: Mapping[int, tuple[MergeGroup, ...]] = field(default_factory=dict)
 
     @property
     def most_bytes(self) -> int:
@@ -82,14 +82,14 @@ def write_with(
 class _DamagedError(Exception):
     """An input file of `task` cannot be read."""
 
-    def __init__(self, task: MergeTask, why: str) -> None:
+    def __init__(self, task: MergeGroup, why: str) -> None:
         super().__init__(why)
         self.task = task
 
 
 def _with_inputs(
-    tasks: tuple[MergeTask, ...], settings: WriteSettings, names: FileNames
-) -> tuple[RowWriter, list[MergeTask], tuple[str, ...]]:
+    tasks: tuple[MergeGroup, ...], settings: WriteSettings, names: FileNames
+) -> tuple[RowWriter, list[MergeGroup], tuple[str, ...]]:
     """A writer that holds the input files' rows; begun anew without a partition that turns out to be damaged, because
     some of its rows may be in a file by then."""
     taken, failed = list(tasks), list[str]()
@@ -110,7 +110,7 @@ def _with_inputs(
         return writer, taken, tuple(failed)
 
 
-def _rows_of(task: MergeTask, settings: WriteSettings) -> Iterator[pa.Table]:
+def _rows_of(task: MergeGroup, settings: WriteSettings) -> Iterator[pa.Table]:
     try:
         yield from read_inputs(task, settings)
     except RewriteFailed as error:

@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder
 from icesize.parquet.ordering.sort_keys import Rows
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
+from icesize.planning.plan import MergeGroup
 
 SAMPLE_ROWS = 2**20
 """Keys from which the parts of several passes are cut, each then within 1% of its share."""
@@ -31,7 +32,7 @@ class TooLarge(Exception):
     """Rows need more than `Limits.sorting_passes`, or one pass more memory than it may have; nothing was left."""
 
 
-def cluster(task: MergeTask, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeOutcome:
+def cluster(task: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeResult:
     """Write the rows of all input files, in `order`, into at most `task.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
@@ -68,7 +69,7 @@ def cluster(task: MergeTask, order: RowOrder, settings: WriteSettings, names: Fi
     except BaseException:
         writing.remove()
         raise
-    return MergeOutcome(tuple(files), task.size_bytes, task.rows, sum(file.rows for file in files), task.size_bytes)
+    return MergeResult(task.inputs, tuple(files), task.size_bytes)
 
 
 def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
@@ -90,7 +91,7 @@ def _check_rows(rows: int, files: list[WrittenFile]) -> None:
 class _Reading:
     """Reads the input files of one task, as often as needed."""
 
-    def __init__(self, task: MergeTask, order: RowOrder, settings: WriteSettings, fetched: Fetched) -> None:
+    def __init__(self, task: MergeGroup, order: RowOrder, settings: WriteSettings, fetched: Fetched) -> None:
         self.nan: frozenset[int] = frozenset()
         """Float columns in which some row holds NaN, once there are more parts than one."""
         self.later_arrow_bytes = 0.0

@@ -9,7 +9,6 @@ import pyarrow as pa
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
@@ -17,9 +16,10 @@ from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_c
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError, remove_files
 from icesize.parquet.writing.table_stream import Stream
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 
 
-def decode_merge(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
+def decode_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
     """Write the rows of all input files, in their order, into `task.outputs` files of about equal size.
 
     At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
@@ -43,7 +43,7 @@ class _Decoding:
     """One attempt to merge by decoding and encoding everything."""
 
     def __init__(
-        self, task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, nan: frozenset[int]
+        self, task: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched, nan: frozenset[int]
     ) -> None:
         self._fetched = fetched
         self._task = task

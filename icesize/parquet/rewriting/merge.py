@@ -9,17 +9,18 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.decode_merge import decode_merge
 from icesize.parquet.writing.file_writer import remove_files
+from icesize.planning.plan import MergeGroup
 
 
-def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOutcome:
-    """Write the rows of all input files into `task.outputs` files of about equal size.
+def merge(group: MergeGroup, settings: WriteSettings, names: FileNames) -> MergeResult:
+    """Write the rows of all input files into `group.outputs` files of about equal size.
 
     Compressed bytes are copied where that is possible and pays, everything is decoded otherwise (`decode_merge`,
     `copy_merge`). Each output carries the largest data sequence number of the input files. Outputs with copied bytes
@@ -27,30 +28,30 @@ def merge(task: MergeTask, settings: WriteSettings, names: FileNames) -> MergeOu
     removed: with the attribute `path` of an input file that is missing, damaged or does not have the rows its manifest
     entry says; of the output when storage fails.
     """
-    if task.partition.spec_id != settings.spec_id:
+    if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
-            f"Cannot merge files of partition spec {task.partition.spec_id}: the table's is {settings.spec_id}, "
+            f"Cannot merge files of partition spec {group.partition.spec_id}: the table's is {settings.spec_id}, "
             "plan again",
             path=None,
         )
     with Fetched(settings) as fetched:
-        outcome = _copied(task, settings, names, fetched)
-        if isinstance(outcome, Refusal):
-            outcome = _decoded(task, settings, names, fetched, outcome)
-    if outcome.rows_in != outcome.rows_out:
-        remove_files(settings.storage, list(outcome.files))
+        result = _copied(group, settings, names, fetched)
+        if isinstance(result, Refusal):
+            result = _decoded(group, settings, names, fetched, result)
+    if result.rows_in != result.rows_out:
+        remove_files(settings.storage, list(result.files))
         raise RewriteFailed(
-            f"Cannot merge: {outcome.rows_in} rows went in and {outcome.rows_out} came out, report this", path=None
+            f"Cannot merge: {result.rows_in} rows went in and {result.rows_out} came out, report this", path=None
         )
-    sequence = max(input_file.sequence_number for input_file in task.inputs)
-    return replace(outcome, files=tuple(replace(file, sequence_number=sequence) for file in outcome.files))
+    sequence = max(input_file.sequence_number for input_file in group.inputs)
+    return replace(result, files=tuple(replace(file, sequence_number=sequence) for file in result.files))
 
 
-def _copied(task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeOutcome | Refusal:
+def _copied(group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeResult | Refusal:
     if (reason := forbidden(settings)) is not None:
         return reason
     try:
-        return copy_merge(task, settings, names, fetched)
+        return copy_merge(group, settings, names, fetched)
     except CopyRefused as refused:
         return refused.code
     except (pa.ArrowException, *UNREADABLE):
@@ -59,14 +60,13 @@ def _copied(task: MergeTask, settings: WriteSettings, names: FileNames, fetched:
 
 
 def _decoded(
-    task: MergeTask, settings: WriteSettings, names: FileNames, fetched: Fetched, refused: Refusal
-) -> MergeOutcome:
+    group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched, refused: Refusal
+) -> MergeResult:
     try:
-        files = decode_merge(task, settings, names, fetched)
+        files = decode_merge(group, settings, names, fetched)
     except (pa.ArrowException, OSError) as error:
         raise RewriteFailed(
-            f"Cannot merge {len(task.inputs)} files: {error}, what was written is removed", path=None
+            f"Cannot merge {len(group.inputs)} files: {error}, what was written is removed", path=None
         ) from error
-    size, rows = task.size_bytes, sum(file.rows for file in files)
-    codes = {refused.value: len(task.inputs)}
-    return MergeOutcome(tuple(files), size, task.rows, rows, size, decoded_because=codes)
+    codes = {refused.value: len(group.inputs)}
+    return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)

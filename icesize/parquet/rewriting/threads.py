@@ -7,79 +7,85 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written, write_with
 from icesize.parquet.rewriting.merge import merge
+from icesize.planning.plan import MergeGroup
+
+T = TypeVar("T")
 
 THREADS = "icesize-files"
 """How the threads are called that write files."""
 
-Result = MergeOutcome | RewriteFailed | None
-"""What became of a group: its outcome, why it failed, or None when the work was cancelled before it began."""
-
 
 def merge_in_threads(
-    groups: Sequence[MergeTask],
+    groups: Mapping[int, MergeGroup],
     settings: WriteSettings,
     prefix: str,
     *,
+    results: Results | None = None,
     cancelled: threading.Event | None = None,
     progress: Callable[[int], None] = lambda size_bytes: None,
     threads: int | None = None,
-) -> list[Result]:
-    """One result per group, in their order. A damaged input fails its own group only.
+) -> Results:
+    """The result of each group, by its number. A damaged input fails its own group only.
 
-    `cancelled` is looked at before each group: those under way are finished. `progress` hears the bytes of each
+    `results` is filled as groups finish, so that a caller knows them whatever is raised. `cancelled` is looked at
+    before each group: those under way are finished, the others have no result. `progress` hears the bytes of each
     finished group, from several threads.
     """
+    found = {} if results is None else results
 
-    def work(number: int, task: MergeTask) -> MergeOutcome:
-        return merge(task, settings, FileNames(prefix, number, 0))
+    def work(number: int, group: MergeGroup) -> MergeResult:
+        return merge(group, settings, FileNames(prefix, number, 0))
 
-    return rewrite_in_threads(groups, work, settings, cancelled=cancelled, progress=progress, threads=threads)
+    def keep(number: int, result: MergeResult | MergeFailure) -> None:
+        found[number] = result
+        progress(groups[number].size_bytes)
+
+    rewrite_in_threads(groups, work, keep, cancelled=cancelled, threads=threads)
+    return found
 
 
 def rewrite_in_threads(
-    groups: Sequence[MergeTask],
-    rewrite: Callable[[int, MergeTask], MergeOutcome],
-    settings: WriteSettings,
+    groups: Mapping[int, MergeGroup],
+    rewrite: Callable[[int, MergeGroup], T],
+    keep: Callable[[int, T | MergeFailure], object],
     *,
     cancelled: threading.Event | None = None,
-    progress: Callable[[int], None] = lambda size_bytes: None,
     threads: int | None = None,
-) -> list[Result]:
-    """What `rewrite(number, group)` makes of each group, a `RewriteFailed` of its too, as `merge_in_threads` does."""
+) -> None:
+    """Have `keep(number, result)` called with what `rewrite(number, group)` makes of each group, in the same thread: a
+    failure where it raises `RewriteFailed`. `cancelled` is as `merge_in_threads` describes.
+    """
     stop = cancelled or threading.Event()
 
-    def work(numbered: tuple[int, MergeTask]) -> Result:
-        number, task = numbered
+    def work(number: int) -> None:
         if stop.is_set():
-            return None
+            return
         try:
-            return rewrite(number, task)
+            result: T | MergeFailure = rewrite(number, groups[number])
         except RewriteFailed as error:
-            return error
-        finally:
-            progress(task.size_bytes)
+            result = MergeFailure(str(error))
+        keep(number, result)
 
     # at least two: while one group waits for storage the other computes
     workers = threads or max(2, os.cpu_count() or 2)
     with ThreadPoolExecutor(max(1, min(workers, len(groups))), thread_name_prefix=THREADS) as pool:
-        running: list[Future[Result]] = []
         try:
-            running.extend(pool.submit(work, numbered) for numbered in enumerate(groups))
-            return [future.result() for future in running]
+            for future in [pool.submit(work, number) for number in groups]:
+                future.result()
         except BaseException:
             stop.set()
-            _discard(running, settings)
             raise
 
 
@@ -108,11 +114,3 @@ def write_in_threads(
                     f"Cannot write the batch: {error}; what was written is removed", path=None
                 ) from error
             raise
-
-
-def _discard(running: Sequence[Future[Result]], settings: WriteSettings) -> None:
-    """Wait for the groups under way, then remove what all of them wrote: nobody will commit it."""
-    for future in running:
-        if future.exception() is None and isinstance(outcome := future.result(), MergeOutcome):
-            for file in outcome.files:
-                settings.storage.delete(file.path)

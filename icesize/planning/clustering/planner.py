@@ -195,7 +195,7 @@ def _group(sets: Sets, by: ClusterBy, policy: SizePolicy) -> _Group:
 def _merge_group(key: PartitionKey, group: _Group, layout: Layout) -> MergeGroup:
     facts = layout.partitions.get(key)
     label = facts.label if facts else "/".join(map(str, key.values))
-    return MergeGroup(key, label, tuple(file.fact for file in group.files), group.outputs)
+    return MergeGroup(tuple(file.fact for file in group.files), key, group.outputs, label)
 
 
 def _skipped(work: _Work) -> Iterator[Skipped]:

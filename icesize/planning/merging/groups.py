@@ -59,7 +59,7 @@ def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_ou
     outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
     in_time = sorted(files, key=lambda file: (file.sequence_number, file.path))
     return [
-        MergeGroup(work.facts.key, work.facts.label, tuple(inputs), count, work.cold)
+        MergeGroup(tuple(inputs), work.facts.key, count, work.facts.label, work.cold)
         for inputs, count in _cut(in_time, total_bytes, outputs, policy, most_outputs)
     ]
 

@@ -8,7 +8,7 @@ which would take them away.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -16,15 +16,13 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff
-from icesize.maintenance.clustering import ClusterLook, ClusterPass, wanted_by
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.threads import Result
+from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
+from icesize.parquet.files.merge_result import Results
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.spark.clustering.run import run_clusters
+from icesize.spark.engine.jobs import ALL_CORES, Cores
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.handle import Current, TableHandle
 
@@ -45,7 +43,7 @@ class ClusterRun:
     """One look at the table: plan, write, commit. `turn` is entered for the commit and may raise instead.
 
     `budget_bytes` bounds what is written, up to `most_bytes` where that pays for no set that is due.
-    `on_commit` hears what became visible. With `half_the_cores` batches find free ones at any time.
+    `on_commit` hears what became visible.
     """
 
     spark: SparkSession
@@ -56,7 +54,7 @@ class ClusterRun:
     most_bytes: int
     contested: Collection[PartitionKey] = ()
     cancelled: threading.Event | None = None
-    half_the_cores: bool = False
+    cores: Cores = ALL_CORES
     on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
 
     def run(self, current: Current) -> Report | None:
@@ -79,8 +77,5 @@ class ClusterRun:
             self.handle, look, plan, self._move, self.environment, turn=self.turn, on_commit=self.on_commit
         ).run()
 
-    def _move(
-        self, tasks: Sequence[MergeTask], prefixes: Sequence[str], order: RowOrder, settings: WriteSettings
-    ) -> list[Result]:
-        cancelled = self.cancelled or threading.Event()
-        return run_clusters(self.spark, tasks, prefixes, order, settings, cancelled, half_the_cores=self.half_the_cores)
+    def _move(self, work: ClusterWork) -> Results:
+        return run_clusters(self.spark, work, cancelled=self.cancelled, cores=self.cores)

@@ -13,16 +13,17 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.limits import Limits
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.spark.clustering.scatter import Head, rows_of
-from icesize.spark.engine.worker import answer_bins, as_answer, names_of_task, prepare
+from icesize.spark.engine.worker import Bins, answer_bins, as_answer, names_of_task, prepare
 
 WAITING_BYTES = 64 * 2**20
 """Blobs of a task that wait in memory; when there are more, all of them go to its local disk."""
@@ -30,12 +31,15 @@ WAITING_BYTES = 64 * 2**20
 LARGEST_PART = 2
 """A part is sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`; cuts are made from samples."""
 
-Made = list[WrittenFile] | RewriteFailed
+Made = list[WrittenFile] | MergeFailure
 """The files of a place, or why there are none."""
 
 
-class NeedsMany(RewriteFailed):
-    """One task cannot sort all rows of the group; nothing was left."""
+@dataclass(frozen=True, slots=True)
+class NeedsMany:
+    """One task cannot sort all rows of a group; nothing was left. `why` is a sentence."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,26 @@ class ClusterGroups:
     """Clusters whole groups, each under names with its own prefix; answers as `MergeGroups` of
     `spark/engine/worker.py`."""
 
-    bins: tuple[tuple[tuple[int, MergeTask], ...], ...]
+    bins: Bins
     settings: WriteSettings
-    prefixes: tuple[str, ...]
+    prefixes: Mapping[int, str]
     order: RowOrder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return answer_bins(self.bins, batches, self._cluster)
 
-    def _cluster(self, position: int, task: MergeTask) -> object:
-        return cluster_alone(task, self.order, self.settings, names_of_task(self.prefixes[position]))
+    def _cluster(self, number: int, group: MergeGroup) -> MergeResult | NeedsMany:
+        return cluster_alone(group, self.order, self.settings, names_of_task(self.prefixes[number]))
 
 
-def cluster_alone(task: MergeTask, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeOutcome:
-    """`cluster`, which raises `NeedsMany` where rows are too many for it, and `RewriteFailed`."""
+def cluster_alone(
+    group: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames
+) -> MergeResult | NeedsMany:
+    """`cluster` where one task can do it; raises `RewriteFailed`."""
     try:
-        return cluster(task, order, settings, names)
+        return cluster(group, order, settings, names)
     except TooLarge as error:
-        raise NeedsMany(f"Cannot cluster {len(task.inputs)} files in one task: {error}", path=None) from error
+        return NeedsMany(f"Cannot cluster {len(group.inputs)} files in one task: {error}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Gather:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
         with _Waiting(self.settings.limits) as waiting:
-            failed: dict[int, RewriteFailed] = {}
+            failed: dict[int, MergeFailure] = {}
             for batch in batches:
                 for place, head, blob in _blobs_of(batch):
                     if head.failure is not None:
@@ -128,8 +134,8 @@ class Gather:
         except (RewriteFailed, pa.ArrowException, OSError) as error:
             files.remove()
             if isinstance(error, RewriteFailed):
-                return error
-            return RewriteFailed(f"Cannot cluster: {error}, what was written is removed", path=None)
+                return MergeFailure(str(error))
+            return MergeFailure(f"Cannot cluster: {error}, what was written is removed")
         except BaseException:
             files.remove()
             raise

@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.merge_result import MergeFailure
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.cluster_order import Cuts, RowOrder
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.encoding import nan_columns
-from icesize.spark.engine.worker import as_answer, numbers_in, prepare
+from icesize.planning.plan import MergeGroup
+from icesize.spark.engine.worker import Bins, as_answer, numbers_in, prepare
 from icesize.spark.routing.repartition import TASK
 
 BLOBS = f"{TASK} int, place int, head binary, rows binary"
@@ -34,9 +35,6 @@ SCATTERED_BYTES = 64 * 2**20
 
 BLOB_BYTES = 16 * 2**20
 """Most Arrow bytes of one blob."""
-
-Bins = tuple[tuple[tuple[int, MergeTask], ...], ...]
-"""For each task groups, by their numbers, with those of their input files that the task reads."""
 
 _TO_BLOBS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
 """Of 60 MB (two longs, a double, three texts) zstd makes 20 MB at 540 MB/s, LZ4 35 MB at 920. Clustering 560 MB
@@ -64,7 +62,7 @@ class Head:
     rows: int = 0
     arrow_bytes: int = 0
     nan: frozenset[int] = frozenset()
-    failure: RewriteFailed | None = None
+    failure: MergeFailure | None = None
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,9 @@ class Division:
 
 @dataclass(frozen=True)
 class Look:
-    """Reads keys; answers for each group of a bin with (number, `Seen` or an error). Of the rows of a group in one bin
-    each n-th counts, n being its stride.
+    """Reads keys; answers for each group of a bin with (number, `Seen` or a `MergeFailure`).
+
+    Of the rows of a group in one bin each n-th counts, n being its stride.
     """
 
     bins: Bins
@@ -93,9 +92,9 @@ class Look:
                 try:
                     yield as_answer((group, self._look(group, task)))
                 except RewriteFailed as error:
-                    yield as_answer((group, error))
+                    yield as_answer((group, MergeFailure(str(error))))
 
-    def _look(self, group: int, task: MergeTask) -> Seen:
+    def _look(self, group: int, task: MergeGroup) -> Seen:
         rows, stride, kept = 0, self.strides[group], list[pa.Table]()
         for table in read_inputs(task, pruned(self.settings, self.order.columns)):
             some = table.take(pa.array(np.arange(-rows % stride, table.num_rows, stride)))
@@ -103,7 +102,7 @@ class Look:
             rows += table.num_rows
         return Seen(pa.concat_tables(kept), *self._weighed(task))
 
-    def _weighed(self, task: MergeTask) -> tuple[int, int]:
+    def _weighed(self, task: MergeGroup) -> tuple[int, int]:
         """The first whole rows that can be had, and their bytes."""
         tables = read_inputs(task, self.settings)
         return next(((table.num_rows, table.nbytes) for table in tables if table.num_rows), (0, 0))
@@ -128,9 +127,10 @@ class Scatter:
                     yield from self._scatter(task, self.divisions[group], number)
                 except RewriteFailed as error:
                     places = {place for places in self.divisions[group].places for place in places}
-                    yield from (self._row(place, Head(0, failure=error), pa.py_buffer(b"")) for place in sorted(places))
+                    head = Head(0, failure=MergeFailure(str(error)))
+                    yield from (self._row(place, head, pa.py_buffer(b"")) for place in sorted(places))
 
-    def _scatter(self, task: MergeTask, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
+    def _scatter(self, task: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         for rows in _of_size(read_inputs(task, self.settings), SCATTERED_BYTES):
             parts = division.cuts.part_of(self.order.keys(rows)).astype(np.int32)
             by_part = np.argsort(parts, kind="stable")

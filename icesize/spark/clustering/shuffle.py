@@ -15,17 +15,18 @@ from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeFailure
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
 from icesize.spark.clustering.gather import Destination, Gather, Made, Place
-from icesize.spark.clustering.scatter import BLOBS, Bins, Division, Look, Scatter, Seen
+from icesize.spark.clustering.scatter import BLOBS, Division, Look, Scatter, Seen
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import balanced, bin_numbers, run_job
-from icesize.spark.engine.worker import read_answer
+from icesize.spark.engine.worker import Bins, read_answer
 from icesize.spark.routing import repartition
 
 SAMPLE_ROWS_PER_FILE = 4_000
@@ -59,7 +60,7 @@ class Dividing:
     """
 
     spark: SparkSession
-    tasks: Mapping[int, MergeTask]
+    tasks: Mapping[int, MergeGroup]
     prefixes: Mapping[int, str]
     order: RowOrder
     settings: WriteSettings
@@ -71,27 +72,26 @@ class Dividing:
         work was cancelled.
 
         A group with many small files is written once more, as fewer, unless cancelled: how many bytes its rows need in
-        order is then known, and no sample of them tells it before. Raises as `run_job` does, nothing being left of jobs
-        that finished.
+        order is then known, and no sample of them tells it before. Raises as `run_job` does.
         """
         seen = self._look(self.tasks)
-        made: dict[int, list[Made]] = {i: [found] for i, found in seen.items() if isinstance(found, RewriteFailed)}
-        whole = {i: found for i, found in seen.items() if not isinstance(found, RewriteFailed)}
+        made: dict[int, list[Made]] = {i: [found] for i, found in seen.items() if isinstance(found, MergeFailure)}
+        whole = {i: found for i, found in seen.items() if not isinstance(found, MergeFailure)}
         if cancelled.is_set() or not whole:
             return made
         made |= self._rewrite(whole, {i: self.tasks[i].outputs for i in whole})
         return made if cancelled.is_set() else self._without_small(made, whole, cancelled)
 
-    def _look(self, groups: Mapping[int, MergeTask]) -> dict[int, list[Seen] | RewriteFailed]:
+    def _look(self, groups: Mapping[int, MergeGroup]) -> dict[int, list[Seen] | MergeFailure]:
         strides = {i: max(1, task.rows // _sample_rows(task)) for i, task in groups.items()}
         bins = self._bins(groups)
-        found: dict[int, list[Seen] | RewriteFailed] = {i: [] for i in groups}
+        found: dict[int, list[Seen] | MergeFailure] = {i: [] for i in groups}
         work = Look(bins, strides, self.order, self.settings)
         for group, seen in map(read_answer, run_job(bin_numbers(self.spark, len(bins)), work, "cluster files")):
             before = found[group]
-            if isinstance(seen, RewriteFailed):
+            if isinstance(seen, MergeFailure):
                 found[group] = seen
-            elif not isinstance(before, RewriteFailed):
+            elif not isinstance(before, MergeFailure):
                 before.append(seen)
         return found
 
@@ -107,16 +107,12 @@ class Dividing:
         try:
             return kept | self._rewrite({i: seen[i] for i in fewer}, fewer)
         except RewriteFailed as error:
-            return kept if cancelled.is_set() else kept | {i: [error] for i in fewer}
-        except BaseException:
-            for places in kept.values():
-                remove_files(self.settings.storage, _files(places))
-            raise
+            return kept if cancelled.is_set() else kept | {i: [MergeFailure(str(error))] for i in fewer}
 
     def _fewer(self, places: Sequence[Made]) -> int | None:
         """How many files there should be instead, where too many are small; None when they are well sized."""
         files = _files(places)
-        if len(places) < 2 or any(isinstance(place, RewriteFailed) for place in places):
+        if len(places) < 2 or any(isinstance(place, MergeFailure) for place in places):
             return None
         target, limit = self.settings.target_file_size_bytes, self.settings.small_file_limit_bytes
         small = sum(file.size_bytes < limit for file in files)
@@ -151,16 +147,17 @@ class Dividing:
         made: dict[int, list[Made]] = {i: [] for i in divisions}
         for place, files in sorted(answers, key=lambda answer: int(answer[0])):
             made[places[place].group].append(files)
+        self.settings.storage.note(file.path for found in made.values() for file in _files(found))
         return made
 
     def _bins(self, groups: Iterable[int]) -> Bins:
         """The input files of the groups, in bins of about equal bytes."""
-        inputs = [(i, input_file) for i in groups for input_file in self.tasks[i].inputs]
-        sizes = [input_file.size_bytes for _, input_file in inputs]
-        wanted = self.slots if self.sparing else max(self.slots, math.ceil(sum(sizes) / BIN_BYTES))
-        return tuple(self._by_group(bin_) for bin_ in balanced(inputs, sizes, wanted))
+        inputs = dict(enumerate((i, input_file) for i in groups for input_file in self.tasks[i].inputs))
+        size_bytes = sum(input_file.size_bytes for _, input_file in inputs.values())
+        wanted = self.slots if self.sparing else max(self.slots, math.ceil(size_bytes / BIN_BYTES))
+        return tuple(self._by_group(bin_) for bin_ in balanced(inputs, lambda pair: pair[1].size_bytes, wanted))
 
-    def _by_group(self, numbered: Iterable[tuple[int, tuple[int, FileFact]]]) -> tuple[tuple[int, MergeTask], ...]:
+    def _by_group(self, numbered: Iterable[tuple[int, tuple[int, FileFact]]]) -> tuple[tuple[int, MergeGroup], ...]:
         inputs: dict[int, list[FileFact]] = defaultdict(list)
         for _, (i, input_file) in sorted(numbered, key=lambda one: one[0]):
             inputs[i].append(input_file)
@@ -200,10 +197,10 @@ def _route(begin: float, end: float, places: int) -> range:
 
 
 def _files(places: Iterable[Made]) -> list[WrittenFile]:
-    return [file for place in places if not isinstance(place, RewriteFailed) for file in place]
+    return [file for place in places if not isinstance(place, MergeFailure) for file in place]
 
 
-def _sample_rows(task: MergeTask) -> int:
+def _sample_rows(task: MergeGroup) -> int:
     least, most = SAMPLE_ROWS
     return max(least, min(most, SAMPLE_ROWS_PER_FILE * task.outputs))
 

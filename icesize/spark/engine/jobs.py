@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,10 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
+from icesize.parquet.files.merge_result import MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
 from icesize.parquet.rewriting.forecast import work_bytes
+from icesize.planning.plan import MergeGroup
 from icesize.planning.routing.row_sizes import RowSize
 from icesize.redaction import scrub
 from icesize.spark.engine import session
@@ -75,31 +77,47 @@ def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
 
 
 @dataclass(frozen=True)
-class SparkMerges:
-    """Runs merge groups as one Spark job, the largest first onto the least loaded task."""
+class Cores:
+    """How much of the machine a rewrite takes: `threads` of this process, and no Spark job of more than `tasks`.
 
-    spark: SparkSession
-    tasks: int
+    None for as many as are useful: a Spark job then may have more tasks than run at one time.
+    """
 
-    def run(
-        self, groups: Sequence[MergeTask], settings: WriteSettings, prefix: str
-    ) -> list[MergeOutcome | RewriteFailed]:
-        """One outcome per group, in their order; a group whose input is damaged is its error."""
-        bins = balanced(groups, [work_bytes(group.inputs, settings) for group in groups], self.tasks)
-        outcomes = run_bins(self.spark, len(bins), MergeGroups(bins, settings, prefix), "merge files")
-        settings.storage.note(f.path for made in outcomes if isinstance(made, MergeOutcome) for f in made.files)
-        return outcomes
+    threads: int | None = None
+    tasks: int | None = None
+
+    @classmethod
+    def half(cls, spark: SparkSession) -> Cores:
+        """So that others find free ones at any time."""
+        return cls(max(1, (os.cpu_count() or 2) // 2), max(1, session.parallelism(spark) // 2))
 
 
-def run_bins(spark: SparkSession, bins: int, function: Any, what: str) -> list[Any]:
-    """What `function` answers of the items of all bins (`worker.answer_bins`), in the order of their positions.
+ALL_CORES = Cores()
+
+
+def merge_in_tasks(
+    spark: SparkSession, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, tasks: int
+) -> Results:
+    """Merge groups in one Spark job, the largest first onto the least loaded task: the result of each, by its number.
+
+    Raises as `run_job` does.
+    """
+    bins = balanced(groups, lambda group: work_bytes(group.inputs, settings), tasks)
+    return run_bins(spark, len(bins), MergeGroups(bins, settings, prefix), settings, "merge files")
+
+
+def run_bins(spark: SparkSession, bins: int, function: Any, settings: WriteSettings, what: str) -> dict[int, Any]:
+    """What `function` answers of the groups of all bins (`worker.answer_bins`), by their numbers.
 
     Raises as `run_job` does.
     """
     results: dict[int, Any] = {}
     for answer in run_job(bin_numbers(spark, bins), function, what):
         results.update(read_answer(answer))
-    return [results[i] for i in sorted(results)]
+    settings.storage.note(
+        file.path for made in results.values() if isinstance(made, MergeResult) for file in made.files
+    )
+    return results
 
 
 def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
@@ -107,16 +125,15 @@ def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
     return spark.range(0, bins, 1, bins)
 
 
-def balanced(items: Sequence[T], load: Sequence[int], tasks: int) -> tuple[tuple[tuple[int, T], ...], ...]:
-    """The items with their positions in at most `tasks` bins, the largest first into the least loaded one."""
-    count = max(1, min(tasks, len(items)))
-    bins: list[list[tuple[int, T]]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for i in sorted(range(len(items)), key=lambda i: -load[i]):
+def balanced(items: Mapping[int, T], load: Callable[[T], int], tasks: int) -> tuple[tuple[tuple[int, T], ...], ...]:
+    """The items with their numbers in at most `tasks` bins, the largest first into the least loaded one."""
+    bins: list[list[tuple[int, T]]] = [[] for _ in range(max(1, min(tasks, len(items))))]
+    loads = [0] * len(bins)
+    for size, number in sorted(((load(item), number) for number, item in items.items()), key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
-        bins[least].append((i, items[i]))
-        loads[least] += load[i]
-    return tuple(tuple(b) for b in bins)
+        bins[least].append((number, items[number]))
+        loads[least] += size
+    return tuple(map(tuple, bins))
 
 
 def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:

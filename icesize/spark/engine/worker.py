@@ -10,21 +10,23 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from zipimport import zipimporter
 
 import pyarrow as pa
 
 from icesize.errors import IcesizeError, RewriteFailed
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import use_system_memory
+from icesize.planning.plan import MergeGroup
 
-T = TypeVar("T")
+Bins = Sequence[Sequence[tuple[int, MergeGroup]]]
+"""For each task of a job the groups that it works on, with their numbers."""
 
 ANSWERS = "answer binary"
 """Spark schema of what each function yields; the column holds pickles of our own workers, never of stored data."""
@@ -113,26 +115,26 @@ class MeasureRows:
 
 @dataclass(frozen=True)
 class MergeGroups:
-    """Runs merge tasks; its input is the number of a bin, it answers with {position: outcome or error}."""
+    """Merges groups; its input is the number of a bin, it answers with the `Results` of the bin."""
 
-    bins: tuple[tuple[tuple[int, MergeTask], ...], ...]
+    bins: Bins
     settings: WriteSettings
     prefix: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return answer_bins(self.bins, batches, self._merge)
 
-    def _merge(self, position: int, task: MergeTask) -> object:
-        return merge(task, self.settings, names_of_task(self.prefix))
+    def _merge(self, number: int, group: MergeGroup) -> MergeResult:
+        return merge(group, self.settings, names_of_task(self.prefix))
 
 
 def answer_bins(
-    bins: Sequence[Sequence[tuple[int, T]]], batches: Iterable[pa.RecordBatch], work: Callable[[int, T], object]
+    bins: Bins, batches: Iterable[pa.RecordBatch], work: Callable[[int, MergeGroup], object]
 ) -> Iterator[pa.RecordBatch]:
-    """`{position: what work makes of the item, or its RewriteFailed}` for each bin whose number is in `batches`."""
+    """`{number: what work makes of the group, or a MergeFailure}` for each bin whose number is in `batches`."""
     prepare()
-    for number in numbers_in(batches):
-        yield as_answer({position: _tried(work, position, item) for position, item in bins[number]})
+    for bin_number in numbers_in(batches):
+        yield as_answer({number: _tried(work, number, group) for number, group in bins[bin_number]})
 
 
 def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
@@ -141,8 +143,8 @@ def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _tried(work: Callable[[int, T], object], position: int, item: T) -> object:
+def _tried(work: Callable[[int, MergeGroup], object], number: int, group: MergeGroup) -> object:
     try:
-        return work(position, item)
+        return work(number, group)
     except RewriteFailed as error:
-        return error
+        return MergeFailure(str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -15,15 +15,16 @@ from icesize.clock import Environment
 from icesize.errors import TableError
 from icesize.maintenance.compaction import ROUND_BYTES, Maintenance
 from icesize.maintenance.reporting import report_of
+from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.rewriting.threads import Result
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import Plan, plan_merges
+from icesize.planning.plan import MergeGroup
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun
-from icesize.spark.engine.merge_job import discard, run_merges
+from icesize.spark.engine.jobs import Cores
+from icesize.spark.engine.merge_job import run_merges
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.handle import Current, TableHandle
 
@@ -104,7 +105,7 @@ class Run:
         turn, environment = self._turn()
         run = ClusterRun(
             self.job.trigger.spark, self.handle, environment, turn, ROUND_BYTES, sys.maxsize, self.job.contested,
-            self.job.cancelled, half_the_cores=True, on_commit=self._remember,
+            self.job.cancelled, cores=Cores.half(self.job.trigger.spark), on_commit=self._remember,
         )  # fmt: skip
         return current, run.run(current)
 
@@ -150,21 +151,9 @@ class Run:
         if trigger.pool is not None:
             context.setLocalProperty("spark.scheduler.pool", trigger.pool)
 
-    def _run_merges(self, tasks: Sequence[MergeTask], settings: WriteSettings, prefix: str) -> list[Result]:
-        results: list[Result] = [None] * len(tasks)
-        try:
-            return run_merges(
-                self.job.trigger.spark,
-                tasks,
-                settings,
-                prefix,
-                self.job.cancelled,
-                results=results,
-                half_the_cores=True,
-            )
-        except BaseException:
-            discard(results, settings)
-            raise
+    def _run_merges(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
+        spark = self.job.trigger.spark
+        return run_merges(spark, groups, settings, prefix, cancelled=self.job.cancelled, cores=Cores.half(spark))
 
     def _remember(self, outcome: CommitOutcome) -> None:
         self.backoff.lost(outcome.contested)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from icesize.maintenance.reporting import MergeResults, WrittenBatch
-from icesize.parquet.files.tasks import MergeTask
 from icesize.planning.plan import MergeGroup
-from icesize.spark.engine.merge_job import MergeRun, finish_all, in_order, stopping
+from icesize.spark.engine.jobs import Cores
+from icesize.spark.engine.merge_job import MergeRun, finish_all, stopping
 from icesize.spark.stream.batch_plan import BatchPlan
 
 
@@ -19,18 +19,18 @@ def run(planned: BatchPlan) -> WrittenBatch | None:
     watch, writer = planned.fitted.batch.watch, planned.write_plan.writer
     runs: list[MergeRun] = []
     with stopping(runs):
-        _start(runs, planned, planned.merges, writer.starts_a_job, planned.write_plan.merge_tasks)
+        begun = dict(enumerate(planned.merges))
+        _start(runs, planned, begun, writer.starts_a_job, planned.write_plan.merge_tasks)
         rows = writer.write(planned.rows, planned.settings, planned.fitted.batch.prefix, planned.absorption)
         deadline_seconds = planned.merge_deadline_seconds(watch.lap("write"))
         if rows.new_rows == 0:
             return None
         decision = planned.decide(rows.files)
-        begun = set(planned.merges)
-        late = [group for group in decision.merges if group not in begun]
-        _start(runs, planned, late)
-        done = finish_all(runs, deadline_seconds, planned.fitted.batch.options.environment)
-        kept = in_order([*planned.merges, *late], done, decision.merges, planned.settings)
-        merges = MergeResults.of(decision.merges, kept, rows.files)
+        numbers = {group: number for number, group in begun.items()}
+        groups = {numbers.setdefault(group, len(numbers)): group for group in decision.merges}
+        _start(runs, planned, {number: group for number, group in groups.items() if number not in begun})
+        results = finish_all(runs, deadline_seconds, planned.fitted.batch.options.environment)
+        merges = MergeResults.of(groups, results, rows.files)
         watch.lap("merge_wait")
     return WrittenBatch(planned.fitted.current, planned.fitted.layout, decision.plan, merges, rows)
 
@@ -38,12 +38,14 @@ def run(planned: BatchPlan) -> WrittenBatch | None:
 def _start(
     runs: list[MergeRun],
     planned: BatchPlan,
-    groups: Sequence[MergeGroup],
+    groups: Mapping[int, MergeGroup],
     beside_write_job: bool = False,
     most_tasks: int | None = None,
 ) -> None:
     """Merge in the background, in a run that is among `runs` before it starts."""
     batch = planned.fitted.batch
-    tasks = [MergeTask(g.inputs, g.partition, g.outputs) for g in groups]
-    runs.append(MergeRun(batch.spark, tasks, planned.settings, batch.prefix, beside_write_job, most_tasks))
+    cores = Cores(tasks=most_tasks)
+    runs.append(
+        MergeRun(batch.spark, groups, planned.settings, batch.prefix, beside_write_job=beside_write_job, cores=cores)
+    )
     runs[-1].start()

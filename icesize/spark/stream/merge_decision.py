@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
@@ -115,8 +114,8 @@ class WritingOnce(Absorbing):
         new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
         plan = self._plan(new)
         apart, along = divided(plan.groups, new)
-        by_writer: dict[int, tuple[MergeTask, ...]] = {}
+        by_writer: dict[int, tuple[MergeGroup, ...]] = {}
         for key, inputs in along.items():
             owner = write_plan.owners[key]
-            by_writer[owner] = (*by_writer.get(owner, ()), MergeTask(inputs, key))
+            by_writer[owner] = (*by_writer.get(owner, ()), MergeGroup(inputs, key))
         return Decision(plan, apart, Absorption(by_writer))

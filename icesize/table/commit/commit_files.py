@@ -12,12 +12,13 @@ from typing import Generic
 
 from icesize.clock import Environment
 from icesize.errors import IcesizeError, TableError
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.commit_change import DEADLINE_SECONDS, Attempts, commit_change
 from icesize.table.commit.committer import Committer, LoadedT, StagedT
 from icesize.table.commit.ledger import is_done
-from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, MergedGroup, Overtaken
+from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
 from icesize.table.commit.summary import RUN_ID
 
 SLOW_STAGE_SECONDS = 1.0
@@ -57,7 +58,7 @@ class _Files(Generic[LoadedT, StagedT]):
 
     def data_files(self, result: CommitOutcome) -> set[str]:
         appended = () if result.already_committed else self._wanted.appended
-        return {f.path for f in appended} | {f.path for g in result.merged for f in g.outputs}
+        return {f.path for f in appended} | {f.path for g in result.merged for f in g.files}
 
     def found(self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, CommitOutcome]) -> CommitOutcome | None:
         """Our own earlier attempt, or a duplicate one that committed the same batch."""
@@ -99,7 +100,7 @@ class _Files(Generic[LoadedT, StagedT]):
         self._stage_seconds = attempts.environment.monotonic() - began
         return staged, self._outcome(staged.snapshots, self._request.merged)
 
-    def _outcome(self, snapshots: list[tuple[int, str]], merged: tuple[MergedGroup, ...]) -> CommitOutcome:
+    def _outcome(self, snapshots: list[tuple[int, str]], merged: tuple[MergeResult, ...]) -> CommitOutcome:
         return CommitOutcome(
             snapshot_ids=tuple(snapshot_id for snapshot_id, _ in snapshots),
             operations=tuple(operation for _, operation in snapshots),
@@ -149,9 +150,9 @@ class _Files(Generic[LoadedT, StagedT]):
             self._request = replace(self._request, merged=())
 
 
-def _dropped(groups: tuple[MergedGroup, ...], why: str) -> str:
+def _dropped(groups: tuple[MergeResult, ...], why: str) -> str:
     return f"merge of {sum(len(g.inputs) for g in groups)} files dropped: {why}"
 
 
-def _paths(group: MergedGroup) -> set[str]:
-    return {file.path for file in group.outputs}
+def _paths(group: MergeResult) -> set[str]:
+    return {file.path for file in group.files}

@@ -274,7 +274,7 @@ class PyIcebergCommitter:
             if request.base_snapshot_id is not None:
                 summary[BASE_ID] = str(request.base_snapshot_id)
             inputs = [v for g in request.merged for v in g.inputs]
-            outputs = [f for g in request.merged for f in g.outputs]
+            outputs = [f for g in request.merged for f in g.files]
             snapshots.append(builder.replace(inputs, outputs, summary))
         return snapshots
 

@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 
 from icesize.errors import IcesizeError
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry
 
@@ -28,14 +29,6 @@ class Overtaken(IcesizeError):
     def __init__(self, reason: str, partitions: tuple[PartitionKey, ...] = ()) -> None:
         super().__init__(reason, partitions=partitions)
         self.partitions = partitions
-
-
-@dataclass(frozen=True)
-class MergedGroup:
-    """Files that take the place of others: `outputs` hold exactly the live rows of `inputs`."""
-
-    inputs: tuple[FileFact, ...]
-    outputs: tuple[WrittenFile, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class CommitRequest:
     spec_id: int
     run_id: str
     appended: tuple[WrittenFile, ...] = ()
-    merged: tuple[MergedGroup, ...] = ()
+    merged: tuple[MergeResult, ...] = ()
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +61,7 @@ class CommitRequest:
 
     def paths(self) -> set[str]:
         """Every data file this request would make visible."""
-        return {f.path for f in self.appended} | {f.path for g in self.merged for f in g.outputs}
+        return {f.path for f in self.appended} | {f.path for g in self.merged for f in g.files}
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class CommitOutcome:
 
     snapshot_ids: tuple[int, ...] = ()
     operations: tuple[str, ...] = ()
-    merged: tuple[MergedGroup, ...] = ()
+    merged: tuple[MergeResult, ...] = ()
     conflicts: tuple[str, ...] = ()
     contested: tuple[PartitionKey, ...] = ()
     already_committed: bool = False

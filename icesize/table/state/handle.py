@@ -14,6 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from icesize.clock import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
 from icesize.planning.files import FileFact, Layout, PartitionKey
@@ -25,7 +26,7 @@ from icesize.table.commit.commit_change import Change, commit_change
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.request import CommitOutcome, CommitRequest, MergedGroup
+from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.input_metrics import with_carried_over_metrics
@@ -152,7 +153,7 @@ class TableHandle:
         environment: Environment,
         *,
         appended: Sequence[WrittenFile] = (),
-        merged: tuple[MergedGroup, ...] = (),
+        merged: tuple[MergeResult, ...] = (),
         absorbed: Sequence[FileFact] = (),
         ledger: LedgerEntry | None = None,
         accept_new_checkpoint: bool = False,

@@ -20,10 +20,10 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief
-from icesize.table.commit.request import MergedGroup
 from icesize.table.manifests.avro_decode import fields_reader
 from icesize.table.manifests.entries import DataFileSchema, read_entries
 
@@ -36,23 +36,23 @@ _THREADS = 4
 
 
 def with_carried_over_metrics(
-    merged: tuple[MergedGroup, ...],
+    merged: tuple[MergeResult, ...],
     appended: Sequence[WrittenFile],
     io: FileIO,
     settings: Callable[[], WriteSettings],
-) -> tuple[MergedGroup, ...]:
+) -> tuple[MergeResult, ...]:
     """The groups with complete metrics for outputs that were copied from their input files.
 
     Input files are described by manifests, or by `appended` where the same commit brings them. `settings` are asked
     for, and manifests read, only when there is such an output.
     """
-    copied = {old.path for group in merged for file in group.outputs for old in file.copied_from}
+    copied = {old.path for group in merged for file in group.files for old in file.copied_from}
     if not copied:
         return merged
     known = metrics_of((v for group in merged for v in group.inputs if v.path in copied), io)
     known |= {file.path: FileMetrics.of(file) for file in appended}
     how = settings()
-    return tuple(replace(g, outputs=tuple(carry_over(file, how, known) for file in g.outputs)) for g in merged)
+    return tuple(replace(g, files=tuple(carry_over(file, how, known) for file in g.files)) for g in merged)
 
 
 def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import LocalSource
@@ -35,6 +35,7 @@ from icesize.parquet.format.thrift import (
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 from tests.support.copying import (
     KEY,
     MERGED,
@@ -74,10 +75,10 @@ def below(options: WriteSettings) -> list[Path]:
     return files_below(Path(local(options.table_location)))
 
 
-def outcome(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeOutcome:
+def outcome(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """What a merge did; its outputs verified, all other files as they were, and nothing else left."""
     before = {path: path.read_bytes() for path in below(options)}
-    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
     for file in done.files:
         found = verify(LocalSource(local(file.path)), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
@@ -91,7 +92,7 @@ def fails(options: WriteSettings, inputs: list[FileFact]) -> RewriteFailed:
     """The error; all files as they were and no other one is there."""
     before = {path: path.read_bytes() for path in below(options)}
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert {path: path.read_bytes() for path in below(options)} == before
     return caught.value
 
@@ -295,7 +296,7 @@ def test_metadata_that_readers_stumble_over_are_not_spread(
     bad = stored(Path(local(options.table_location)), edited(foreign(count), edit), count)
     inputs = among(options, bad)
     before = below(options)
-    done = attempt(MergeTask(tuple(inputs), KEY), options)
+    done = attempt(MergeGroup(tuple(inputs), KEY), options)
     if isinstance(done, RewriteFailed):
         assert (done.path, below(options)) == (bad.path, before)
         return
@@ -304,7 +305,7 @@ def test_metadata_that_readers_stumble_over_are_not_spread(
     assert content(file.path for file in done.files) == good + Counter(spelt_rows(rows(count, START)))
 
 
-def attempt(task: MergeTask, options: WriteSettings) -> MergeOutcome | RewriteFailed:
+def attempt(task: MergeGroup, options: WriteSettings) -> MergeResult | RewriteFailed:
     """What became of a merge."""
     try:
         return merge(task, options, MERGED)
@@ -517,7 +518,7 @@ def merge_damaged(options: WriteSettings, count: int, mutated: int, seed: int) -
             continue  # bytes that are copied whole are not decompressed: what a footer says of that is believed
         bad = stored(folder / "damaged", with_footer(raw, footer), count)
         before = below(options)
-        done = attempt(MergeTask((*good, bad), KEY), options)
+        done = attempt(MergeGroup((*good, bad), KEY), options)
         if isinstance(done, RewriteFailed):
             assert (done.path, below(options)) == (bad.path, before)
             outcomes["failed"] += 1

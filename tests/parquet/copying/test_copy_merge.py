@@ -23,9 +23,9 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.copying.strategy import likely_copied
 from icesize.parquet.files.data_file import CopiedFrom
 from icesize.parquet.files.limits import Limits
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.forecast import forecast, work_bytes
 from icesize.parquet.rewriting.merge import merge
@@ -78,9 +78,9 @@ def foreign(folder: Path, data: pa.Table, name: str, **options: object) -> FileF
     return FileFact(str(path), path.stat().st_size, data.num_rows, KEY)
 
 
-def merged(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeOutcome:
+def merged(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """The outcome, each of its files verified from the first byte to the last."""
-    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
     for file in done.files:
         found = verify(LocalSource(local(file.path)), "merged")
         assert found.problems == ()
@@ -89,7 +89,7 @@ def merged(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> 
     return done
 
 
-def rows_of(done: MergeOutcome) -> Counter[str]:
+def rows_of(done: MergeResult) -> Counter[str]:
     """All rows of the outputs, in the columns of SCHEMA."""
     return content((file.path for file in done.files), ["id", "value", "word"])
 
@@ -271,7 +271,7 @@ def test_a_page_that_is_not_what_its_checksum_says_fails_the_merge(tmp_path: Pat
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[1].path
     assert len(files_below(tmp_path)) == 2
 
@@ -285,11 +285,11 @@ def test_a_victim_that_is_gone_or_cut_off_is_named(tmp_path: Path, remote: bool)
     with open(local(inputs[2].path), "r+b") as file:
         file.truncate(inputs[2].size_bytes - 1_000)
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[2].path
     os.remove(local(inputs[0].path))
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[0].path
     assert len(files_below(tmp_path)) == 2
 
@@ -300,7 +300,7 @@ def test_a_victim_with_other_rows_than_its_entry_is_refused(tmp_path: Path) -> N
     inputs = written(options, [40_000, 40_000])
     inputs[1] = replace(inputs[1], rows=39_999)
     with pytest.raises(RewriteFailed, match="it has 40000 rows, its manifest says 39999"):
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert len(files_below(tmp_path)) == 2
 
 
@@ -363,7 +363,7 @@ def test_tiny_is_told_from_the_manifest_entry() -> None:
 
 
 def _group(inputs: list[FileFact]) -> MergeGroup:
-    return MergeGroup(KEY, "all", tuple(inputs), 1)
+    return MergeGroup(tuple(inputs), KEY)
 
 
 def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
@@ -425,8 +425,8 @@ def test_a_merge_does_what_was_forecast(
         )
         for n, (words, count, dictionary) in enumerate(files)
     ]  # fmt: skip
-    found = forecast([MergeGroup(KEY, "all", tuple(inputs), outputs)], options)
-    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
+    found = forecast([MergeGroup(tuple(inputs), KEY, outputs)], options)
+    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
     assert dict(found.decoded_because) == dict(done.decoded_because)
     assert (found.bytes_decoded, found.pages_copied) == (done.bytes_decoded, done.pages_copied)
     assert done.bytes_copied == pytest.approx(found.bytes_copied, rel=0.02)
@@ -475,15 +475,18 @@ def test_the_driver_copies_a_little(tmp_path: Path) -> None:
     """Little work stays in the driver; of what is copied, and of what is much work, the largest groups do not."""
     options = settings_of(tmp_path, SCHEMA)
 
-    def group(size_bytes: int, rows: int) -> MergeTask:
-        return MergeTask((FileFact("a", size_bytes, rows, KEY),), KEY)
+    def group(size_bytes: int, rows: int) -> MergeGroup:
+        return MergeGroup((FileFact("a", size_bytes, rows, KEY),), KEY)
+
+    def for_spark(groups: list[MergeGroup], options: WriteSettings) -> dict[int, int]:
+        return work_for_spark(dict(enumerate(groups)), options)
 
     copied = [group(n * 2**20, 90_000) for n in (30, 20, 40, 1)]
     tiny = [group(40_000, 90)] * 300
-    assert work_for_spark([*copied, *tiny], options) == {2: 5 * 2**20}
-    assert work_for_spark([group(70 * 2**20, 90_000)], options) == {0: round(70 * 2**20 / 8)}
+    assert for_spark([*copied, *tiny], options) == {2: 5 * 2**20}
+    assert for_spark([group(70 * 2**20, 90_000)], options) == {0: round(70 * 2**20 / 8)}
     off = replace(options, merge_by_copying=False)
-    assert work_for_spark(copied, off) == {0: 30 * 2**20, 1: 20 * 2**20, 2: 40 * 2**20}
+    assert for_spark(copied, off) == {0: 30 * 2**20, 1: 20 * 2**20, 2: 40 * 2**20}
 
 
 def test_files_of_one_row_are_decoded_together(tmp_path: Path) -> None:
@@ -535,7 +538,7 @@ def test_a_location_that_no_file_io_knows_is_named(tmp_path: Path) -> None:
     (large,) = written(options, [60_000])
     lost = replace(large, path="xyz://bucket/x.parquet")
     with pytest.raises(RewriteFailed, match="Unrecognized filesystem type") as caught:
-        merge(MergeTask((large, lost), KEY), options, MERGED)
+        merge(MergeGroup((large, lost), KEY), options, MERGED)
     assert caught.value.path == lost.path
     assert forecast([_group([large, lost])], options).decoded_because == {"short-read": 1}
 
@@ -597,6 +600,6 @@ def test_text_that_is_no_text_has_no_bounds(tmp_path: Path) -> None:
         foreign(tmp_path / "f", table, f"{n}.parquet", compression="zstd", use_dictionary=False) for n in range(2)
     ]
     for how in (options, replace(options, merge_by_copying=False)):
-        done = merge(MergeTask(tuple(inputs), KEY), how, MERGED)
+        done = merge(MergeGroup(tuple(inputs), KEY), how, MERGED)
         assert done.rows_out == 60_000
         assert 3 not in done.files[0].lower_bounds

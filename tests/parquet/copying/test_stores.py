@@ -19,8 +19,8 @@ from pyarrow.fs import S3FileSystem
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, Source
 from icesize.parquet.reading import prefetch as fetching
@@ -28,6 +28,7 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 from tests.support.copying import (
     KEY,
     MERGED,
@@ -222,9 +223,9 @@ def names(inputs: list[FileFact]) -> list[str]:
     return [Path(local(input_file.path)).name for input_file in inputs]
 
 
-def merged(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeOutcome:
+def merged(options: WriteSettings, inputs: list[FileFact], outputs: int = 1) -> MergeResult:
     """The outcome, no row lost, its files verified, and none besides the input files and them."""
-    done = merge(MergeTask(tuple(inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeGroup(tuple(inputs), KEY, outputs), options, MERGED)
     for file in done.files:
         assert verify(LocalSource(local(file.path)), "merged").problems == ()
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
@@ -256,7 +257,7 @@ def test_outputs_have_names_of_their_own(options: WriteSettings, store: Store) -
     """Several outputs, and a second merge of the same task attempt, never write to a name twice."""
     inputs = beside(options, *[PAGED_ROWS] * 6)
     first = merged(options, inputs, outputs=3)
-    again = merge(MergeTask(tuple(inputs), KEY, 3), options, MERGED)
+    again = merge(MergeGroup(tuple(inputs), KEY, 3), options, MERGED)
     assert len(set(store.of("create"))) == 6
     assert len(first.files) == len(again.files) == 3
     assert content(file.path for file in first.files) == content(file.path for file in again.files)
@@ -377,7 +378,7 @@ def test_memory_does_not_grow_with_the_files_of_a_merge(tmp_path: Path) -> None:
         links = [f"{local(file.path)}-{i}" for i in range(count)]
         for link in links:
             os.link(local(file.path), link)
-        task = MergeTask(tuple(replace(file, path=link) for link in links), KEY)
+        task = MergeGroup(tuple(replace(file, path=link) for link in links), KEY)
         merge(task, options, MERGED)  # so that what is imported and remembered does not count
         tracemalloc.start()
         done = merge(task, options, MERGED)
@@ -428,7 +429,7 @@ def test_an_object_that_cannot_be_opened_is_named(options: WriteSettings, store:
     store.lost = names(inputs)[1]
     before = below(options)
     with pytest.raises(RewriteFailed, match="gone for now") as caught:
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert caught.value.path == inputs[1].path
     assert below(options) == before
     assert store.of("delete") == store.of("create")
@@ -473,7 +474,7 @@ def test_writes_that_fail_for_good_leave_nothing(options: WriteSettings, store: 
     before = {path: path.read_bytes() for path in below(options)}
     store.fail_write, store.lasting = number, True
     with pytest.raises(RewriteFailed, match=r"write \d+ failed, what was written is removed"):
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert {path: path.read_bytes() for path in below(options)} == before
     assert len(store.of("create")) == 2
     assert store.of("delete") == store.of("create")
@@ -494,7 +495,7 @@ def test_an_output_that_cannot_be_completed_is_removed(
         assert sorted(store.of("delete")) == sorted(store.of("create")[:number])
         return
     with pytest.raises(RewriteFailed, match=r"close \d+ failed"):
-        merge(MergeTask(tuple(inputs), KEY, 3), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY, 3), options, MERGED)
     assert below(options) == before
     assert set(store.of("delete")) == set(store.of("create"))
 
@@ -521,7 +522,7 @@ def test_an_output_that_storage_has_otherwise_is_removed(
     expected = message.format(size=size, more=size + 1, less=size - 1)
     before = below(options)
     with pytest.raises(RewriteFailed, match=expected) as caught:
-        merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+        merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     (output,) = store.of("create")
     assert Path(str(caught.value.path)).name == output
     assert store.of("delete") == [output]
@@ -566,7 +567,7 @@ def test_files_in_s3_are_merged_by_copying(
     """Through both of PyIceberg's FileIOs: whole row groups, pages and decoded rows in one object, nothing besides."""
     options = replace(settings_of(f"s3://{bucket}/t", SCHEMA), io_properties=properties, limits=SMALL)
     inputs = written(options, WHOLE_ROWS, PAGED_ROWS, PAGED_ROWS, TINY_ROWS)
-    done = merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+    done = merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     (file,) = done.files
     assert dict(done.decoded_because) == {"tiny": 1}
     assert (done.pages_copied > 0, file.rows_decoded) == (True, TINY_ROWS)

@@ -45,9 +45,9 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from icesize.clock import Environment
 from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.request import MergedGroup
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.input_metrics import metrics_of, with_carried_over_metrics
 from tests.support.parquet_files import RemoteLike, append, fact, schema_of, settings_of, write_one
@@ -577,11 +577,11 @@ def test_a_manifest_that_cannot_be_read_makes_its_files_unknown(
     assert "column metrics of 1 merged files are not known" in caplog.text
 
 
-def _bare(group: MergedGroup, *, whole: bool = True) -> MergedGroup:
+def _bare(group: MergeResult, *, whole: bool = True) -> MergeResult:
     """The group as if its only output had been made by copying the input files' bytes."""
-    (file,) = group.outputs
+    (file,) = group.files
     sources = tuple(CopiedFrom(input_file.path, whole) for input_file in group.inputs)
-    return replace(group, outputs=(replace(file, lower_bounds={}, upper_bounds={}, copied_from=sources),))
+    return replace(group, files=(replace(file, lower_bounds={}, upper_bounds={}, copied_from=sources),))
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
@@ -601,7 +601,7 @@ def test_a_commit_completes_what_was_copied(tmp_path: Path, version: str, caplog
     assert caplog.text == ""
     table = landed(catalog, [1, 2, 9])
     (file,) = _of_pyiceberg(table).values()
-    assert file == FileMetrics.of(group.outputs[0])
+    assert file == FileMetrics.of(group.files[0])
     assert (file.lower_bounds[1], file.upper_bounds[1]) == (to_bytes(LONG, 1), to_bytes(LONG, 9))
 
 
@@ -623,8 +623,8 @@ def test_only_manifests_of_copied_files_are_read(tmp_path: Path) -> None:
     """A merge may decode some of its input files and copy others."""
     table = two_files(sqlite_catalog(tmp_path))
     group = _bare(merged(table, small_files(table)))
-    (file,) = group.outputs
-    group = replace(group, outputs=(replace(file, copied_from=file.copied_from[:1]),))
+    (file,) = group.files
+    group = replace(group, files=(replace(file, copied_from=file.copied_from[:1]),))
     io = Counting()
     with_carried_over_metrics((group,), (), io, lambda: WriteSettings.of(table.metadata, {}, 2**29))
     assert io.opened == [group.inputs[0].manifest_path]

@@ -15,11 +15,11 @@ from icesize.errors import RewriteFailed, SchemaMismatch
 from icesize.failpoints import armed
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written, write_with
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from tests.support.parquet_files import NAMES, fact, files_below, local, schema_of, settings_of, spec_of, write_one
 
 SCHEMA = schema_of(("id", LongType()), ("hour", StringType()), ("x", DoubleType()))
@@ -49,10 +49,10 @@ def ids(written: Written) -> dict[str, list[int]]:
     }
 
 
-def take(*inputs: FileFact) -> tuple[MergeTask, ...]:
+def take(*inputs: FileFact) -> tuple[MergeGroup, ...]:
     """Tasks that take these files along, one for each partition."""
     partitions = dict.fromkeys(input_file.partition for input_file in inputs)
-    return tuple(MergeTask(tuple(v for v in inputs if v.partition == p), p) for p in partitions)
+    return tuple(MergeGroup(tuple(v for v in inputs if v.partition == p), p) for p in partitions)
 
 
 def test_older_rows_come_first(options: WriteSettings) -> None:

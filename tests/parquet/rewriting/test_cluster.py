@@ -23,15 +23,16 @@ from pyiceberg.types import BinaryType, DoubleType, LongType, NestedField, Strin
 from icesize import failpoints
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.size_estimates import measure
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
 from tests.support.copying import content, spelt_rows
 from tests.support.merge_cases import COLUMNS, Case, Made, Seen, check_metrics, rows_of
@@ -100,10 +101,10 @@ def in_passes(options: WriteSettings, tables: Sequence[pa.Table], passes: float)
 
 def clustered(
     options: WriteSettings, tables: Sequence[pa.Table], order: RowOrder, outputs: int, passes: float = 0.5
-) -> MergeOutcome:
+) -> MergeResult:
     """Rows written as one file for each table, and clustered."""
     facts = stored(options, tables)
-    return cluster(MergeTask(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
+    return cluster(MergeGroup(facts, KEY, outputs), order, in_passes(options, tables, passes), NAMES)
 
 
 @pytest.mark.parametrize("passes", [0.5, 2.5])
@@ -386,7 +387,7 @@ def test_files_of_older_schemas_are_read_as_the_table_s(tmp_path: Path, passes: 
     rows = rows.append_column("raw", pa.array([bytes([i % 251]) for i in range(1_000)], pa.large_binary()))
     inputs = (*older, *stored(newer, [rows]))
     limited = in_passes(newer, [rows, rows], passes)
-    done = cluster(MergeTask(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
+    done = cluster(MergeGroup(inputs, KEY, 4), order_by(newer, "raw", "who"), limited, NAMES)
     found = table_of(newer, done.files)
     assert found.schema.names == ["who", "at", "text", "value", "raw"]
     assert found.column("raw").null_count == found.slice(0, 1_000).column("raw").null_count == 1_000
@@ -414,7 +415,7 @@ def test_more_passes_than_pay_are_refused_before_anything_is_written(tmp_path: P
     """The limit is judged from the first rows; by bytes and by rows."""
     options = settings_of(tmp_path, EVENTS)
     tables = [events(1_000, seed) for seed in range(4)]
-    task = MergeTask(stored(options, tables), KEY, 2)
+    task = MergeGroup(stored(options, tables), KEY, 2)
     before = files_below(tmp_path)
     total = sum(t.nbytes for t in tables)
     for limits in ({"sorted_bytes": total // 5}, {"sorted_rows": 799}):
@@ -435,7 +436,7 @@ def test_a_part_that_outgrows_its_memory_leaves_nothing(tmp_path: Path) -> None:
     texts = ["x" * (1_000 if user > 400 else 1) for user in rows.column("user").to_pylist()]
     rows = rows.set_column(2, "text", pa.array(texts, pa.large_string()))
     tables = [rows.slice(i * 500, 500) for i in range(8)]
-    task = MergeTask(stored(options, tables), KEY, 4)
+    task = MergeGroup(stored(options, tables), KEY, 4)
     before = files_below(tmp_path)
     begun: list[int] = []
     with (
@@ -465,7 +466,7 @@ def test_a_damaged_victim_is_named(tmp_path: Path, damage: str, passes: float) -
     before = files_below(tmp_path)
     options = in_passes(options, tables, passes)
     with pytest.raises(RewriteFailed, match="check") as caught:
-        cluster(MergeTask(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
+        cluster(MergeGroup(tuple(facts), KEY, 2), order_by(options, "user"), options, NAMES)
     assert caught.value.path == facts[1].path
     assert files_below(tmp_path) == before
 
@@ -474,7 +475,7 @@ def test_a_damaged_victim_is_named(tmp_path: Path, damage: str, passes: float) -
 def test_storage_that_fails_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     """An error while the second file is written removes both; storage's own is told as a failed rewrite."""
     options = settings_of(tmp_path, EVENTS, target=1)
-    task = MergeTask(stored(options, [events(2_000)]), KEY, 3)
+    task = MergeGroup(stored(options, [events(2_000)]), KEY, 3)
     before = files_below(tmp_path)
     groups: list[int] = []
 
@@ -493,7 +494,7 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, error: BaseException)
 def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     """Their partition is none of the table's current ones."""
     options = settings_of(tmp_path, EVENTS)
-    task = MergeTask(stored(options, [events(10)]), PartitionKey(5), 2)
+    task = MergeGroup(stored(options, [events(10)]), PartitionKey(5), 2)
     with pytest.raises(RewriteFailed, match="partition spec 5: the table's is 0, plan again"):
         cluster(task, order_by(options, "user"), options, NAMES)
 
@@ -512,7 +513,7 @@ def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(type(options.storage), "fetch", counted)
     options = in_passes(options, tables, 3.5)
-    done = cluster(MergeTask(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
+    done = cluster(MergeGroup(facts, KEY, 2), order_by(options, "user", "at"), options, NAMES)
     assert content([file.path for file in done.files]) == Counter(s for t in tables for s in spelt_rows(t))
     assert set(asked) == {f.path for f in facts}
     assert max(asked.values()) <= 2
@@ -524,7 +525,7 @@ def test_victims_without_rows_leave_no_file(tmp_path: Path) -> None:
     path = tmp_path / "data" / "empty.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table(events(0)).cast(options.arrow_schema), path)
-    task = MergeTask((FileFact(str(path), path.stat().st_size, 0, KEY),), KEY, 2)
+    task = MergeGroup((FileFact(str(path), path.stat().st_size, 0, KEY),), KEY, 2)
     assert cluster(task, order_by(options, "user"), options, NAMES).files == ()
 
 

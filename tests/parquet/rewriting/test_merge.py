@@ -20,11 +20,11 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.rewriting.decode_merge import output_rows
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from tests.support.parquet_files import (
     NAMES,
     REMOTE,
@@ -77,7 +77,7 @@ def test_small_files_become_one_with_their_rows_in_order(tmp_path: Path) -> None
     """Partition and newest sequence number are kept; the input files stay, the table decides about them."""
     options = hourly(tmp_path)
     small = inputs(options, [10, 1, 30, 5])
-    done = merge(MergeTask(small, small[0].partition, 1), options, MERGED)
+    done = merge(MergeGroup(small, small[0].partition, 1), options, MERGED)
     (file,) = done.files
     assert ids(file.path) == list(range(46))
     assert (file.rows, done.rows_in, done.rows_out) == (46, 46, 46)
@@ -93,11 +93,11 @@ def test_remote_files_are_merged(tmp_path: Path) -> None:
     """Through a FileIO that is not the local file system, files are read whole and rows come out alike."""
     options = replace(hourly(tmp_path), io_properties=REMOTE)
     small = inputs(options, [100, 200])
-    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
+    (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
     assert ids(file.path) == list(range(300))
     os.remove(small[0].path)
     with pytest.raises(RewriteFailed) as caught:
-        merge(MergeTask(small, small[0].partition, 1), options, MERGED)
+        merge(MergeGroup(small, small[0].partition, 1), options, MERGED)
     assert caught.value.path == small[0].path
 
 
@@ -105,7 +105,7 @@ def test_several_outputs_are_of_equal_size(tmp_path: Path) -> None:
     """Outputs are cut by bytes, also in the middle of an input file, and no row is lost or doubled."""
     options = replace(hourly(tmp_path), merge_by_copying=False)
     small = inputs(options, [4_000, 100, 9_000, 2_000, 7_000])
-    done = merge(MergeTask(small, small[0].partition, 3), options, MERGED)
+    done = merge(MergeGroup(small, small[0].partition, 3), options, MERGED)
     assert [i for file in done.files for i in ids(file.path)] == list(range(22_100))
     sizes = [file.size_bytes for file in done.files]
     assert len(sizes) == 3
@@ -142,7 +142,7 @@ def test_a_damaged_victim_fails_the_merge_and_is_named(tmp_path: Path, damage: s
         path.write_bytes(b"hello")
     before = files_below(tmp_path)
     with pytest.raises(RewriteFailed, match="check that the file exists and is whole") as caught:
-        merge(MergeTask(small, small[0].partition, 2), options, MERGED)
+        merge(MergeGroup(small, small[0].partition, 2), options, MERGED)
     assert caught.value.path == small[1].path
     assert files_below(tmp_path) == before
 
@@ -157,7 +157,7 @@ def test_rows_are_counted_against_the_manifest(tmp_path: Path, claimed: int, pos
     small[position] = FileFact(wrong.path, wrong.size_bytes, claimed, wrong.partition)
     before = files_below(tmp_path)
     with pytest.raises(RewriteFailed, match=f"it has 500 rows, its manifest says {claimed}") as caught:
-        merge(MergeTask(tuple(small), wrong.partition, 1), options, MERGED)
+        merge(MergeGroup(tuple(small), wrong.partition, 1), options, MERGED)
     assert caught.value.path == wrong.path
     assert files_below(tmp_path) == before
 
@@ -167,7 +167,7 @@ def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     options = hourly(tmp_path)
     small = inputs(options, [5, 5])
     with pytest.raises(RewriteFailed, match="partition spec 7"):
-        merge(MergeTask(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
+        merge(MergeGroup(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
 
 
 def test_storage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_storage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Storage, "create", create)
     with pytest.raises(RewriteFailed, match="No space left on device"):
-        merge(MergeTask(small, small[0].partition, 2), options, MERGED)
+        merge(MergeGroup(small, small[0].partition, 2), options, MERGED)
     assert len(calls) == 2
     assert files_below(tmp_path) == before
 
@@ -194,12 +194,12 @@ def test_many_rows_go_through_in_bounded_row_groups(tmp_path: Path, monkeypatch:
     """Row groups obey the table's row limit in equal parts, and never hold more decoded bytes than allowed."""
     options = replace(hourly(tmp_path, properties={"write.parquet.row-group-limit": "4000"}), merge_by_copying=False)
     small = inputs(options, [3_000] * 5)
-    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
+    (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [3_750] * 4
 
     options = with_limits(options, decoded_bytes=60_000, whole_file_bytes=0, batch_rows=200)
-    (file,) = merge(MergeTask(small, small[0].partition, 1), options, MERGED).files
+    (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     assert max(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) < 1_500
     assert ids(file.path) == list(range(15_000))
@@ -213,7 +213,7 @@ def test_nan_in_a_later_row_group_begins_again(tmp_path: Path) -> None:
         fact(write_one(options, pa.table({"x": xs, "y": [1.0, 2.0]})))
         for xs in ([1.0, 2.0], [3.0, None], [math.nan, 4.0])
     )
-    (file,) = merge(MergeTask(small, PartitionKey(0), 1), options, MERGED).files
+    (file,) = merge(MergeGroup(small, PartitionKey(0), 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     for i in range(footer.num_row_groups):
         x, y = (footer.row_group(i).column(j).statistics for j in range(2))
@@ -233,9 +233,9 @@ def test_files_without_rows_are_merged_away(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": []}, schema=options.arrow_schema), empty)
     none = FileFact(str(empty), empty.stat().st_size, 0, PartitionKey(0))
     full = fact(write_one(options, pa.table({"id": [1, 2]})))
-    (file,) = merge(MergeTask((none, full, none), PartitionKey(0), 1), options, MERGED).files
+    (file,) = merge(MergeGroup((none, full, none), PartitionKey(0), 1), options, MERGED).files
     assert ids(file.path) == [1, 2]
-    assert merge(MergeTask((none, none), PartitionKey(0), 1), options, MERGED).files == ()
+    assert merge(MergeGroup((none, none), PartitionKey(0), 1), options, MERGED).files == ()
 
 
 def test_merged_and_fresh_files_read_alike_in_pyiceberg(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_merged_and_fresh_files_read_alike_in_pyiceberg(tmp_path: Path) -> None:
         update.rename_column("n", "renamed")
         update.add_column("added", StringType())
     options = WriteSettings.of(table.metadata, {}, 2**29)
-    (merged,) = merge(MergeTask(tuple(map(fact, files)), PartitionKey(0), 1), options, MERGED).files
+    (merged,) = merge(MergeGroup(tuple(map(fact, files)), PartitionKey(0), 1), options, MERGED).files
     with table.transaction() as tx, tx.update_snapshot().overwrite() as producer:
         for file in files:
             producer.delete_data_file(data_file(file))

@@ -23,13 +23,13 @@ from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import count_nans, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.format.thrift import bytes_field, read_struct, struct_field
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.parquet.writing.encoding import leaf_values
 from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
 from tests.support import copying as copying
 from tests.support.copying import KEY, MERGED, SMALL, content, foreign_bytes, spelt_rows, stored, with_ids
 from tests.support.footers import Tree, edited
@@ -99,7 +99,7 @@ def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
 def merged(options: WriteSettings, inputs: Sequence[Victim], outputs: int, seen: Seen) -> list[Victim]:
     """The outputs with complete metrics, each verified and held against its rows; together the rows of the input
     files."""
-    done = merge(MergeTask(tuple(input_file.fact for input_file in inputs), KEY, outputs), options, MERGED)
+    done = merge(MergeGroup(tuple(input_file.fact for input_file in inputs), KEY, outputs), options, MERGED)
     seen.outcome(done)
     assert done.bytes_copied + done.bytes_decoded <= done.bytes_read
     manifest_metrics = {
@@ -190,7 +190,7 @@ def test_nan_hides_no_row_wherever_it_is(tmp_path: Path, count: int, which: int,
         file = stored(tmp_path / f"{number}", edited(raw, bounded_by_nan) if number == which else raw, count)
         inputs.append(file)
         known[file.path] = described(options, str(stored(tmp_path / "true", raw, count).path), data)
-    done = merge(MergeTask(tuple(inputs), KEY), options, MERGED)
+    done = merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert done.bytes_decoded == 0
     (file_written,) = [carry_over(file, options, known) for file in done.files]
     data = pq.read_table(local(file_written.path))

@@ -25,17 +25,20 @@ from pyiceberg.types import DoubleType, LongType, StringType
 from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
+from icesize.maintenance.clustering import ClusterWork
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
+from icesize.planning.plan import MergeGroup
 from icesize.spark.clustering import gather, scatter, shuffle
 from icesize.spark.clustering import run as clusters
 from icesize.spark.clustering.gather import Destination, Gather, Place
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.clustering.scatter import Division, Scatter, Seen
 from icesize.spark.clustering.shuffle import divide
-from icesize.spark.engine.merge_job import discard
+from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.worker import read_answer
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
@@ -72,18 +75,18 @@ def limited(settings: WriteSettings) -> WriteSettings:
     return replace(settings, small_file_limit_bytes=18_750)
 
 
-def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeTask:
+def group(settings: WriteSettings, tables: Sequence[pa.Table], outputs: int) -> MergeGroup:
     """Each table as one input file."""
     inputs = tuple(fact(write_one(replace(settings, target_file_size_bytes=2**29), t), 7) for t in tables)
-    return MergeTask(inputs, inputs[0].partition, outputs)
+    return MergeGroup(inputs, inputs[0].partition, outputs)
 
 
-def groups(settings: WriteSettings, count: int, inputs: int = 5, outputs: int = 4) -> list[MergeTask]:
+def groups(settings: WriteSettings, count: int, inputs: int = 5, outputs: int = 4) -> list[MergeGroup]:
     """Groups whose rows differ."""
     return [group(settings, [rows(10 * i + v) for v in range(inputs)], outputs) for i in range(count)]
 
 
-def content(tasks: Sequence[MergeTask], settings: WriteSettings) -> list[Any]:
+def content(tasks: Sequence[MergeGroup], settings: WriteSettings) -> list[Any]:
     """All rows of the input files, by their text."""
     return rows_of(pa.concat_tables([pq.read_table(local(v.path)) for task in tasks for v in task.inputs]))
 
@@ -103,9 +106,9 @@ def divide_all(settings: WriteSettings, way: str = "all tasks") -> WriteSettings
 
 
 @pytest.fixture
-def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeTask]]:
+def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeGroup]]:
     """The groups of each call that has groups divided."""
-    seen: list[Mapping[int, MergeTask]] = []
+    seen: list[Mapping[int, MergeGroup]] = []
 
     class Recorded(shuffle.Dividing):
         def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
@@ -116,29 +119,31 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeTask]]:
     return seen
 
 
-def prefixes(tasks: Sequence[MergeTask]) -> list[str]:
-    return [f"k{i:08x}o-ab{i}" for i in range(len(tasks))]
+def prefixes(tasks: Sequence[MergeGroup]) -> dict[int, str]:
+    return {i: f"k{i:08x}o-ab{i}" for i in range(len(tasks))}
 
 
 def run(
-    spark: SparkSession | None, tasks: Sequence[MergeTask], order: RowOrder, settings: WriteSettings, **options: Any
+    spark: SparkSession | None, tasks: Sequence[MergeGroup], order: RowOrder, settings: WriteSettings, **options: Any
 ) -> list[Any]:
-    options.setdefault("cancelled", threading.Event())
-    return run_clusters(spark, tasks, prefixes(tasks), order, settings, **options)
+    """The result of each group, None for one that has none."""
+    work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), order, settings)
+    results = run_clusters(spark, work, **options)
+    return [results.get(number) for number in range(len(tasks))]
 
 
-def written_below(settings: WriteSettings, tasks: Sequence[MergeTask]) -> set[str]:
+def written_below(settings: WriteSettings, tasks: Sequence[MergeGroup]) -> set[str]:
     """Files that are there besides the input files."""
     inputs = {local(input_file.path) for task in tasks for input_file in task.inputs}
     return {str(path) for path in files_below(Path(local(settings.table_location)))} - inputs
 
 
-def keys_of_files(outcome: MergeOutcome, order: RowOrder) -> Iterator[pa.Table]:
+def keys_of_files(outcome: MergeResult, order: RowOrder) -> Iterator[pa.Table]:
     for file in outcome.files:
         yield order.keys(pq.read_table(local(file.path)))
 
 
-def assert_in_order(outcome: MergeOutcome, order: RowOrder) -> None:
+def assert_in_order(outcome: MergeResult, order: RowOrder) -> None:
     """Each file is in order, and all of its rows come before those of the next one."""
     tables = list(keys_of_files(outcome, order))
     together = pa.concat_tables(tables)
@@ -150,7 +155,7 @@ def assert_in_order(outcome: MergeOutcome, order: RowOrder) -> None:
     "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS], indirect=True
 )
 def test_groups_are_sorted_each_by_itself(
-    spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeTask]]
+    spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeGroup]]
 ) -> None:
     """Several groups at once: rows are the same, files are in order and disjoint, named and numbered as asked."""
     settings = divide_all(settings, way)
@@ -159,7 +164,7 @@ def test_groups_are_sorted_each_by_itself(
     heard: list[int] = []
     results = run(spark, tasks, order, settings, progress=heard.append)
     assert [len(of_call) for of_call in divided] == ([3] if way == "all tasks" else [])
-    for task, outcome, prefix in zip(tasks, results, prefixes(tasks), strict=True):
+    for task, outcome, prefix in zip(tasks, results, prefixes(tasks).values(), strict=True):
         assert (outcome.rows_in, outcome.rows_out, outcome.bytes_read) == (5_000, 5_000, task.size_bytes)
         assert len(outcome.files) == task.outputs
         assert {os.path.basename(file.path).split("-")[0] for file in outcome.files} == {prefix.split("-")[0]}
@@ -175,7 +180,7 @@ def test_groups_are_sorted_each_by_itself(
 def test_group_that_others_would_wait_for_is_divided(
     spark: SparkSession,
     settings: WriteSettings,
-    divided: list[Mapping[int, MergeTask]],
+    divided: list[Mapping[int, MergeGroup]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Most bytes of a run are not sorted by one task alone; one that makes a single file, or is small, is."""
@@ -197,7 +202,7 @@ def test_half_of_the_cores_make_the_same_files(spark: SparkSession, settings: Wr
     settings = divide_all(settings)
     tasks = groups(settings, 2, outputs=3)
     order = RowOrder.of(by(1, 2, strategy=ZORDER), settings)
-    results = run(spark, tasks, order, settings, half_the_cores=True)
+    results = run(spark, tasks, order, settings, cores=Cores.half(spark))
     assert [len(outcome.files) for outcome in results] == [3, 3]
     assert [outcome.rows_out for outcome in results] == [5_000, 5_000]
     numbers = {os.path.basename(file.path).split("-")[2] for outcome in results for file in outcome.files}
@@ -220,8 +225,8 @@ def test_damaged_victim_fails_its_group_alone(spark: SparkSession, settings: Wri
         data[middle : middle + 8] = bytes(8)
         path.write_bytes(data)
     failed, landed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
-    assert isinstance(failed, RewriteFailed)
-    assert failed.facts["path"] == bad.path
+    assert isinstance(failed, MergeFailure)
+    assert bad.path in failed.why
     assert landed.rows_out == 5_000
     assert written_below(settings, tasks) == {local(file.path) for file in landed.files}
 
@@ -239,7 +244,7 @@ def test_group_that_is_not_whole_leaves_nothing(
             [first, *others] = made[0]
             assert isinstance(first, list)
             short = [replace(first[0], rows=first[0].rows - 1), *first[1:]]
-            made[0] = [short, *others] if loss == "a row" else [first, RewriteFailed("Cannot cluster: disk is full")]
+            made[0] = [short, *others] if loss == "a row" else [first, MergeFailure("Cannot cluster: disk is full")]
             return made
 
     settings = divide_all(settings)
@@ -247,7 +252,7 @@ def test_group_that_is_not_whole_leaves_nothing(
     tasks = groups(settings, 1, outputs=1)
     [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
     expected = "5000 rows went in and 4999 came out" if loss == "a row" else "disk is full"
-    assert expected in str(failed)
+    assert expected in failed.why
     assert written_below(settings, tasks) == set()
 
 
@@ -266,7 +271,7 @@ def test_rows_that_shrink_in_order_are_no_small_files(
     """Each of many places makes a small file of them: they are written again, as fewer, and a group beside is not."""
     monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
     monkeypatch.setattr(clusters, "DIVIDED_BYTES", 0)
-    monkeypatch.setattr(clusters, "slots_for", lambda spark, half_the_cores: 16)
+    monkeypatch.setattr(clusters.session, "parallelism", lambda spark: 16)
     tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
     order = RowOrder.of(by(1), limited)
     rounds: list[Mapping[int, int]] = []
@@ -288,12 +293,12 @@ def test_rows_that_shrink_in_order_are_no_small_files(
 
 
 def job_without_spark(
-    settings: WriteSettings, tasks: Sequence[MergeTask], asked: list[Mapping[int, int]], error: BaseException | None
+    settings: WriteSettings, tasks: Sequence[MergeGroup], asked: list[Mapping[int, int]], error: BaseException | None
 ) -> shuffle.Dividing:
     """Each place writes one small file; `asked` hears how many files are wanted, `error` is raised the second time."""
 
     class Small(shuffle.Dividing):
-        def _look(self, groups: Mapping[int, MergeTask]) -> dict[int, list[Seen] | RewriteFailed]:
+        def _look(self, groups: Mapping[int, MergeGroup]) -> dict[int, list[Seen] | MergeFailure]:
             return {i: [] for i in groups}
 
         def _rewrite(
@@ -305,7 +310,7 @@ def job_without_spark(
             places = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
             return {i: [[write_one(settings, rows(n, 50))] for n in range(count)] for i, count in places.items()}
 
-    numbered, names = dict(enumerate(tasks)), dict(enumerate(prefixes(tasks)))
+    numbered, names = dict(enumerate(tasks)), prefixes(tasks)
     return Small(cast("SparkSession", None), numbered, names, RowOrder.of(by(1), settings), settings, 8)
 
 
@@ -320,7 +325,9 @@ def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseE
         made = job.run(threading.Event())
     assert asked == [{0: 8, 1: 3}, {0: 1}], "one place has no fewer files to make"
     if isinstance(error, RewriteFailed):
-        assert made[0] == [error]
+        assert made[0] == [MergeFailure(str(error))]
+    elif error is not None:
+        limited.storage.abandon()
     left = [file for places in made.values() for place in places if isinstance(place, list) for file in place]
     assert len(left) == (2 if error is None else len(made) - 1 if made else 0)
     assert written_below(limited, tasks) == {local(file.path) for file in left}
@@ -368,7 +375,7 @@ def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettin
         files = result.files if result is not None else ()
         assert written_below(settings, tasks) == {local(file.path) for file in files}
         found.append(len(files))
-        discard([result], settings)
+        remove_files(settings.storage, list(files))
     assert found == sorted(found)
     assert {found[0], found[-1]} == {0, 2}
     assert written_below(settings, tasks) == set()
@@ -384,7 +391,7 @@ def test_job_that_fails_does_not_lose_finished_groups(
     monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", tasks[0].size_bytes)
     monkeypatch.setattr(gather.ClusterGroups, "__reduce__", lambda self: (_fail_to_load, ()), raising=False)
     done, failed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
-    assert "Cannot cluster files" in str(failed)
+    assert "Cannot cluster files" in failed.why
     assert written_below(settings, tasks) == {local(file.path) for file in done.files}
 
 
@@ -395,12 +402,14 @@ def _fail_to_load() -> object:
 def test_error_that_is_raised_removes_all_files(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody hears of the groups that were done."""
+    """Nobody hears of the groups that were done: the storage that wrote them knows of their files."""
     tasks = groups(settings, 2, inputs=2, outputs=1)
     monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", min(task.size_bytes for task in tasks))
     monkeypatch.setattr(clusters, "balanced", _fail_to_load)
     with pytest.raises(TypeError):
         run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    assert written_below(settings, tasks)
+    settings.storage.abandon()
     assert written_below(settings, tasks) == set()
 
 
@@ -411,7 +420,7 @@ def test_without_spark_large_groups_fail(settings: WriteSettings) -> None:
     heard: list[int] = []
     done, failed = run(None, tasks, RowOrder.of(by(1), settings), settings, progress=heard.append)
     assert done.rows_out == 2_000
-    assert "Spark session" in str(failed)
+    assert "Spark session" in failed.why
     assert sorted(heard) == sorted(task.size_bytes for task in tasks)
     assert written_below(settings, tasks) == {local(file.path) for file in done.files}
 
@@ -465,7 +474,7 @@ def test_rows_of_all_types_go_through_the_shuffle(spark: SparkSession, tmp_path:
     )
 
 
-def scattered(task: MergeTask, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
+def scattered(task: MergeGroup, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
     """What a task sends that reads all input files."""
     work = Scatter((((0, task),),), {0: division}, order, settings, 1)
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +21,11 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import EngineUnavailable
+from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.tasks import MergeTask
-from icesize.parquet.rewriting.threads import Result
+from icesize.planning.plan import MergeGroup
 from icesize.report import Report
-from icesize.spark.engine import merge_job, session
-from icesize.spark.engine.jobs import SparkMerges
+from icesize.spark.engine import jobs, merge_job, session
 from icesize.spark.engine.worker import MergeGroups
 from icesize.spark.stream import background as background_module
 from icesize.spark.stream import background_pass, process_state
@@ -48,20 +47,16 @@ class Merges:
     def __call__(
         self,
         spark: SparkSession,
-        tasks: Sequence[MergeTask],
+        groups: Mapping[int, MergeGroup],
         settings: WriteSettings,
         prefix: str,
-        cancelled: threading.Event,
-        results: list[Result],
-        half_the_cores: bool,
-    ) -> list[Result]:
+        **options: Any,
+    ) -> Results:
         self.calls += 1
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            done = merge_job.run_merges(
-                spark, tasks, settings, prefix, cancelled, results=results, half_the_cores=half_the_cores
-            )
+            done = merge_job.run_merges(spark, groups, settings, prefix, **options)
             self.before()
             return done
         finally:
@@ -388,11 +383,11 @@ def test_jobs_of_a_run_are_its_own(spark: SparkSession, lake: Lake, monkeypatch:
     fake = Merges(monkeypatch)
     slots: list[int] = []
 
-    def recorded(spark: SparkSession, tasks: int) -> SparkMerges:
-        slots.append(tasks)
-        return SparkMerges(spark, tasks)
+    def recorded(*arguments: Any) -> Results:
+        slots.append(arguments[-1])
+        return jobs.merge_in_tasks(*arguments)
 
-    monkeypatch.setattr(merge_job, "SparkMerges", recorded)
+    monkeypatch.setattr(merge_job, "merge_in_tasks", recorded)
     monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", 0)
     sink = lake.open(spark).sink("s", merge="async")
     context = spark.sparkContext

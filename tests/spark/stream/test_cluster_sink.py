@@ -23,11 +23,12 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.errors import EngineUnavailable
 from icesize.failpoints import FailpointReached
-from icesize.parquet.rewriting.threads import Result
+from icesize.parquet.files.merge_result import Results
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.spark.clustering import beside_stream, run
 from icesize.spark.clustering.gather import ClusterGroups
+from icesize.spark.engine.jobs import ALL_CORES, Cores
 from icesize.spark.stream import background_pass, process_state
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
@@ -338,14 +339,14 @@ class Moves:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        self.half_the_cores: list[bool] = []
+        self.cores: list[Cores] = []
         self.before: Callable[[], object] = lambda: None
         monkeypatch.setattr(beside_stream, "run_clusters", self)
 
-    def __call__(self, *arguments: Any, half_the_cores: bool) -> list[Result]:
+    def __call__(self, *arguments: Any, cores: Cores, **options: Any) -> Results:
         self.calls += 1
-        self.half_the_cores.append(half_the_cores)
-        done = run.run_clusters(*arguments, half_the_cores=half_the_cores)
+        self.cores.append(cores)
+        done = run.run_clusters(*arguments, cores=cores, **options)
         self.before()
         return done
 
@@ -366,7 +367,7 @@ def test_batches_do_not_wait(spark: SparkSession, lake: Lake, monkeypatch: pytes
     gate.open()
     sink.drain(WAIT_S)
     assert lake.operations()[:7] == ["append"] * 6 + ["replace"]
-    assert (moves.calls, set(moves.half_the_cores)) == (clusterings(lake), {True})
+    assert (moves.calls, set(moves.cores)) == (clusterings(lake), {Cores.half(spark)})
     assert lake.rows() == rows_until(6)
     assert lake.orphans() == set()
 
@@ -520,7 +521,7 @@ def test_jobs_have_a_description(
             context._jsc.setLocalProperty(name, None)
     beside_it = ({background_of(sink)._tag}, None, "icesize: clustering of lake.db.events in the background")
     assert seen == [beside_it if cluster == "async" else (set(), "query", "the query")]
-    assert moves.half_the_cores == [cluster == "async"]
+    assert moves.cores == [Cores.half(spark) if cluster == "async" else ALL_CORES]
     assert overlaps(clustered(lake)) == 0
     assert lake.rows() == rows_until(4)
     assert lake.orphans() == set()

@@ -16,8 +16,9 @@ from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
-from icesize.parquet.files.tasks import MergeOutcome, MergeTask
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from icesize.report import Report
 from icesize.spark.engine import merge_job
 from icesize.spark.engine.merge_job import MergeRun, run_merges
@@ -143,17 +144,17 @@ def test_held_back_files_are_named(spark: SparkSession, lake: Lake) -> None:
     assert "held back" in str(report)
 
 
-def _tasks(table: Table) -> list[MergeTask]:
+def _tasks(table: Table) -> list[MergeGroup]:
     groups: dict[PartitionKey, list[FileFact]] = {}
     for task in table.scan().plan_files():
         key = PartitionKey(task.file.spec_id, tuple(task.file.partition._data))
         fact = FileFact(task.file.file_path, task.file.file_size_in_bytes, task.file.record_count, key)
         groups.setdefault(key, []).append(fact)
-    return [MergeTask(tuple(files), key) for key, files in sorted(groups.items(), key=lambda item: repr(item[0]))]
+    return [MergeGroup(tuple(files), key) for key, files in sorted(groups.items(), key=lambda item: repr(item[0]))]
 
 
 @pytest.fixture
-def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeTask], Any]:
+def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeGroup], Any]:
     """A table with three files in each of four partitions, the merges of all, and how to write its files."""
     lake.create()
     table = lake.open(spark)
@@ -163,35 +164,36 @@ def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeTask],
 
 
 def test_large_groups_run_as_a_spark_job(
-    spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups above the driver's limit are merged by Spark: results in order, a damaged group is its own error."""
+    """Groups above the driver's limit are merged by Spark, each with its own result; a damaged group fails alone."""
     lake, tasks, settings = four_groups
     small = tasks[2]
     monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", small.size_bytes)
-    large = [t if i == 2 else MergeTask(t.inputs * 2, t.partition) for i, t in enumerate(tasks)]
+    large = [t if i == 2 else MergeGroup(t.inputs * 2, t.partition) for i, t in enumerate(tasks)]
     local(tasks[0].inputs[0].path).write_bytes(b"broken")
     heard: list[int] = []
-    results = run_merges(spark, large, settings, "x-0", threading.Event(), heard.append)
-    assert [isinstance(r, MergeOutcome) for r in results] == [False, True, True, True]
-    assert os.path.basename(tasks[0].inputs[0].path) in str(results[0])
-    assert [r.rows_out for r in results if isinstance(r, MergeOutcome)] == [60, 30, 60]
+    results = run_merges(spark, dict(enumerate(large)), settings, "x-0", progress=heard.append)
+    failed, *merged = (results[number] for number in range(4))
+    assert isinstance(failed, MergeFailure)
+    assert os.path.basename(tasks[0].inputs[0].path) in failed.why
+    assert [r.rows_out for r in merged if isinstance(r, MergeResult)] == [60, 30, 60]
     assert sorted(heard) == sorted(t.size_bytes for t in large)
-    names = {os.path.basename(f.path) for r in results if isinstance(r, MergeOutcome) for f in r.files}
+    names = {os.path.basename(f.path) for r in merged if isinstance(r, MergeResult) for f in r.files}
     assert lake.orphans() == names
 
 
 def test_job_that_fails_does_not_lose_finished_groups(
-    spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the Spark job fails as a whole, groups merged in the driver still count, and nothing of theirs leaks."""
     lake, tasks, settings = four_groups
-    large = [tasks[0], MergeTask(tasks[1].inputs * 2, tasks[1].partition)]
+    large = [tasks[0], MergeGroup(tasks[1].inputs * 2, tasks[1].partition)]
     monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", tasks[0].size_bytes)
-    run = MergeRun(spark, large, settings, "x-0")
+    run = MergeRun(spark, dict(enumerate(large)), settings, "x-0")
     monkeypatch.setattr("icesize.spark.engine.worker.MergeGroups.__reduce__", _broken, raising=False)
     results = run.start().finish(60)
-    assert isinstance(results[0], MergeOutcome)
+    assert isinstance(results[0], MergeResult)
     assert "Cannot merge" in str(results[1])
     settings.storage.abandon()
     assert lake.orphans() == set()
@@ -205,10 +207,10 @@ def _fail_to_load() -> object:
     raise ValueError("cannot be loaded")
 
 
-def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeTask], Any]) -> None:
+def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
     """Stopping joins its thread, twice is no harm; what it had written goes with the storage that it was written by."""
     lake, tasks, settings = four_groups
-    run = MergeRun(spark, tasks, settings, "x-0").start()
+    run = MergeRun(spark, dict(enumerate(tasks)), settings, "x-0").start()
     run.stop()
     run.stop()
     settings.storage.abandon()
@@ -219,8 +221,8 @@ def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[L
 def test_nothing_to_merge_starts_no_thread(spark: SparkSession, lake: Lake) -> None:
     """A run without groups has no thread and no results."""
     lake.create()
-    run = MergeRun(spark, [], lake.open(spark)._handle.load().settings(), "x-0").start()
-    assert run.finish(0) == []
+    run = MergeRun(spark, {}, lake.open(spark)._handle.load().settings(), "x-0").start()
+    assert run.finish(0) == {}
 
 
 def test_decimals_and_binaries_survive_merges(spark: SparkSession, lake: Lake) -> None:

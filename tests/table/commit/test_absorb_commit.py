@@ -72,13 +72,13 @@ def test_one_file_is_left_and_rows_are_exact(catalog: Catalog) -> None:
     outcome = run(catalog, wanted, before)
     table = landed(catalog, [1, 2, 3])
     assert outcome.operations == ("append", "replace")
-    assert live_paths(table) == [wanted.merged[0].outputs[0].path]
+    assert live_paths(table) == [wanted.merged[0].files[0].path]
     first, second = table.metadata.snapshots[-2:]
     assert first.summary is not None
     assert second.summary is not None
     assert first.summary["total-data-files"] == "3"
     facts = second.summary.additional_properties
-    new, output = wanted.appended[0].size_bytes, wanted.merged[0].outputs[0].size_bytes
+    new, output = wanted.appended[0].size_bytes, wanted.merged[0].files[0].size_bytes
     olds = sum(f.size_bytes for f in small_files(before))
     assert {k: v for k, v in facts.items() if "files" in k or "records" in k} == {
         "added-data-files": "1",
@@ -157,7 +157,7 @@ def test_an_equality_delete_landing_between_drops_the_merge_of_older_files(catal
     assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
     check(catalog.load_table("db.t"))
     assert deletes_pending(catalog) == {2: True, 3: False}
-    assert not data_files_on_disk(before) & {f.path for f in wanted.merged[0].outputs}
+    assert not data_files_on_disk(before) & {f.path for f in wanted.merged[0].files}
 
 
 def test_an_equality_delete_landing_between_leaves_new_files_alone(catalog: Catalog) -> None:
@@ -279,7 +279,7 @@ def test_an_overwrite_of_new_rows_only_is_out_of_reach_of_older_deletes(catalog:
     """Whatever number a file came with, the rows that an overwrite adds are as new as its snapshot."""
     before = two_files(catalog)
     table = delete_ids(catalog, small_files(before)[0], [3])
-    new = merged(table, [fact(write(table, [3, 4])), fact(write(table, [5]))]).outputs
+    new = merged(table, [fact(write(table, [3, 4])), fact(write(table, [5]))]).files
     assert [f.sequence_number for f in new] == [0]
     commit_overwrite(catalog, [], new)
     assert deletes_pending(catalog) == {1: True, 3: False}

@@ -652,7 +652,7 @@ def test_whatever_happens_rows_land_at_most_once_and_nothing_live_is_deleted(
         assert not catalog.state.live & OURS
     if outcome is not None and not outcome.already_committed:
         assert "new" in catalog.state.live
-        outputs = {f.path for g in outcome.merged for f in g.outputs}
+        outputs = {f.path for g in outcome.merged for f in g.files}
         assert outputs == catalog.state.live & {"m0", "m1"}
     catalog.land_late()
     landed = [operation for _, operation, run_id in catalog.state.snapshots if run_id == "run"]

@@ -114,7 +114,7 @@ def test_rows_deleted_by_position_stay_deleted(mini: MiniRest, moment: str) -> N
     assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
     assert outcome.contested == (input_file.partition,)
     table = landed(catalog, [2, 3, 9])
-    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.outputs}
+    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.files}
 
 
 def test_rows_deleted_by_equality_drop_the_merge(catalog: Catalog) -> None:
@@ -156,7 +156,7 @@ def test_a_victim_taken_by_a_rival_drops_its_group_only(catalog: Catalog) -> Non
     assert outcome.contested == (groups[0].inputs[0].partition,)
     assert outcome.conflicts == ("merge of 2 files dropped: another writer removed a file of it",)
     after = landed(catalog, [1, 2, 3, 5, 6])
-    assert not data_files_on_disk(after) & {f.path for f in groups[0].outputs}
+    assert not data_files_on_disk(after) & {f.path for f in groups[0].files}
 
 
 def test_victims_are_found_in_rewritten_manifests(catalog: Catalog) -> None:
@@ -216,7 +216,7 @@ def test_main_that_was_moved_beside_its_history_drops_merges(mini: MiniRest, mom
     assert outcome.conflicts == ("merge of 2 files dropped: " + BASE_EXPIRED,)
     assert outcome.contested == ()
     table = landed(catalog, [2, 3])
-    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.outputs}
+    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.files}
     assert metadata_files_on_disk(table) == referenced_metadata(table)
 
 

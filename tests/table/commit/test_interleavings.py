@@ -11,9 +11,10 @@ from itertools import pairwise
 import pytest
 
 from icesize.clock import Environment
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.planning.files import FileFact
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import CommitRequest, MergedGroup, Overtaken
+from icesize.table.commit.request import CommitRequest, Overtaken
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
 from tests.support.schedules import Desk, Ended, Moment, Program, Rival, Search
 
@@ -56,9 +57,9 @@ def planned(state: State, run_id: str, **parts: object) -> CommitRequest:
     return replace(base, **parts)  # type: ignore[arg-type]
 
 
-def group(name: str, inputs: Sequence[FileFact]) -> MergedGroup:
+def group(name: str, inputs: Sequence[FileFact]) -> MergeResult:
     rows = [row for input_file in inputs for row in rows_in(input_file.path)]
-    return MergedGroup(tuple(inputs), (written(named(name, rows)),))
+    return MergeResult(tuple(inputs), (written(named(name, rows)),))
 
 
 def writer(stream: str, absorb: bool = False, merge: int = 2) -> Callable[[str], Program]:
