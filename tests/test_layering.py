@@ -163,3 +163,17 @@ def test_importing_the_package_is_light() -> None:
     code = "import icesize, sys; print(sorted({'pyspark', 'pyarrow', 'pyiceberg'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+DISTRIBUTIONS = {"pydantic_core": "pydantic", "zlib_ng": "zlib-ng"}
+"""Where a module's name is not that of the package which installs it."""
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Each package that some module imports is a dependency of its own, and each dependency is imported."""
+    text = (ROOT.parent / "pyproject.toml").read_text()
+    declared = set(
+        re.findall(r'^  "([\w-]+)', text.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE)
+    )
+    imported = set().union(*map(_packages, MODULES)) - set(sys.stdlib_module_names) - {"icesize"}
+    assert {DISTRIBUTIONS.get(package, package) for package in imported} == declared

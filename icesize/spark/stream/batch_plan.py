@@ -174,7 +174,8 @@ def _fit(batch: Batch, current: Current) -> FittedBatch:
     case_sensitive = session.is_case_sensitive(batch.spark)
     extras = columns.extra_columns(df.schema, current.table.metadata.schema(), case_sensitive)
     if extras and options.schema_evolution == "add":
-        add_columns(handle, extras, case_sensitive)
+        change = add_columns(extras, case_sensitive, options.environment.new_id())
+        handle.change(current, change, options.environment)
         current = handle.load()
         extras = columns.extra_columns(df.schema, current.table.metadata.schema(), case_sensitive)
     columns.refuse(extras, current.name)
