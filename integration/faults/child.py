@@ -21,9 +21,14 @@ from typing import Any
 
 import icesize
 from icesize import failpoints
+from icesize.clock import Environment
+from icesize.maintenance.context import LatestTable
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.cleanup import delete_expired, orphans
+from icesize.table.cleanup.expiry import ExpiryReport, expire
+from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
+from icesize.table.cleanup.retention_inputs import ExpireOptions
+from icesize.table.state.handle import TableHandle
 from tests.support.spark_child import POLICY, session
 from tests.support.spark_lake import Lake, lake_catalog, run
 
@@ -42,7 +47,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 `killed-writing` when a worker has begun a file.
 """
 
-BUNCH = 2
+FILES_BETWEEN_CHECKS = 2
 """Files that expiry and orphan cleanup delete between two looks at the table here, so that a kill falls between."""
 
 
@@ -94,11 +99,22 @@ def _die_at_a_new_file(lake: Lake) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-JOBS: dict[str, Callable[[SizedTable], Any]] = {
-    "compact": lambda table: table.compact(),
-    "cluster": lambda table: table.cluster(["id"]),
-    "expire": lambda table: table.expire_snapshots(older_than=timedelta(0), retain_last=1),
-    "orphans": lambda table: table.remove_orphan_files(dry_run=False),
+def _expire(handle: TableHandle) -> ExpiryReport:
+    options = ExpireOptions(older_than=timedelta(0), retain_last=1)
+    return expire(handle, options, Environment(), files_between_checks=FILES_BETWEEN_CHECKS)
+
+
+def _remove_orphans(handle: TableHandle) -> OrphanReport:
+    latest = LatestTable(handle)
+    search = OrphanSearch(handle.name, latest.load, latest.delete, files_between_checks=FILES_BETWEEN_CHECKS)
+    return search.run(dry_run=False)
+
+
+JOBS: dict[str, Callable[[SizedTable, TableHandle], Any]] = {
+    "compact": lambda table, handle: table.compact(),
+    "cluster": lambda table, handle: table.cluster(["id"]),
+    "expire": lambda table, handle: _expire(handle),
+    "orphans": lambda table, handle: _remove_orphans(handle),
 }
 """Maintenance, without Spark."""
 
@@ -108,9 +124,9 @@ TINY = {"cluster": {"target-file-size-bytes": 3_000, "small-file-limit-bytes": 1
 
 def maintain(lake: Lake, job: str) -> None:
     """One job on the table."""
-    delete_expired.BUNCH = orphans.DELETE_BATCH = BUNCH
     policy = POLICY | TINY.get(job, {})
-    report = JOBS[job](icesize.open(None, "db.events", catalog=lake.catalog, policy=policy))
+    table = icesize.open(None, "db.events", catalog=lake.catalog, policy=policy)
+    report = JOBS[job](table, TableHandle(lake.catalog, ("db", "events"), policy))
     print(json.dumps(report.to_dict()))
 
 

@@ -1,7 +1,8 @@
 """Expiry and orphans: what may be deleted, and its deletion.
 
 - `checkpoints`: how far a Spark streaming query has read Iceberg tables, from its checkpoint folder
-- `delete_expired`: deletes what an expiry made unreachable, in bunches, looking at the table anew before each
+- `delete_expired`: deletes what an expiry made unreachable, a number of files at a time, looking at the table
+  anew before each
 - `expire_commit`: the commit of an expiry: snapshots that no rule keeps leave the table, in one compare-and-swap
 - `expired_files`: which files only expired snapshots needed: candidates from their manifests, minus what any kept
   snapshot reaches

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -24,43 +23,44 @@ _EXPECTED = "expected the checkpoint folder of a Spark streaming query, with 'of
 _NO_OFFSET = "-"
 
 
-def read_positions(path: str, properties: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The ids of snapshots that the query with this checkpoint still needs, beside all that came after them.
+@dataclass(frozen=True)
+class Reader:
+    """A streaming query as its checkpoint at `path` tells. Ids of other Iceberg tables that it reads are among these.
 
-    They are the positions after the newest batch that is committed, and after batches that were begun since and will
-    be repeated. While no batch is committed, and for sources that had nothing so far, the position where the source
-    began counts. `NOTHING_READ` among them: every snapshot is still needed. Positions stay however many files of the
-    snapshot were read, as Iceberg looks the snapshot up. Other sources (Kafka, files) have none; ids of other Iceberg
-    tables that the query reads are among them. Empty: the query has read no Iceberg table yet.
+    `positions` are the ids of snapshots that it still needs, beside all that came after them: the positions after the
+    newest batch that is committed, and after batches that were begun since and will be repeated. While no batch is
+    committed, and for sources that had nothing so far, the position where the source began counts. `NOTHING_READ`
+    among them: every snapshot is still needed. Positions stay however many files of the snapshot were read, as Iceberg
+    looks the snapshot up. Other sources (Kafka, files) have none. Empty: the query has read no Iceberg table yet.
 
-    Not counted is where a query began once a batch is committed: only `Trigger.AvailableNow` asks for it again, at
-    every start, and a table could expire nothing at all under it (see `read_beginnings`).
-
-    `path` is a local path or a URI; `properties` are those of the table's FileIO (endpoints, credentials). Raises
-    TableError when the folder is missing, is not a checkpoint, or cannot be read.
+    `beginnings` are the ids of snapshots where it began. They are no positions once a batch is committed: only
+    `Trigger.AvailableNow` asks for them again, at every start, where Iceberg 1.11 fails once they are expired, and a
+    table could expire nothing at all under it.
     """
-    return _read(path, properties, _Checkpoint.positions)
+
+    path: str
+    positions: tuple[int, ...]
+    beginnings: tuple[int, ...] = ()
 
 
-def read_beginnings(path: str, properties: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The ids of snapshots where the query began: Iceberg 1.11 cannot start it again with `Trigger.AvailableNow` once
-    they are expired. Arguments and errors are those of `read_positions`.
+def read_checkpoint(path: str, properties: Mapping[str, str] | None = None) -> Reader:
+    """The query whose checkpoint lies at `path`, a local path or a URI.
+
+    `properties` are those of the table's FileIO (endpoints, credentials). Raises TableError when the folder is
+    missing, is not a checkpoint, or cannot be read.
     """
-    return _read(path, properties, _Checkpoint.beginnings)
-
-
-def _read(path: str, properties: Mapping[str, str] | None, what: Any) -> tuple[int, ...]:
     try:
         io = PyArrowFileIO(dict(properties or {}))
         scheme, authority, folder = io.parse_location(path.rstrip("/"), io.properties)
-        ids: Iterable[int] = what(_Checkpoint(io.fs_by_scheme(scheme, authority), folder))
+        found = _Checkpoint(io.fs_by_scheme(scheme, authority), folder)
+        positions, beginnings = found.positions(), found.beginnings()
     except IcesizeError:
         raise
     except _Unreadable as error:
         raise TableError(f"Cannot read the checkpoint {path}: {error}; {_EXPECTED}", path=path) from error
     except Exception as error:  # of whatever the storage is reached by
         raise TableError(f"Cannot read the checkpoint {path}: {brief(error)}; {_EXPECTED}", path=path) from error
-    return tuple(dict.fromkeys(ids))
+    return Reader(path, tuple(dict.fromkeys(positions)), tuple(dict.fromkeys(beginnings)))
 
 
 class _Unreadable(Exception):

@@ -1,4 +1,4 @@
-"""Deletes what an expiry made unreachable, in bunches, looking at the table anew before each.
+"""Deletes what an expiry made unreachable, a number of files at a time, looking at the table anew before each.
 
 Restartable: data files go first and what leads to them after, the journal last, so that a run that was killed is
 finished by the next. What cannot be deleted is written into the journal and tried again.
@@ -17,11 +17,8 @@ from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, i
 from icesize.table.cleanup.expired_files import Candidates, candidates_of, old_metadata_files
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.cleanup.lost_refs import LOST_REFS, lost_refs
-from icesize.table.storage.bulk_delete import delete_all, deleter, is_missing
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.reachable import Reachable, read_reachable
-
-BUNCH = 1_000
-"""Files between two looks at the table, as in Iceberg's bulk deletes."""
 
 
 @dataclass
@@ -60,11 +57,12 @@ def due_files(table: Table, journal: Journal, kept: Reachable) -> tuple[Candidat
 @dataclass
 class ExpiredFilesDeletion:
     """Deletes the files of one journal. `reload` gives the table as it is now; `progress` hears how many of
-    all files were tried so far, and how many there are."""
+    all files were tried so far, and how many there are; the table is looked at before `files_between_checks` each."""
 
     reload: Callable[[], Table]
     max_concurrent_deletes: int
     progress: Callable[[int, int], None]
+    files_between_checks: int = FILES_BETWEEN_CHECKS
     _total: int = 0
 
     def run(self, journal: Journal, journal_location: str, others: Iterable[str] = ()) -> Deletions:
@@ -80,52 +78,41 @@ class ExpiredFilesDeletion:
             delete_all([journal_location], deleter(table.io), 1)
             return Deletions(stopped=LOST_REFS.format(", ".join(lost)))
         kept = read_reachable(table.metadata, table.metadata_location, table.io)
-        due, swept = due_files(table, journal, kept)
+        due, deletions = due_files(table, journal, kept)
         self._total = len(due)
         for kind, files in due.by_kind.items():
-            for bunch in _bunches(files):
+            for batch in _batches(files, self.files_between_checks):
                 failpoints.reach("before-delete")
                 # again: what has become reachable since stays, and credentials are fresh
                 table = self.reload()
                 if why := _not_yet(table, journal, journal_location):
-                    swept.stopped = why
-                    return swept
+                    deletions.stopped = why
+                    return deletions
                 kept.add_snapshots(table.metadata.snapshots, table.io)
                 kept.add_metadata(table.metadata, table.metadata_location)
-                self._delete(table, kind, {p: n for p, n in bunch.items() if p not in kept}, swept)
-        self._close(table, journal, journal_location, swept)
+                self._delete(table, kind, {p: n for p, n in batch.items() if p not in kept}, deletions)
+        self._close(table, journal, journal_location, deletions)
         delete_all((path for path in others if path != journal_location), deleter(table.io), 1)
-        return swept
+        return deletions
 
     def forget(self, journals: Collection[str]) -> None:
         """Remove journals of attempts that have not landed."""
         if journals:
             delete_all(journals, deleter(self.reload().io), 1)
 
-    def _delete(self, table: Table, kind: str, files: dict[str, int], swept: Deletions) -> None:
-        delete = deleter(table.io)
-        failed: list[str] = []
-
-        def delete_one(path: str) -> None:
-            try:
-                delete(path)
-            except Exception as error:
-                if not is_missing(error):
-                    failed.append(path)
-                raise
-
-        tried = sum(swept.deleted.values()) + len(swept.failed)
+    def _delete(self, table: Table, kind: str, files: dict[str, int], deletions: Deletions) -> None:
+        tried = sum(deletions.deleted.values()) + len(deletions.failed)
         result = delete_all(
-            files, delete_one, self.max_concurrent_deletes, lambda done: self.progress(tried + done, self._total)
+            files, deleter(table.io), self.max_concurrent_deletes, lambda done: self.progress(done, self._total), tried
         )
-        swept.deleted[kind] = swept.deleted.get(kind, 0) + result.deleted
-        swept.bytes_deleted += sum(files.values()) - sum(files[path] for path in failed)
-        swept.failed += tuple(sorted(failed))
-        swept.first_failure = swept.first_failure or result.first_failure
+        deletions.deleted[kind] = deletions.deleted.get(kind, 0) + result.count
+        deletions.bytes_deleted += sum(files.values()) - sum(files[path] for path in result.failed)
+        deletions.failed += tuple(sorted(result.failed))
+        deletions.first_failure = deletions.first_failure or result.first_failure
 
-    def _close(self, table: Table, journal: Journal, location: str, swept: Deletions) -> None:
-        if swept.failed:
-            Journal(journal.table_uuid, files=swept.failed).write(table.io, location)
+    def _close(self, table: Table, journal: Journal, location: str, deletions: Deletions) -> None:
+        if deletions.failed:
+            Journal(journal.table_uuid, files=deletions.failed).write(table.io, location)
         else:
             delete_all([location], deleter(table.io), 1)
 
@@ -145,7 +132,7 @@ def _not_yet(table: Table, journal: Journal, location: str) -> str:
     return ""
 
 
-def _bunches(files: dict[str, int]) -> Iterator[dict[str, int]]:
+def _batches(files: dict[str, int], size: int) -> Iterator[dict[str, int]]:
     items = iter(files.items())
-    while bunch := dict(itertools.islice(items, BUNCH)):
-        yield bunch
+    while batch := dict(itertools.islice(items, size)):
+        yield batch

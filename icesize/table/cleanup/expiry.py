@@ -13,13 +13,13 @@ from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import UnsupportedTable
 from icesize.report import with_text_ids
 from icesize.table.catalog.access_errors import brief, readable
+from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.delete_expired import Deletions, ExpiredFilesDeletion, due_files
 from icesize.table.cleanup.expire_commit import Decision, Expiry
 from icesize.table.cleanup.retention_inputs import ExpireOptions
-from icesize.table.cleanup.stream_readers import Reader
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES
 from icesize.table.storage.ownership import GC_ENABLED, check_alone, owns_its_files
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_bytes, format_count
@@ -79,11 +79,13 @@ def expire(
     dry_run: bool = False,
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
     progress: Progress = lambda done, total: None,
+    files_between_checks: int = FILES_BETWEEN_CHECKS,
     commit_lock: threading.Lock | None = None,
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
 
-    Killed between the two, or while deleting, the next expiry goes on. `commit_lock` is held for the commit only.
+    Killed between the two, or while deleting, the next expiry goes on. The table is looked at anew whenever
+    `files_between_checks` files were deleted. `commit_lock` is held for the commit only.
 
     Raises UnsupportedTable when `gc.enabled` is false, PolicyError for rules that make no sense, TableError when a
     reader's position cannot be kept or another table lies in the same location, CommitConflict (nothing expired) and
@@ -93,7 +95,7 @@ def expire(
     current = handle.load(environment)
     check_may_delete(current)
     check_alone(current.table)
-    readers = [Reader.of(path, current.table.io.properties) for path in options.readers]
+    readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
     if dry_run:
         decision = expiry.decide(PyIcebergLoaded(current.table))
@@ -103,7 +105,9 @@ def expire(
         failpoints.reach("expiry-decided")
         decision = _commit(handle, current, expiry, environment, commit_lock)
         watch.lap("commit")
-        deletion = ExpiredFilesDeletion(lambda: handle.load().table, max_concurrent_deletes, progress)
+        deletion = ExpiredFilesDeletion(
+            lambda: handle.load().table, max_concurrent_deletes, progress, files_between_checks
+        )
         deletions = _delete_all(deletion, decision, expiry)
         watch.lap("delete")
     return _report(current, decision, deletions, watch.seconds, dry_run)

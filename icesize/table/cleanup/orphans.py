@@ -19,17 +19,12 @@ from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
 from icesize.table.cleanup.orphan_rules import DEFAULT_OLDER_THAN_MS, Found, check_age, find_orphans
-from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES, Swept, delete_all
-from icesize.table.storage.listing import Listed, Lister, list_files, storage_now_ms
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all
+from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
 from icesize.table.storage.ownership import GC_ENABLED, check_metadata_files, check_spelling, owns_its_files
 from icesize.table.storage.reachable import Reachable
-from icesize.table.storage.uploads import incomplete_uploads
 from icesize.units import format_bytes, format_count
 
-__all__ = ["DEFAULT_OLDER_THAN_MS", "OrphanReport", "OrphanSearch"]
-
-DELETE_BATCH = 1_000
-"""Files deleted between two looks at the table; also what one request of an object store could take."""
 SKEW_MS = 5 * 60_000
 """Difference of two clocks that is worth a note."""
 EXAMPLES = 20
@@ -88,6 +83,7 @@ class OrphanSearch:
     lister: Lister = list_files
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
     progress: Callable[[int], None] = lambda done: None
+    files_between_checks: int = FILES_BETWEEN_CHECKS
     _reachable: Reachable = field(default_factory=Reachable)
     _states: set[str] = field(default_factory=set)
 
@@ -95,7 +91,8 @@ class OrphanSearch:
         """Find orphan files and, unless `dry_run`, delete them.
 
         The ages of files are measured by the clock of the storage (by ours in a dry run, which writes nothing). The
-        table is loaded again after the listing and before every 1,000 deletes: what it needs by then is spared.
+        table is loaded again after the listing and before every `files_between_checks` deletes: what it needs by then
+        is spared.
         Raises PolicyError for an age under a day, TableError when `gc.enabled` is false, when the location is shared
         with another table or may be, when listing fails (nothing is deleted then), and when the table is replaced by
         another one meanwhile.
@@ -182,35 +179,30 @@ class OrphanSearch:
         sizes = {file.location: file.size_bytes for file in due}
         gone: list[str] = []
         spared = 0
-        total = Swept()
+        total = Deleted()
 
         def delete(location: str) -> None:
             self.delete(location)
             gone.append(location)
 
         waiting = iter(sizes)
-        while batch := list(islice(waiting, DELETE_BATCH)):
+        while batch := list(islice(waiting, self.files_between_checks)):
             failpoints.reach("before-delete")
             self._learn(self._again(table))
             doomed = [each for each in batch if each not in self._reachable]
             spared += len(batch) - len(doomed)
-            swept = delete_all(doomed, delete, self.max_concurrent_deletes, self._progress_from(total))
-            total = Swept(
-                total.deleted + swept.deleted, total.failed + swept.failed, total.first_failure or swept.first_failure
-            )
+            tried = total.count + len(total.failed)
+            total = total.plus(delete_all(doomed, delete, self.max_concurrent_deletes, self.progress, tried))
         notes = [f"{format_count(spared, 'file')} became part of the table meanwhile"] if spared else []
         if total.failed:
-            notes.append(f"cannot delete {format_count(total.failed, 'file')}, the first is {total.first_failure}")
+            notes.append(f"cannot delete {format_count(len(total.failed), 'file')}, the first is {total.first_failure}")
         return replace(
             report,
-            files_deleted=total.deleted,
+            files_deleted=total.count,
             bytes_deleted=sum(sizes[each] for each in gone),
-            files_failed=total.failed,
+            files_failed=len(total.failed),
             notes=(*report.notes, *notes),
         )
-
-    def _progress_from(self, total: Swept) -> Callable[[int], None]:
-        return lambda done: self.progress(total.deleted + total.failed + done)
 
 
 def _outside(metadata: TableMetadata) -> Iterator[str]:

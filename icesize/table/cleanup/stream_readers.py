@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 
 from icesize.errors import TableError
-from icesize.table.cleanup.checkpoints import NOTHING_READ, read_beginnings, read_positions
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One checkpoint: snapshots that its query still needs, and where it began.
-
-    A query may read several tables, so ids that this table does not have may be another's; but not all of them.
-    """
-
-    path: str
-    positions: tuple[int, ...]
-    beginnings: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, path: str, properties: Mapping[str, str]) -> Reader:
-        """Read a checkpoint with the settings of the table's storage; TableError when it is none."""
-        return cls(path, read_positions(path, properties), read_beginnings(path, properties))
+from icesize.table.cleanup.checkpoints import NOTHING_READ, Reader
 
 
 def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool) -> tuple[set[int], list[str]]:
     """Snapshots of the table that readers stand on; sentences about readers that were given up by `force`.
 
-    Raises TableError for a reader none of whose positions the table has: what it needs cannot be kept.
+    A query may read several tables, so ids that this table does not have may be another's, but not all of them. Raises
+    TableError for a reader none of whose positions the table has: what it needs cannot be kept.
     """
     ids = {s.snapshot_id for s in metadata.snapshots}
     history = list(ancestors_of(metadata.current_snapshot(), metadata))

@@ -3,6 +3,9 @@
 A schema is parsed JSON: the name of a primitive, a list (a union) or a dict. Values become what PyIceberg's reader
 makes of them: decimals and UUIDs are objects, dates and timestamps stay numbers, Iceberg's "logical maps" (arrays of
 key and value) are dicts.
+
+Why not fastavro is told in `avro_container`. Besides its time it gives dates, timestamps and logical maps as other
+values than PyIceberg compares partitions by, and not the bytes of a record, by which unknown fields survive a copy.
 """
 
 from __future__ import annotations

@@ -22,13 +22,23 @@ MAX_CONCURRENT_DELETES = 8
 """Requests under way at a time: hides the waiting of object stores and stays far below the limits of their prefixes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """How many files are gone and how many could not be deleted, with the first of those failures as a sentence."""
+FILES_BETWEEN_CHECKS = 1_000
+"""Files deleted between two looks at the table, as in Iceberg's bulk deletes, which is what one request of an object
+store could take."""
 
-    deleted: int = 0
-    failed: int = 0
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """How many files are gone, and which could not be deleted, with the first of those failures as a sentence."""
+
+    count: int = 0
+    failed: tuple[str, ...] = ()
     first_failure: str = ""
+
+    def plus(self, other: Deleted) -> Deleted:
+        """Both together, this one first."""
+        failures = self.failed + other.failed
+        return Deleted(self.count + other.count, failures, self.first_failure or other.first_failure)
 
 
 def deleter(io: FileIO) -> Callable[[str], None]:
@@ -59,35 +69,38 @@ def delete_all(
     locations: Iterable[str],
     delete: Callable[[str], None],
     max_concurrent: int = MAX_CONCURRENT_DELETES,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Swept:
+    progress: Callable[[int], None] = lambda tried: None,
+    tried: int = 0,
+) -> Deleted:
     """Delete files; one that is gone already counts as deleted.
 
-    `progress` is told how many were tried so far. `locations` is consumed as deleting goes on: only a few are held.
-    What it raises, and Ctrl-C, stop the sweep after the requests that are under way, and are raised.
+    `progress` is told how many were tried so far, the `tried` ones of earlier calls among them. `locations` is consumed
+    as deleting goes on: only a few are held. What it raises, and Ctrl-C, stop it after the requests that are under way,
+    and are raised.
     """
-    deleted = failed = 0
-    first_failure = ""
-    running: deque[Future[str | None]] = deque()
+    done = 0
+    failures: dict[str, str] = {}
+    running: deque[tuple[str, Future[str | None]]] = deque()
 
     def take() -> None:
-        nonlocal deleted, failed, first_failure
-        failure = running.popleft().result()
-        deleted, failed = deleted + (failure is None), failed + (failure is not None)
-        first_failure = first_failure or failure or ""
-        progress(deleted + failed)
+        nonlocal done
+        location, attempt = running.popleft()
+        if failure := attempt.result():
+            failures[location] = failure
+        done += 1
+        progress(tried + done)
 
     pool = ThreadPoolExecutor(max_concurrent)
     try:
         for location in locations:
-            running.append(pool.submit(_try, delete, location))
+            running.append((location, pool.submit(_try, delete, location)))
             if len(running) >= 4 * max_concurrent:
                 take()
         while running:
             take()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    return Swept(deleted, failed, first_failure)
+    return Deleted(done - len(failures), tuple(failures), next(iter(failures.values()), ""))
 
 
 def _try(delete: Callable[[str], None], location: str) -> str | None:

@@ -5,6 +5,7 @@ PyIceberg's FileIO opens and deletes but cannot list: this goes to the filesyste
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from icesize.errors import IcesizeError, TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import check_folder, is_addressable, split
 
-__all__ = ["Listed", "Lister", "list_files", "modified_ms", "storage_now_ms"]
+LOG = logging.getLogger("icesize")
 
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S3, Azure and Google Cloud filesystems
 
@@ -162,6 +163,30 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
             "file written there",
             location=folder,
         ) from error
+
+
+def incomplete_uploads(io: FileIO, location: str) -> int | None:
+    """How many unfinished multipart uploads lie below `location`, which no listing of files shows; None where that
+    cannot be told.
+
+    Only S3 can tell, and only through the package s3fs (PyArrow has no call for it), with the settings of the table's
+    own FileIO. They are counted, never aborted: one of them may be a file that is being written now. A lifecycle rule
+    of the bucket (AbortIncompleteMultipartUpload) is what removes them.
+    """
+    scheme, bucket, path = split(location)
+    if scheme != "s3":
+        return None
+    count, answer = 0, {"IsTruncated": True}
+    try:
+        filesystem = FsspecFileIO(io.properties).get_fs("s3")
+        while answer["IsTruncated"]:
+            after = {mark: answer[f"Next{mark}"] for mark in ("KeyMarker", "UploadIdMarker") if f"Next{mark}" in answer}
+            answer = filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=path.strip("/") + "/", **after)
+            count += len(answer.get("Uploads", ()))
+    except Exception as error:  # s3fs is missing, the store has no such call, or the right to it is missing
+        LOG.debug("Cannot count unfinished uploads below %s: %s", location, type(error).__name__)
+        return None
+    return count
 
 
 def _local_path(io: FileIO, location: str) -> str | None:

@@ -61,15 +61,11 @@ class Reachable:
         """How the table itself spells a location that is in one of the sets."""
         return self._spelt.get(name, name)
 
-    def add_snapshot(self, snapshot: Snapshot, io: FileIO) -> None:
-        """What one more snapshot needs; manifests that were read before are not read again.
+    def add_snapshots(self, snapshots: Iterable[Snapshot], io: FileIO) -> None:
+        """What more snapshots need; files are read a few at a time, and manifests that were read before not again.
 
         Raises TableError for a damaged manifest and what `io` raises for a missing one.
         """
-        self.add_snapshots([snapshot], io)
-
-    def add_snapshots(self, snapshots: Iterable[Snapshot], io: FileIO) -> None:
-        """What several more snapshots need; files are read a few at a time."""
         new = [s for s in snapshots if normalised(s.manifest_list) not in self.lists]
         found: dict[str, ManifestFile] = {}
 

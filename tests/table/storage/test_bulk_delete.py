@@ -11,7 +11,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError
-from icesize.table.storage.bulk_delete import Swept, delete_all, deleter
+from icesize.table.storage.bulk_delete import Deleted, delete_all, deleter
 
 
 def test_all_are_deleted_and_counted() -> None:
@@ -19,7 +19,7 @@ def test_all_are_deleted_and_counted() -> None:
     tried: list[str] = []
     seen: list[int] = []
     names = [f"f{i}" for i in range(100)]
-    assert delete_all(names, tried.append, 3, seen.append) == Swept(100, 0, "")
+    assert delete_all(names, tried.append, 3, seen.append) == Deleted(100)
     assert sorted(tried) == sorted(names)
     assert seen == list(range(1, 101))
 
@@ -35,12 +35,12 @@ def test_failures_are_counted_and_the_others_go_on() -> None:
         if location == "f6":
             raise OSError(2, "Path does not exist")
 
-    assert delete_all([f"f{i}" for i in range(10)], delete) == Swept(8, 2, "f3: PermissionError: not f3")
+    assert delete_all([f"f{i}" for i in range(10)], delete) == Deleted(8, ("f3", "f4"), "f3: PermissionError: not f3")
 
 
 def test_nothing_to_delete() -> None:
-    """An empty sweep deletes nothing and asks nobody."""
-    assert delete_all([], lambda location: pytest.fail(location)) == Swept()
+    """An empty bulk delete deletes nothing and asks nobody."""
+    assert delete_all([], lambda location: pytest.fail(location)) == Deleted()
 
 
 def test_only_so_many_at_a_time() -> None:
@@ -61,7 +61,7 @@ def test_only_so_many_at_a_time() -> None:
             ahead[0] = max(ahead[0], i - started[0])
             yield f"f{i}"
 
-    assert delete_all(locations(), delete, 2) == Swept(500)
+    assert delete_all(locations(), delete, 2) == Deleted(500)
     assert most[0] <= 2
     assert ahead[0] <= 8
 

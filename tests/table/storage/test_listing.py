@@ -14,8 +14,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.table.storage.listing import Listed, list_files, modified_ms, storage_now_ms
-from icesize.table.storage.uploads import incomplete_uploads
+from icesize.table.storage.listing import Listed, incomplete_uploads, list_files, modified_ms, storage_now_ms
 
 FILES = {"a.txt": 1, "data/kind=a/b.parquet": 2, "data/kind=a b%2F/c.parquet": 3, "metadata/v1.metadata.json": 4}
 MS = 1_700_000_000_123

@@ -22,13 +22,12 @@ from icesize.errors import TableError
 from icesize.maintenance import file_copies
 from icesize.maintenance.file_copies import Copy, copy_files
 from icesize.parquet.files.storage import Storage
-from icesize.table.cleanup.checkpoints import read_positions
+from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.orphan_rules import DAY_MS
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
 from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
-from icesize.table.storage.bulk_delete import Swept, delete_all, deleter
-from icesize.table.storage.listing import list_files, modified_ms, storage_now_ms
-from icesize.table.storage.uploads import incomplete_uploads
+from icesize.table.storage.bulk_delete import Deleted, delete_all, deleter
+from icesize.table.storage.listing import incomplete_uploads, list_files, modified_ms, storage_now_ms
 from tests.support.object_store import keys
 from tests.support.tables import append, ids_of, make_table, write
 
@@ -106,7 +105,7 @@ def test_objects_are_deleted(client: Any, bucket: str, io: FileIO) -> None:
     for name in names:
         client.put_object(Bucket=bucket, Key=name, Body=b"1")
     locations = [f"s3a://{bucket}/{name}" for name in names[:-1]] + [f"s3://{bucket}/t/gone"]
-    assert delete_all(locations, deleter(io)) == Swept(20)
+    assert delete_all(locations, deleter(io)) == Deleted(20)
     assert keys(client, bucket) == ["t/19"]
 
 
@@ -115,9 +114,9 @@ def test_checkpoints_in_a_store(client: Any, bucket: str, properties: dict[str, 
     offset = '{"version":1,"snapshot_id":77,"position":1,"scan_all_files":false}'
     for name, text in {"metadata": "{}", "offsets/0": f"v1\n{{}}\n{offset}", "commits/0": "v1\n{}"}.items():
         client.put_object(Bucket=bucket, Key=f"checkpoints/q/{name}", Body=text.encode())
-    assert read_positions(f"s3a://{bucket}/checkpoints/q/", properties) == (77,)
+    assert read_checkpoint(f"s3a://{bucket}/checkpoints/q/", properties).positions == (77,)
     with pytest.raises(TableError, match="it has no 'offsets' and no 'metadata'"):
-        read_positions(f"s3a://{bucket}/checkpoints", properties)
+        read_checkpoint(f"s3a://{bucket}/checkpoints", properties)
 
 
 def test_the_store_copies_by_itself(client: Any, bucket: str, io: FileIO, monkeypatch: pytest.MonkeyPatch) -> None:

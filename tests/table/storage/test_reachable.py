@@ -78,7 +78,7 @@ def test_nothing_is_read_twice(lake: SqlCatalog) -> None:
         table = append(lake, [i])
     io = CountingIO()
     found = Reachable()
-    found.add_snapshot(table.metadata.snapshots[0], io)
+    found.add_snapshots(table.metadata.snapshots[:1], io)
     found.add_snapshots(table.metadata.snapshots, io)
     found.add_snapshots(table.metadata.snapshots, io)
     assert sorted(io.opened) == sorted(found.lists | found.manifests)
