@@ -38,10 +38,14 @@ _SERVER_LOG = pytest.StashKey[Path]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests here that use Spark may leave sockets open: `collect()` leaves its own for the garbage collector."""
+    """All tests here are marked `engine`: they need servers, or jars from the network.
+
+    Those that use Spark may leave sockets open: `collect()` leaves its own for the garbage collector.
+    """
     here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+    for item in [item for item in items if here in item.path.parents]:
+        item.add_marker(pytest.mark.engine)
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 

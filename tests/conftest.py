@@ -1,4 +1,4 @@
-"""Catalogs for the tests of the table floor."""
+"""Catalogs, and how thoroughly properties are tried; an object store for those who ask."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from tests.support.examples import register_profiles
 from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
 
-# a busy machine is no failure: nothing here is judged by the time it takes
-settings.register_profile("icesize", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("icesize")
+register_profiles()
 
 
 @pytest.fixture

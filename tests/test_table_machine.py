@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -23,6 +22,7 @@ from icesize.sized_table import SizedTable
 from icesize.table.commit.ledger import entries
 from icesize.table.commit.request import CommitRequest, Overtaken
 from icesize.table.state.handle import PolicyArgument, TableHandle
+from tests.support.examples import examples
 from tests.support.machine import Killed, Rows, Water, killed_at, plain
 from tests.support.machine_writers import Rival
 from tests.support.rest_faults import Fault, Moment
@@ -296,18 +296,14 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(
-    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestTableMachine.settings = examples(8, stateful_step_count=25)
 
 
 @pytest.mark.slow
 class TestLongTableMachine(TableMachine.TestCase):  # type: ignore[misc,valid-type]
     """100 tables of up to 50 steps each: 5,000 steps."""
 
-    settings = settings(
-        max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    settings = examples(100, stateful_step_count=50)
 
 
 def test_a_tag_keeps_its_rows_when_a_batch_landed_unseen_and_expired(mini: MiniRest) -> None:

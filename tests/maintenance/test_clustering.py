@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
@@ -22,6 +22,7 @@ from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff, EngineUnavailable, RewriteFailed, TableError
 from icesize.sized_table import SizedTable
+from tests.support.examples import examples
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
     FakeTime,
@@ -267,7 +268,7 @@ clusterings = st.tuples(
 )
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@examples(6)
 @given(steps=st.lists(st.one_of(appends, appends, clusterings), min_size=4, max_size=16), last=clusterings)
 def test_any_clusterings_between_any_appends_keep_rows_and_converge(steps: list[Any], last: Any) -> None:
     """After appends of any size and clusterings of any kind and budget rows are exact, no budget is exceeded, and of

@@ -23,10 +23,15 @@ _JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Py4J and `collect()` leave sockets to the garbage collector; that is theirs to change."""
+    """What needs Java is marked `engine`, unless it is a smoke test.
+
+    Py4J and `collect()` leave sockets to the garbage collector; that is theirs to change.
+    """
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
+            if "java" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("smoke"):
+                item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 

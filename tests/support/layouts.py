@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import Plan
 from icesize.policy import SizePolicy
+from tests.support.examples import examples
 
 DEFAULT = SizePolicy()
 SMALL_TARGET = SizePolicy(target_file_size_bytes=100_000)
 LIMIT = SMALL_TARGET.small_file_limit_bytes
 SPEC = 1
-thorough = settings(max_examples=150, deadline=None)
+thorough = examples(150)
 
 
 def key(value: object, spec_id: int = SPEC) -> PartitionKey:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
@@ -35,6 +35,7 @@ from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine.merge_job import work_for_spark
 from tests.support.copying import KEY, MERGED, content, with_ids
+from tests.support.examples import examples
 from tests.support.parquet_files import (
     REMOTE,
     fact,
@@ -331,7 +332,7 @@ def test_nan_and_nulls_in_decoded_rows_stay_countable(tmp_path: Path) -> None:
     assert table.column("word").null_count == 3
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12)
 @given(
     counts=st.lists(st.sampled_from([0, 1, 90, 4_000, 25_000, 110_000]), min_size=1, max_size=5),
     outputs=st.integers(1, 3),
@@ -395,7 +396,7 @@ def _worded(words: str, count: int, number: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "value": random_numbers.random(count), "word": texts})
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12)
 @given(
     files=st.lists(
         st.tuples(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.copying.assembly import OWN_NAME, Assembly
@@ -28,6 +28,7 @@ from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.thrift import integer, structs_field, structs_of
 from icesize.parquet.verify.file import verify
 from tests.support.copying import copy_row_groups, merge_files
+from tests.support.examples import examples
 from tests.support.footers import Tree, edited, footer_of, make_file, sample
 
 SCHEMA = sample(100).schema.set(4, pa.field("money", pa.decimal128(9, 2)))
@@ -574,7 +575,7 @@ MERGES = {
 }
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(**MERGES)
 def test_any_files_keep_their_rows(shapes: list[Shape], kinds: list[str], rows_per_group: int) -> None:
     """Types, nulls, NaN, page versions, dictionaries, page indexes, codecs and limits in any combination."""
@@ -582,7 +583,7 @@ def test_any_files_keep_their_rows(shapes: list[Shape], kinds: list[str], rows_p
 
 
 @pytest.mark.slow
-@settings(max_examples=1_500)
+@examples(1_500)
 @given(**MERGES)
 def test_any_files_keep_their_rows_often(shapes: list[Shape], kinds: list[str], rows_per_group: int) -> None:
     """The same with more examples."""

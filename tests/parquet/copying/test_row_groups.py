@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
@@ -42,6 +42,7 @@ from icesize.parquet.format.thrift import (
     write_struct,
 )
 from tests.support.copying import copy_row_groups
+from tests.support.examples import examples
 from tests.support.footers import Tree, edited, footer_of, make_file, raw_footer
 
 Maker = Callable[[random.Random], object]
@@ -176,7 +177,7 @@ def check_copied(data: bytes, chunk: Chunk, source: bytes, old: Chunk) -> None:
         assert header.end + header.size_bytes - page.at == page.size_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(parts())
 def test_a_splice_has_all_rows_of_its_parts_in_order(made: list[Part]) -> None:
     """For any schema and any options of writers; indexes and bloom filters go along, page by page."""
@@ -201,7 +202,7 @@ def test_a_splice_has_all_rows_of_its_parts_in_order(made: list[Part]) -> None:
         check_copied(data, chunk, source, before)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(parts(), st.integers(60, 5000))
 def test_reading_in_pieces_and_verifying_change_nothing(made: list[Part], piece_bytes: int) -> None:
     """Small pieces, verified or not, give the same file; a copy of a copy has all rows, too."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import InputFile
@@ -50,6 +50,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.input_metrics import metrics_of, with_carried_over_metrics
+from tests.support.examples import examples
 from tests.support.parquet_files import RemoteLike, append, fact, schema_of, settings_of, write_one
 from tests.support.tables import (
     landed,
@@ -146,9 +147,7 @@ def _is_nan(value: Any) -> bool:
     return bool(value != value)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(60)
 @given(pieces=PIECES)
 def test_inherited_metrics_hold_for_every_row(tmp_path: Path, pieces: list[Piece]) -> None:
     """Whatever is copied, in part or decoded: counts are exact, every value is within the bounds, and both are there
@@ -208,9 +207,7 @@ def _leaf(row: dict[str, Any], *path: str) -> Any:
     return value
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(60)
 @given(pieces=st.lists(_NESTED_PIECE, min_size=1, max_size=4))
 def test_columns_within_structs_inherit_as_others_do(tmp_path: Path, pieces: list[Piece]) -> None:
     """Whatever is copied, in part or decoded, counts are exact and no value is beyond a bound; of whole files bounds

@@ -12,7 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
@@ -43,6 +43,7 @@ from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.files import PartitionKey
+from tests.support.examples import examples
 from tests.support.parquet_files import NAMES, files_below, schema_of, settings_of, write_one
 
 NAN = math.nan
@@ -85,9 +86,7 @@ def _order(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "values"), CASES, ids=lambda x: str(x) if isinstance(x, IcebergType) else "")
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(30)
 @given(data=st.data())
 def test_counts_and_bounds_hold_for_every_value(
     tmp_path: Path, kind: PrimitiveType, values: st.SearchStrategy[Any], data: st.DataObject
@@ -198,9 +197,7 @@ NESTED_KINDS: list[tuple[PrimitiveType, st.SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), NESTED_KINDS, ids=lambda x: str(x) if isinstance(x, IcebergType) else "")
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(40)
 @given(data=st.data())
 def test_columns_within_structs_have_metrics_as_others_have(
     tmp_path: Path, kind: PrimitiveType, values: st.SearchStrategy[Any], data: st.DataObject

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -39,12 +39,11 @@ from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
+from tests.support.examples import examples
 from tests.support.parquet_files import NAMES, append, catalog_in, schema_of, settings_of, spec_of
 from tests.support.partition_values import CASES, array_of, wrapped
 
-quick = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+quick = examples(25)
 
 
 def _bits(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index, rebase
@@ -27,6 +27,7 @@ from icesize.parquet.format.thrift import (
     write_struct,
     zigzag,
 )
+from tests.support.examples import examples
 
 NUMBERS = st.integers(0, 2**40)
 LOCATIONS = st.lists(st.builds(PageLocation, NUMBERS, st.integers(0, 2**31 - 1), NUMBERS), max_size=20)
@@ -142,7 +143,7 @@ def column_index(pages: Sequence[Bounds], *, order: int = 1, without: Sequence[i
     return write_struct({k: v for k, v in fields.items() if k not in without})
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.lists(BOUNDS, max_size=9), min_size=1, max_size=4))
 def test_column_indexes_are_joined_page_by_page(parts: list[list[Bounds]]) -> None:
     """The index of all pages in order; nothing is said any more of the order of their bounds."""

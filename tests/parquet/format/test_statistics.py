@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -42,6 +42,7 @@ from icesize.parquet.format.thrift import (
     struct_field,
     struct_of,
 )
+from tests.support.examples import examples
 from tests.support.footers import footer_of, make_file
 
 NAN = math.nan
@@ -123,7 +124,7 @@ def bounds(kind: Kind, fields: Fields | None) -> tuple[Any, Any] | None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_merged_statistics_are_those_of_all_values(name: str, data: st.DataObject) -> None:
     """Null counts are exact; bounds are the least and greatest value, or missing where a part does not tell."""

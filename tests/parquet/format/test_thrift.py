@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.parquet.format.thrift import (
@@ -55,6 +55,7 @@ from icesize.parquet.format.thrift import (
     write_struct,
     zigzag,
 )
+from tests.support.examples import examples
 
 _BITS = {I16: 16, I32: 32, I64: 64}
 _SCALARS: dict[int, st.SearchStrategy[bytes]] = {
@@ -85,7 +86,7 @@ _LEAVES = _FLAGS | st.sampled_from(sorted(_SCALARS)).flatmap(lambda kind: st.tup
 _VALUES = st.recursive(_LEAVES, lambda inner: _lists(inner) | _structs(inner).map(struct_field), max_leaves=8)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(_structs(_VALUES), st.binary(max_size=5))
 def test_every_struct_is_written_as_it_was_read(fields: Fields, behind: bytes) -> None:
     """Fields of any types, nested, are read back equal and written to the same bytes; skipping ends at their end."""
@@ -95,7 +96,7 @@ def test_every_struct_is_written_as_it_was_read(fields: Fields, behind: bytes) -
     assert skip(raw + behind, 0, STRUCT) == len(raw)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(_structs(_VALUES))
 def test_a_view_reads_as_its_bytes_do(fields: Fields) -> None:
     """Memory that is not copied gives the same struct, which is written to the same bytes."""
@@ -105,7 +106,7 @@ def test_a_view_reads_as_its_bytes_do(fields: Fields) -> None:
     assert write_struct(read) == raw
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(_structs(_VALUES), st.integers(0))
 def test_a_struct_that_is_cut_is_noticed(fields: Fields, cut: int) -> None:
     """No beginning of a struct is a struct."""

@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.types import DecimalType, DoubleType, FixedType, IcebergType, LongType, StringType, StructType
 
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, RANK_BITS, CurveRanking, KeyCuts, RowOrder
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
+from tests.support.examples import examples
 from tests.support.parquet_files import schema_of, settings_of
 from tests.support.partition_values import CASES, array_of
 from tests.support.sort_values import ASC, BY_PAIR, DESC, FIRST, LAST, PAIR, WITH_NAN, python_key, sorted_by
 
-quick = settings(
-    max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+quick = examples(12)
 KINDS = [(kind, values) for kind, values, _ in [*CASES, *WITH_NAN]]
 PLAIN = python_key(ASC, FIRST)
 

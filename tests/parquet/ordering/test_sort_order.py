@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -36,6 +36,7 @@ from icesize.parquet.writing.row_writer import RowWriter, write_rows
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 from tests.support import tables
+from tests.support.examples import examples
 from tests.support.parquet_files import NAMES, fact, local, schema_of, settings_of, spec_of, with_limits, write_one
 from tests.support.partition_values import CASES, array_of, wrapped
 from tests.support.sort_values import (
@@ -68,7 +69,7 @@ _NULLS = st.sampled_from([FIRST, LAST])
     [(kind, values, transform) for kind, values, transforms in [*CASES, *WITH_NAN] for transform in transforms],
     ids=lambda x: str(x) if isinstance(x, (str, IcebergType)) else "",
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(25)
 @given(data=st.data())
 def test_rows_are_in_iceberg_s_order(
     tmp_path: Path, kind: IcebergType, values: st.SearchStrategy[Any], transform: str, data: st.DataObject
@@ -94,7 +95,7 @@ def _value(value: Any) -> Any:
     return value.bytes if hasattr(value, "bytes") else value
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(60)
 @given(
     pairs=st.lists(st.tuples(st.none() | st.integers(0, 3), st.none() | st.floats()), min_size=1, max_size=40),
     directions=st.tuples(_DIRECTIONS, _DIRECTIONS),

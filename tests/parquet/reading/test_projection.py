@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -39,6 +39,7 @@ from icesize.parquet.reading.projection import Projection
 from icesize.parquet.reading.reader import read_file
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
+from tests.support.examples import examples
 from tests.support.parquet_files import (
     NAMES,
     catalog_in,
@@ -157,9 +158,7 @@ def _nested(kind: Any, *more: NestedField) -> Schema:
     )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(60)
 @given(rows=_ROWS, evolve=st.booleans())
 def test_null_lists_and_maps_of_structs_stay_null(tmp_path: Path, rows: list[dict[str, Any]], evolve: bool) -> None:
     """NULL never becomes empty nor the reverse, with and without a cast inside (PyIceberg's own reader loses these)."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
@@ -35,6 +35,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
 from tests.support.copying import content, spelt_rows
+from tests.support.examples import examples
 from tests.support.merge_cases import COLUMNS, Case, Made, Seen, check_metrics, rows_of
 from tests.support.parquet_files import (
     NAMES,
@@ -132,7 +133,7 @@ def test_all_rows_of_every_type_come_out(tmp_path: Path, strategy: str, passes: 
 _KEYS = ["id", "small", "kind", "text", "number", "money", "large", "at", "day", "clock", "flag", "raw", "mark"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15)
 @given(
     keys=st.lists(st.sampled_from(_KEYS), min_size=1, max_size=3, unique=True),
     strategy=st.sampled_from(STRATEGIES),
@@ -320,7 +321,7 @@ def test_a_file_that_has_its_share_ends_before_rows_enough_for_another(
     assert [file.rows for file in files] == expected
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15)
 @given(
     parts=st.lists(st.tuples(st.integers(1, 800), st.integers(4, 120)), min_size=1, max_size=5),
     spare=st.none() | st.integers(0, 3),

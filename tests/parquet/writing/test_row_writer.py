@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -37,6 +37,7 @@ from icesize.errors import RewriteFailed, SchemaMismatch
 from icesize.parquet.files.names import writer_of
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.writing.row_writer import RowWriter, write_rows
+from tests.support.examples import examples
 from tests.support.parquet_files import (
     NAMES,
     REMOTE,
@@ -385,9 +386,7 @@ _ROW = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(40)
 @given(rows=st.lists(_ROW, min_size=1, max_size=6), cut=st.integers(0, 5))
 def test_nested_rows_survive_with_every_null(tmp_path: Path, rows: list[dict[str, Any]], cut: int) -> None:
     """NULL, empty and filled structs, lists and maps come back as they went in, also from sliced batches."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import RewriteFailed
@@ -27,6 +27,7 @@ from icesize.parquet.writing.size_estimates import bytes_for_file
 from icesize.parquet.writing.spill import Spill
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes, merged_files
+from tests.support.examples import examples
 from tests.support.parquet_files import (
     HOURLY,
     NAMES,
@@ -100,7 +101,7 @@ def most_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     assert not now
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(60)
 @given(data=st.data())
 def test_the_order_of_rows_makes_no_files(
     tmp_path: Path, disk: Path, most_open: list[int], data: st.DataObject
@@ -141,7 +142,7 @@ def test_many_partitions_in_random_order_have_one_file_each(tmp_path: Path, disk
     assert open_in(disk) == []
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(40)
 @given(targets=st.floats(0.2, 5.0), other=st.integers(0, 60), buffer_bytes=st.sampled_from([8_000, 40_000, 10**9]))
 def test_no_file_is_small_where_there_are_several(
     tmp_path: Path, disk: Path, targets: float, other: int, buffer_bytes: int

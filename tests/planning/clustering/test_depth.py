@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import by_column, files_scanned
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import Clustering, FilesScanned
+from tests.support.examples import examples
 
 VALUES: list[st.SearchStrategy[Any]] = [
     st.integers(-20, 20),
@@ -59,7 +60,7 @@ def naive(files: Sequence[tuple[Bounds, int]]) -> FilesScanned:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.sampled_from(VALUES).flatmap(pairs))
 def test_opened_is_what_its_definition_says(files: list[tuple[Bounds, int]]) -> None:
     """For values of every type, unknown bounds and files of nulls, in any order, the sweep counts what a loop does."""

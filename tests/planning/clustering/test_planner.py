@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.cluster_by import STRATEGIES, Bounds, ClusterBy, ClusterFile
@@ -20,6 +20,7 @@ from icesize.planning.clustering.sets import outputs_of
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
+from tests.support.examples import examples
 from tests.support.layouts import SPEC, equal_parts, key
 
 POLICY = SizePolicy(target_file_size_bytes=1_000)
@@ -27,7 +28,7 @@ LIMIT = POLICY.small_file_limit_bytes
 HIGHEST = 63
 OWNER = key("d")
 Row = tuple[int | None, ...]
-thorough = settings(max_examples=100, deadline=None)
+thorough = examples(100)
 
 
 @dataclass(frozen=True)

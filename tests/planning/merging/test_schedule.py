@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.merging.schedule import choose_prefix
@@ -47,7 +47,6 @@ def left(sizes: list[float], count: int, limit: float) -> list[float]:
     return [size for size in [*ordered[count:], *merged] if size < limit]
 
 
-@settings(deadline=None)
 @given(SIZES, SLOTS)
 def test_at_most_slots_small_files_remain(sizes: list[float], slots: int) -> None:
     """One merge of none or at least two files leaves at most `slots` small ones, whatever is there."""
@@ -56,7 +55,6 @@ def test_at_most_slots_small_files_remain(sizes: list[float], slots: int) -> Non
     assert len(left(sizes, count, LIMIT)) <= slots
 
 
-@settings(deadline=None)
 @given(SIZES, SLOTS, st.randoms(use_true_random=False))
 def test_order_does_not_matter(sizes: list[float], slots: int, order: random.Random) -> None:
     """The same files in another order give the same merge."""
@@ -65,7 +63,6 @@ def test_order_does_not_matter(sizes: list[float], slots: int, order: random.Ran
     assert choose_prefix(shuffled, LIMIT, slots) == choose_prefix(sizes, LIMIT, slots)
 
 
-@settings(deadline=None)
 @given(SIZES, SLOTS, st.integers(-20, 20))
 def test_unit_of_size_does_not_matter(sizes: list[float], slots: int, power: int) -> None:
     """Sizes and limit in another unit give the same merge."""
@@ -73,7 +70,6 @@ def test_unit_of_size_does_not_matter(sizes: list[float], slots: int, power: int
     assert choose_prefix(scaled, LIMIT * 2.0**power, slots) == choose_prefix(sizes, LIMIT, slots)
 
 
-@settings(deadline=None)
 @given(SIZES, SLOTS)
 def test_nothing_is_merged_without_need(sizes: list[float], slots: int) -> None:
     """With free slots, files are merged exactly where all together reach the limit."""
@@ -82,7 +78,6 @@ def test_nothing_is_merged_without_need(sizes: list[float], slots: int) -> None:
         assert (count > 0) == (total(sorted(sizes)) >= LIMIT)
 
 
-@settings(deadline=None)
 @given(SIZES, SLOTS)
 def test_finishing_merge_takes_no_more_files_than_it_needs(sizes: list[float], slots: int) -> None:
     """A merge that reaches the limit would miss limit or slots with one file less."""
@@ -92,7 +87,6 @@ def test_finishing_merge_takes_no_more_files_than_it_needs(sizes: list[float], s
         assert count == 2 or total(ordered[: count - 1]) < LIMIT or len(sizes) - count + 1 > slots
 
 
-@settings(deadline=None)
 @given(SIZES, SLOTS, st.integers(0, 5))
 def test_files_of_the_limit_are_not_small(sizes: list[float], slots: int, finished: int) -> None:
     """Files of the limit or more neither count nor get merged."""

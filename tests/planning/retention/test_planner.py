@@ -8,7 +8,7 @@ import random
 from collections.abc import Collection, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import PolicyError
@@ -17,12 +17,13 @@ from icesize.planning.retention.ancestry import MAIN, VERSION_TAG, RefFact, Snap
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
 from icesize.planning.retention.version_cover import commits_of
 from icesize.policy import SizePolicy
+from tests.support.examples import examples
 
 DAY = 86_400_000
 NOW = 1_000 * DAY
 FOR_EVER = 2**63 - 1
 KEEP_NOTHING = RetentionRules(older_than_ms=NOW)
-thorough = settings(max_examples=300, deadline=None)
+thorough = examples(300)
 
 
 def key(value: object) -> PartitionKey:

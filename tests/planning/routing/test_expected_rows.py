@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.routing.expected_rows import MOST_KEYS, Prediction, Seen, Traffic, heaviest
+from tests.support.examples import examples
 
 ROWS = st.dictionaries(st.integers(0, 12), st.integers(0, 100_000), max_size=8)
 STREAM = st.lists(ROWS, min_size=1, max_size=12)
@@ -269,7 +270,7 @@ def test_a_stream_of_ever_new_keys_does_not_pile_up() -> None:
     assert len(after(stream).rows) <= MOST_KEYS
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.dictionaries(st.integers(), st.integers(0, 20).map(float), max_size=30), st.integers(0, 30))
 def test_the_heaviest_keys_do_not_depend_on_order(weights: dict[int, float], most: int) -> None:
     """At most `most` keys stay, none lighter than one that went, and reversing the mapping changes nothing."""

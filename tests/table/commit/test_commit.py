@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icesize import failpoints
@@ -16,6 +16,7 @@ from icesize.planning.files import PartitionKey
 from icesize.table.commit.commit_change import UNKNOWN_ATTEMPTS
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
+from tests.support.examples import examples
 from tests.support.fake_catalog import (
     ENTRY,
     INPUTS,
@@ -623,7 +624,7 @@ RIVALS = {
 ANSWERS = ["ok", "busy", "refused", "lie", "lost", "unknown", "gone", "late", "ctrl-c"]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     rivals=st.lists(st.sampled_from(sorted(RIVALS)), max_size=6),
     answers=st.lists(st.sampled_from(ANSWERS), max_size=6),

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.conversions import to_bytes
@@ -66,6 +66,7 @@ from icesize.planning.files import PartitionKey
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter, without_gc
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
 from icesize.table.manifests.write import write_list, write_manifests
+from tests.support.examples import examples
 from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
 
 SCHEMA = Schema(
@@ -143,9 +144,7 @@ def _written(draw: st.DrawFn) -> WrittenFile:
 
 
 FILES = st.lists(_written(), min_size=1, max_size=6)
-relaxed = settings(
-    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+relaxed = examples(30)
 
 
 class Shelf:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
@@ -44,6 +44,7 @@ from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import pack
 from icesize.table.manifests.write import write_manifests
 from icesize.table.manifests.writer import Target
+from tests.support.examples import examples
 from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
 
 HISTORIES: list[list[PrimitiveType]] = [
@@ -53,9 +54,7 @@ HISTORIES: list[list[PrimitiveType]] = [
     [StringType()],
 ]
 _IDS = itertools.count()
-relaxed = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+relaxed = examples(60)
 
 
 def _values(kind: PrimitiveType) -> st.SearchStrategy[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
@@ -30,6 +30,7 @@ from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.write import write_manifests
 from tests.support import tables
+from tests.support.examples import examples
 
 
 def test_keys_of_the_two_zeros_differ() -> None:
@@ -55,7 +56,7 @@ def test_merging_keeps_the_sign_of_zero(lake: SqlCatalog) -> None:
 
 
 @pytest.mark.parametrize("kind", [FloatType(), DoubleType()])
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(50)
 @given(
     values=st.lists(st.sampled_from([0.0, -0.0, 7.0, -7.0, math.nan, None]), min_size=1, max_size=6),
     kept=st.integers(0, 6),

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -22,6 +22,7 @@ from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.versions import ChangeReader, Version, versions
+from tests.support.examples import examples
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
     CountingIO,
@@ -428,7 +429,7 @@ class History:
 STEPS = ("append", "append", "batch", "merge", "drop", "overwrite", "delete_row", "rewrite", "restore", "roll_back")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25)
 @given(
     version=st.sampled_from(["1", "2"]),
     steps=st.lists(
