@@ -1,7 +1,7 @@
 """What a program costs besides time: CPU seconds, memory of Python workers, and files that it makes and reads.
 
-The program itself asks `Processes` and counts `objects`; who started it counts reads of metadata (`MetadataReads`),
-between two marks that the program sets.
+The program itself asks `Processes` (of `tests.support.processes`) and counts `objects`; who started it counts reads of
+metadata (`MetadataReads`), between two marks that the program sets.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from benchmarks.simulation import skew
 from icesize.parquet.files.names import writer_of
 from icesize.report import Report
 from tests.support.children import run_child
+from tests.support.processes import Processes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,9 +78,9 @@ class Workload:
 def ours(workload: Workload, sink: Mapping[str, Any], policy: Mapping[str, int]) -> dict[str, Any]:
     """Take the batches through a sink with these options.
 
-    Returns lists by batch: `seconds`, `cpu_seconds`, `jvm_children_cpu_seconds` (see `footprint.CpuSeconds`) and
-    `appends` (see `_figures`); and `worker_peak_mib`, `rows`, `puts` (objects made), `metadata_reads` and `data_reads`
-    (files that merges read).
+    Returns lists by batch: `seconds`, `cpu_seconds`, `jvm_children_cpu_seconds` (see `CpuSeconds`) and `appends` (see
+    `_figures`); and `worker_peak_mib`, `rows`, `puts` (objects made), `metadata_reads` and `data_reads` (files that
+    merges read).
     """
     return workload.run("ours", "--sink", json.dumps(dict(sink)), "--policy", json.dumps(dict(policy)))
 
@@ -145,7 +146,7 @@ def _iceberg(args: argparse.Namespace) -> dict[str, Any]:
 
 def _measured(spark: SparkSession, args: argparse.Namespace, handle: Handle) -> dict[str, Any]:
     """Feed the batches; nothing but their handling is in the time."""
-    processes = footprint.Processes()
+    processes = Processes()
     seconds, cpu, peak_bytes = [], [processes.cpu()], 0
     before = footprint.objects(args.warehouse)
     with footprint.counted(args.warehouse):
