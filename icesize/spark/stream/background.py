@@ -1,9 +1,9 @@
 """Merges and clustering of one stream beside its batches: `merge="async"`, `cluster="async"`.
 
-Each committed batch *kicks* them. A thread lives while there is something to look at: it loads the newest state with a
-handle of its own, plans, merges and commits one REPLACE, then looks whether it was kicked meanwhile, however often.
-Partitions that lately got rows are kept at k small files, those gone cold are finished. Nothing here fails a batch:
-what went wrong is told in the report of the next one.
+Each committed batch *triggers* them. A thread lives while there is something to look at: it loads the newest state
+with a handle of its own, plans, merges and commits one REPLACE, then looks whether it was triggered meanwhile, however
+often. Partitions that lately got rows are kept at k small files, those gone cold are finished. Nothing here fails a
+batch: what went wrong is told in the report of the next one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from weakref import WeakSet
 
@@ -23,7 +24,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
 from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS
-from icesize.spark.stream.background_pass import Job, Run, Trigger
+from icesize.spark.stream.background_pass import CLUSTER, MERGE, Kind, Run, Trigger, Turn
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import expire_by_own_rules
 from icesize.table.state.handle import Current, TableHandle
@@ -32,10 +33,6 @@ LOG = logging.getLogger("icesize")
 
 EXIT_SECONDS = 60.0
 """Longest wait for a run when the interpreter ends: as long as a call to a catalog that does not answer takes."""
-
-_MERGES, _CLUSTERING = PartitionKey(-1), PartitionKey(-2)
-"""Stand for the table as a whole where partitions back off: no partition spec has these numbers. Clustering that fails,
-as where the table does not say by what, must not hold merges back."""
 
 
 class Background:
@@ -57,7 +54,7 @@ class Background:
         self._report: Report | None = None
         self._backoff = BackOff()
         self._handles: tuple[TableHandle, TableHandle] | None = None
-        self._tag = f"icesize-background-{id(self):x}"
+        self._tag = f"icesize-background-{uuid.uuid4()}"
         _all.add(self)
 
     def trigger(self, trigger: Trigger, batches: int = 0, size_bytes: int = 0, expire: bool = False) -> int:
@@ -104,9 +101,9 @@ class Background:
             return self._report
 
     def stop(self, timeout_seconds: float = float("inf")) -> bool:
-        """Stop what runs, remove its files, forget what it was kicked for; whether it has ended in time.
+        """Stop what runs, remove its files, forget what triggered it; whether it has ended in time.
 
-        A commit under way is finished. The next kick starts anew.
+        A commit under way is finished. The next trigger starts anew.
         """
         waited = 0.0
         while waited < timeout_seconds:
@@ -135,111 +132,92 @@ class Background:
 
     def _work(self) -> None:
         try:
-            while (job := self._next()) is not None:
-                merged = not job.merge or self._merge(job)
-                if job.cluster and merged and not job.stopped():
-                    self._cluster(job)
-                if job.expire and not job.stopped():
-                    self._expire(job)
+            while (turn := self._next()) is not None:
+                # clustering does not begin where merging has failed
+                all(self._pass(turn, kind) for kind in turn.kinds)
+                if turn.expire and not turn.stopped():
+                    self._expire(turn)
         finally:
             with self._changed:
                 if self._thread is threading.current_thread():
                     self._thread = None
                     self._changed.notify_all()
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Turn | None:
         """What to do now; None, and the thread is nobody's any more, when there is nothing."""
         with self._changed:
             if (self._pending or self._again) and self._newest is not None:
                 contested, trigger, expire = self._backoff.next_batch(), self._newest, self._expiry_due
                 paused = frozenset[PartitionKey]() if self._forced else contested
-                merge = self._pending and trigger.merge and _MERGES not in paused
-                cluster = trigger.cluster and _CLUSTERING not in paused
+                wanted = [MERGE] if self._pending and trigger.merge else []
+                wanted += [CLUSTER] if trigger.cluster else []
+                kinds = tuple(kind for kind in wanted if kind.stand_in not in paused)
                 self._pending = self._forced = self._expiry_due = self._again = False
-                if merge or (cluster and not trigger.merge):
+                if any(kind.looks_for(trigger) for kind in kinds):
                     self._seen = self._committed
-                if merge or cluster or expire:
+                if kinds or expire:
                     self._cancelled = threading.Event()
-                    return Job(
-                        trigger, self._tag, self._seen, self._bytes, contested, merge, cluster, expire, self._cancelled
-                    )
+                    return Turn(trigger, self._tag, self._seen, self._bytes, contested, kinds, expire, self._cancelled)
             self._thread = None
             self._changed.notify_all()
             return None
 
-    def _merge(self, job: Job) -> bool:
+    def _pass(self, turn: Turn, kind: Kind) -> bool:
+        """One look at the table; whether another may follow it."""
         try:
-            current, report = self._run(job).run()
+            current, report = kind.run(Run(turn, self._own_handle(turn.trigger), self._backoff, self._commit_lock))
         except Exception as error:
-            self._failed(job, "merge", _MERGES, error)
+            self._failed(turn, kind, error)
             return False
-        self._looked(job)
-        self._done(job, "merge", _MERGES, current, report)
-        return True
-
-    def _cluster(self, job: Job) -> None:
-        try:
-            current, report = self._run(job).cluster()
-        except Exception as error:
-            self._failed(job, "clustering", _CLUSTERING, error)
-            return
-        if not job.trigger.merge:
-            self._looked(job)
-        self._done(job, "clustering", _CLUSTERING, current, report)
+        self._backoff.landed([kind.stand_in])
         with self._changed:
-            # what one pass could not pay for is due in the next
-            self._again = report is not None and bool(report.snapshot_ids) and not job.cancelled.is_set()
+            if kind.looks_for(turn.trigger) and self._looked_at != turn.batches:
+                self._looked_at = turn.batches
+                self._bytes -= turn.size_bytes
+            # what one pass of clustering could not pay for is due in the next
+            self._again = kind is CLUSTER and bool(report and report.snapshot_ids) and not turn.cancelled.is_set()
+        if report is not None:
+            self._done(turn, kind, current, report)
+        return not turn.stopped()
 
-    def _run(self, job: Job) -> Run:
-        return Run(job, self._own_handle(job.trigger), self._backoff, self._commit_lock)
-
-    def _looked(self, job: Job) -> None:
-        with self._changed:
-            if self._looked_at != job.batches:
-                self._looked_at = job.batches
-                self._bytes -= job.size_bytes
-
-    def _done(self, job: Job, what: str, work: PartitionKey, current: Current, report: Report | None) -> None:
-        self._backoff.landed([work])
-        if report is None:
-            return
+    def _done(self, turn: Turn, kind: Kind, current: Current, report: Report) -> None:
         with self._changed:
             self._report = report
             said = (*report.conflicts, *(n for n in report.notes if n not in current.warnings))
-            self._notes += [f"background {what}: {sentence}" for sentence in said]
+            self._notes += [f"background {kind.name}: {sentence}" for sentence in said]
         if report.snapshot_ids:
-            job.trigger.refresh()
+            turn.trigger.refresh()
         if report.snapshot_ids or said:
             LOG.info("%s: in the background: %s", report.table, report)
-            job.trigger.tell(report)
+            turn.trigger.tell(report)
 
-    def _expire(self, job: Job) -> None:
-        trigger = job.trigger
+    def _expire(self, turn: Turn) -> None:
+        trigger = turn.trigger
         note = expiry_note(
             trigger.handle.name, lambda: self._own_handle(trigger), trigger.environment, self._commit_lock
         )
         with self._changed:
             self._notes.append(note)
 
-    def _failed(self, job: Job, what: str, work: PartitionKey, error: Exception) -> None:
-        name = job.trigger.handle.name
+    def _failed(self, turn: Turn, kind: Kind, error: Exception) -> None:
+        name = turn.trigger.handle.name
         with self._changed:
             self._seen = self._looked_at
-        if job.stopped():
-            LOG.info("%s: %s in the background was stopped", name, what)
+        if turn.stopped():
+            LOG.info("%s: %s in the background was stopped", name, kind.name)
             return
-        self._backoff.lost([work])
-        why = off_because(error) if work == _CLUSTERING else None
+        self._backoff.lost([kind.stand_in])
+        why = off_because(error) if kind is CLUSTER else None
         if why is not None:
             LOG.warning("%s: clustering is off: %s", name, why)
         else:
-            LOG.warning("%s: %s in the background failed, the batches are committed", name, what, exc_info=error)
-        note = f"clustering is off: {why}" if why else f"background {what} failed: {brief(error)}"
+            LOG.warning("%s: %s in the background failed, the batches are committed", name, kind.name, exc_info=error)
+        note = f"clustering is off: {why}" if why else f"background {kind.name} failed: {brief(error)}"
         report = Report(table=name, notes=(note,))
         with self._changed:
             self._report = report
             self._notes += report.notes
-        job.trigger.tell(report)
+        turn.trigger.tell(report)
 
     def _own_handle(self, trigger: Trigger) -> TableHandle:
         """A handle for this thread alone: what it remembers of manifests is not shared."""

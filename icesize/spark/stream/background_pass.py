@@ -54,10 +54,23 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Job:
+class Kind:
+    """What one look at the table is for. `stand_in` is the table as a whole where partitions back off."""
+
+    name: str
+    stand_in: PartitionKey
+    run: Callable[[Run], tuple[Current, Report | None]]
+
+    def looks_for(self, trigger: Trigger) -> bool:
+        """Whether it is this look after which batches count as looked at."""
+        return self is MERGE or not trigger.merge
+
+
+@dataclass(frozen=True)
+class Turn:
     """One turn of the thread: `batches` were committed when it began, `size_bytes` came with those not looked at yet.
 
-    `tag` is that of its Spark jobs; `merge`, `cluster` and `expire` say what is to be done.
+    `tag` is that of its Spark jobs; `kinds` and `expire` say what is to be done.
     """
 
     trigger: Trigger
@@ -65,8 +78,7 @@ class Job:
     batches: int
     size_bytes: int
     contested: frozenset[PartitionKey]
-    merge: bool
-    cluster: bool
+    kinds: tuple[Kind, ...]
     expire: bool
     cancelled: threading.Event
 
@@ -79,22 +91,22 @@ class Job:
 class Run:
     """One look at the table: plan, merge, commit."""
 
-    job: Job
+    turn: Turn
     handle: TableHandle
     backoff: BackOff
     commit_lock: threading.Lock
 
-    def run(self) -> tuple[Current, Report]:
+    def merge(self) -> tuple[Current, Report]:
         """The state looked at, and what was done. Raises Stopped, or whatever kept it from being done."""
-        trigger = self.job.trigger
+        trigger = self.turn.trigger
         current = self._begin("merges", "merge in")
         layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
-        if self.job.stopped():
+        if self.turn.stopped():
             raise Stopped
-        turn, environment = self._turn()
+        lock, environment = self._lock()
         outcome = Maintenance(
             self.handle, current, layout, self._plan(current, layout), self._run_merges, environment,
-            prefix=trigger.prefix, turn=turn,
+            prefix=trigger.prefix, turn=lock,
         ).run()  # fmt: skip
         self._remember(outcome.commit)
         return current, report_of(outcome)
@@ -102,16 +114,16 @@ class Run:
     def cluster(self) -> tuple[Current, Report | None]:
         """The same for clustering; no report when nothing was due."""
         current = self._begin("clustering", "cluster")
-        turn, environment = self._turn()
+        lock, environment = self._lock()
         run = ClusterRun(
-            self.job.trigger.spark, self.handle, environment, turn, ROUND_BYTES, sys.maxsize, self.job.contested,
-            self.job.cancelled, cores=Cores.half(self.job.trigger.spark), on_commit=self._remember,
+            self.turn.trigger.spark, self.handle, environment, lock, ROUND_BYTES, sys.maxsize, self.turn.contested,
+            self.turn.cancelled, cores=Cores.half(self.turn.trigger.spark), on_commit=self._remember,
         )  # fmt: skip
         return current, run.run(current)
 
     def _begin(self, what: str, verb: str) -> Current:
         failpoints.reach("background")
-        trigger = self.job.trigger
+        trigger = self.turn.trigger
         self._take_cores(what)
         current = self.handle.load(replace(trigger.environment, sleep=self._wait))
         if trigger.table_uuid not in (None, current.uuid):
@@ -120,23 +132,23 @@ class Run:
 
     def _wait(self, seconds: float) -> None:
         """For a catalog that does not answer; raises Stopped where somebody waits for this to end."""
-        if not self.job.stopped():
-            self.job.trigger.environment.sleep(seconds)
-        if self.job.stopped():
+        if not self.turn.stopped():
+            self.turn.trigger.environment.sleep(seconds)
+        if self.turn.stopped():
             raise Stopped
 
-    def _turn(self) -> tuple[_Turn, Environment]:
-        trigger = self.job.trigger
-        turn = _Turn(self.commit_lock, self.job.stopped, trigger.environment.sleep)
+    def _lock(self) -> tuple[_CommitLock, Environment]:
+        trigger = self.turn.trigger
+        lock = _CommitLock(self.commit_lock, self.turn.stopped, trigger.environment.sleep)
         # between two attempts a batch may commit
-        return turn, replace(trigger.environment, sleep=turn.pause)
+        return lock, replace(trigger.environment, sleep=lock.pause)
 
     def _plan(self, current: Current, layout: Layout) -> Plan:
         policy = current.policy
         return plan_merges(
             layout, policy, incoming={}, touched=layout.recent(policy.cold_after_commits),
-            budget_bytes=policy.budget_for(self.job.size_bytes),
-            contested=self.job.contested | self.handle.contested(current, self.job.trigger.environment),
+            budget_bytes=policy.budget_for(self.turn.size_bytes),
+            contested=self.turn.contested | self.handle.contested(current, self.turn.trigger.environment),
         )  # fmt: skip
 
     def _take_cores(self, what: str) -> None:
@@ -144,23 +156,28 @@ class Run:
 
         They are not in the query's job group: a query that ends does not take them along.
         """
-        trigger = self.job.trigger
+        trigger = self.turn.trigger
         context = trigger.spark.sparkContext
-        context.addJobTag(self.job.tag)
+        context.addJobTag(self.turn.tag)
         context.setJobDescription(f"icesize: {what} of {trigger.handle.name} in the background")
         if trigger.pool is not None:
             context.setLocalProperty("spark.scheduler.pool", trigger.pool)
 
     def _run_merges(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
-        spark = self.job.trigger.spark
-        return run_merges(spark, groups, settings, prefix, cancelled=self.job.cancelled, cores=Cores.half(spark))
+        spark = self.turn.trigger.spark
+        return run_merges(spark, groups, settings, prefix, cancelled=self.turn.cancelled, cores=Cores.half(spark))
 
     def _remember(self, outcome: CommitOutcome) -> None:
         self.backoff.lost(outcome.contested)
         self.backoff.landed(g.inputs[0].partition for g in outcome.merged)
 
 
-class _Turn:
+MERGE, CLUSTER = Kind("merge", PartitionKey(-1), Run.merge), Kind("clustering", PartitionKey(-2), Run.cluster)
+"""No partition spec has these numbers. Clustering that fails, as where the table does not say by what, must not hold
+merges back."""
+
+
+class _CommitLock:
     """The commit of a run: not while a batch commits, and not once the run was stopped."""
 
     def __init__(self, lock: threading.Lock, stopped: Callable[[], bool], sleep: Callable[[float], None]) -> None:
