@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.maintenance.reporting import WrittenBatch
+from icesize.maintenance.reporting import Outcome, WrittenBatch
+from icesize.planning.merging.contention import BackOff
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.handle import TableHandle
@@ -16,22 +17,22 @@ from icesize.table.state.missing_files import check_still_there
 
 
 @dataclass(frozen=True)
-class CommitTurn:
-    """How a commit is made: at whose turn, under which id, and, for a batch of a stream, which ledger entry.
+class CommitContext:
+    """How a commit is made: under which id, beside whom, and, for a batch of a stream, with which ledger entry.
 
-    `turn` is entered for the commit: what shares the table with others of this process waits there, and may raise
-    instead. `environment` is the one that tells the owner of uncommitted files of the commit.
+    `lock` is held meanwhile: what shares the table with others of this process waits there, and may raise instead.
+    `environment` is the one that tells the owner of uncommitted files of the commit.
     """
 
     run_id: str
     environment: Environment
     watch: Stopwatch
-    turn: AbstractContextManager[object]
+    lock: AbstractContextManager[object]
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
 
 
-def commit(written: WrittenBatch, handle: TableHandle, how: CommitTurn) -> CommitOutcome:
+def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
     """Make the files visible in one step. A commit that lost to another is tried again with the same files.
 
     Raises what `icesize.table.commit.commit_files.commit_files` raises, Overtaken among it: then the files have to be
@@ -43,7 +44,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitTurn) -> Commi
     failpoints.reach("files-written")
     paths = [file.path for file in (*appended, *(f for group in merged for f in group.files))]
     check_still_there(handle, paths, how.watch)
-    with how.turn:
+    with how.lock:
         outcome = CommitOutcome()
         if appended or merged:
             outcome = handle.commit(
@@ -53,3 +54,10 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitTurn) -> Commi
             )  # fmt: skip
     how.watch.lap("commit")
     return outcome
+
+
+def remember(backoff: BackOff, outcome: Outcome) -> None:
+    """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
+    backoff.lost(outcome.commit.contested)
+    absorbed = outcome.written.rows.absorbed if outcome.written else ()
+    backoff.landed(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from icesize.errors import TableError
 from icesize.maintenance.cluster_settings import keep_cluster_by
 from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
-from icesize.maintenance.compaction import all_failed
 from icesize.maintenance.context import Progress, Selection, TableContext
 from icesize.parquet.files.merge_result import Results
 from icesize.planning.plan import Plan
@@ -112,10 +110,5 @@ def _run(
     def run(work: ClusterWork) -> Results:
         return context.engine.cluster(work, progress)
 
-    failed = partial(all_failed, context.name, "cluster", changed=changed)
-    report = ClusterPass(
-        context.handle, look, plan, run, context.environment, plan.notes, on_failure=failed
-    ).run()  # fmt: skip
-    if report.snapshot_ids:
-        context.engine.refresh(context.handle)
-    return report
+    outcome = ClusterPass(context.handle, look, plan, run, context.environment, plan.notes).run()
+    return context.report(outcome, "cluster", changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.manifest import ManifestFile
@@ -12,8 +12,8 @@ from pyiceberg.manifest import ManifestFile
 from icesize.clock import Environment
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.cluster_settings import resolve
-from icesize.maintenance.compaction import Maintenance, OnFailure
-from icesize.maintenance.reporting import FollowUp, Outcome, report_of
+from icesize.maintenance.compaction import Maintenance
+from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
@@ -23,9 +23,7 @@ from icesize.planning.clustering.depth import by_column
 from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
-from icesize.report import Report
 from icesize.table.commit.ledger import stream_hash
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
 
@@ -128,21 +126,18 @@ class ClusterPass:
     runner: ClusterRunner
     environment: Environment
     notes: tuple[str, ...] = ()
-    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
-    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
-    on_failure: OnFailure = lambda why: None
+    commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
 
-    def run(self) -> Report:
-        """Cluster and commit; the report tells what queries opened before and open now.
+    def run(self) -> Outcome:
+        """Cluster and commit; the outcome tells what queries opened before and open now.
 
         Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
         """
         outcome = Maintenance(
             self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
-            turn=self.turn, on_failure=self.on_failure,
+            commit_lock=self.commit_lock,
         ).run()  # fmt: skip
-        self.on_commit(outcome.commit)
-        return report_of(outcome, FollowUp(clustering=self._told(outcome)))
+        return replace(outcome, clustering=self._told(outcome))
 
     def _run(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
         details = self.plan.clustering

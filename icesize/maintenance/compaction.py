@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import RewriteFailed
-from icesize.maintenance.batch_commit import CommitTurn, commit
+from icesize.maintenance.batch_commit import CommitContext, commit
 from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -30,9 +30,6 @@ cores, which is what a killed pass loses at most."""
 Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
 
-OnFailure = Callable[[Sequence[str]], object]
-"""Hears, group by group, why nothing could be merged."""
-
 REASONS_TOLD = 3
 """Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
 
@@ -41,9 +38,8 @@ REASONS_TOLD = 3
 class Maintenance:
     """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE.
 
-    `prefix` names the files (None: by the run). `turn` is entered for the commit: what shares the table with others of
-    this process waits there, and may raise instead; then the files are removed. `on_failure` hears why every group
-    failed, where that is so; it may raise, too.
+    `prefix` names the files (None: by the run). `commit_lock` is held for the commit: what shares the table with others
+    of this process waits there, and may raise instead; then the files are removed.
     """
 
     handle: TableHandle
@@ -54,8 +50,7 @@ class Maintenance:
     environment: Environment = field(default_factory=Environment)
     notes: tuple[str, ...] = ()
     prefix: str | None = None
-    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
-    on_failure: OnFailure = lambda why: None
+    commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
 
     def run(self) -> Outcome:
         """Merge and commit. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed."""
@@ -70,10 +65,8 @@ class Maintenance:
             with uncommitted(settings.storage, self.environment) as environment:
                 merges = MergeResults.of(groups, self.runner(groups, settings, prefix))
                 watch.lap("merge")
-                if merges.failed and not merges.merged:
-                    self.on_failure(merges.failed)
                 written = replace(written, merges=merges)
-                committed = commit(written, self.handle, CommitTurn(run_id, environment, watch, self.turn))
+                committed = commit(written, self.handle, CommitContext(run_id, environment, watch, self.commit_lock))
         return Outcome(self.current, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
 
     def _check_listed_once(self) -> None:
@@ -84,15 +77,20 @@ class Maintenance:
                 check_listed_once(table.io, table.metadata.current_snapshot(), inputs)
 
 
-def all_failed(table: str, what: str, why: Sequence[str], changed: Sequence[str] = ()) -> None:
-    """For who asked for this one thing: a report of it would look as if there had been nothing to do.
+def check_any_merged(outcome: Outcome, what: str, changed: Sequence[str] = ()) -> None:
+    """Raise RewriteFailed when every merge failed: for who asked for this one thing a report of it would look as if
+    there had been nothing to do.
 
-    `changed` are sentences about what was done to the table before that, and stays.
+    `what` was asked for; `changed` are sentences about what was done to the table before that, and stays.
     """
+    merges = outcome.written.merges if outcome.written else MergeResults()
+    if merges.merged or not merges.failed:
+        return
+    why = merges.failed
     more = f"; and {len(why) - REASONS_TOLD:,} more" if len(why) > REASONS_TOLD else ""
     told = "; ".join((f"{'; '.join(why[:REASONS_TOLD])}{more}", *changed))
     raise RewriteFailed(
-        f"Cannot {what} '{table}': every merge failed, its files stay as they were: {told}",
-        table=table,
-        reasons=tuple(why),
+        f"Cannot {what} '{outcome.current.name}': every merge failed, its files stay as they were: {told}",
+        table=outcome.current.name,
+        reasons=why,
     )

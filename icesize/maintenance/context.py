@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,10 +11,13 @@ from pyiceberg.table import Table
 from icesize.clock import Environment
 from icesize.errors import EngineUnavailable
 from icesize.maintenance.clustering import ClusterWork
+from icesize.maintenance.compaction import check_any_merged
+from icesize.maintenance.reporting import Outcome, report_of
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout
 from icesize.planning.plan import MergeGroup, Plan
+from icesize.report import Report
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 from icesize.table.storage.bulk_delete import deleter
@@ -105,6 +108,13 @@ class TableContext:
                 f"{'small files' if what == 'merge' else 'files'} without Spark: the bound is "
                 f"{format_bytes(most_bytes)}; open the table with a session, or choose fewer partitions (where=...)"
             )
+
+    def report(self, outcome: Outcome, what: str, changed: Sequence[str] = ()) -> Report:
+        """The report of what was asked for; later queries see what was committed. Raises as `check_any_merged` does."""
+        check_any_merged(outcome, what, changed)
+        if outcome.commit.snapshot_ids:
+            self.engine.refresh(self.handle)
+        return report_of(outcome)
 
 
 class LatestTable:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 from icesize.errors import UnsupportedTable
-from icesize.maintenance.compaction import Maintenance, all_failed
+from icesize.maintenance.compaction import Maintenance
 from icesize.maintenance.context import Progress, Selection, TableContext
-from icesize.maintenance.reporting import report_of
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.forecast import forecast
@@ -81,14 +79,10 @@ def _merge(
     def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
         return context.engine.merge(groups, settings, prefix, progress)
 
-    failed = partial(all_failed, context.name, "compact")
     outcome = Maintenance(
-        context.handle, selection.current, selection.layout, plan, run, context.environment, selection.notes,
-        on_failure=failed,
-    ).run()  # fmt: skip
-    if outcome.commit.snapshot_ids:
-        context.engine.refresh(context.handle)
-    return report_of(outcome)
+        context.handle, selection.current, selection.layout, plan, run, context.environment, selection.notes
+    ).run()
+    return context.report(outcome, "compact")
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

@@ -98,7 +98,8 @@ class Outcome:
     """What came of a batch, or of a pass of merges: everything that its report says.
 
     `current` is the table as it was planned on, `written` is None where there was nothing to write. `notes` come after
-    those about merges that failed. `bytes_predicted` and `writer_skew` as in `Report`.
+    those about merges that failed, `notes_after` are about what was done after the commit and come last. The others are
+    as in `Report`.
     """
 
     current: Current
@@ -109,6 +110,9 @@ class Outcome:
     batch_id: int | None = None
     bytes_predicted: int | None = None
     writer_skew: float | None = None
+    clustering: dict[str, Any] | None = None
+    merge_lag_batches: int | None = None
+    notes_after: tuple[str, ...] = ()
 
     @property
     def bytes_ingested(self) -> int:
@@ -122,21 +126,8 @@ class Outcome:
         return sum(f.size_bytes for f in appended) + sum(f.size_bytes for g in self.commit.merged for f in g.files)
 
 
-@dataclass(frozen=True)
-class FollowUp:
-    """What a report says of what came after the commit; `notes` come last, the others as in `Report`."""
-
-    notes: tuple[str, ...] = ()
-    clustering: dict[str, Any] | None = None
-    merge_lag_batches: int | None = None
-
-
-def report_of(outcome: Outcome, after: FollowUp | None = None) -> Report:
-    """The report of one commit, and of what came after it.
-
-    Without snapshots it tells what was planned and why nothing came of it.
-    """
-    after = after or FollowUp()
+def report_of(outcome: Outcome) -> Report:
+    """The report of one commit. Without snapshots it tells what was planned and why nothing came of it."""
     commit, written = outcome.commit, outcome.written
     said = outcome.notes
     if written is not None:
@@ -153,10 +144,10 @@ def report_of(outcome: Outcome, after: FollowUp | None = None) -> Report:
         writer_skew=outcome.writer_skew,
         seconds=rounded(outcome.seconds),
         conflicts=commit.conflicts,
-        notes=(*dict.fromkeys(said), *after.notes),
+        notes=(*dict.fromkeys(said), *outcome.notes_after),
         already_committed=commit.already_committed,
-        clustering=after.clustering,
-        merge_lag_batches=after.merge_lag_batches,
+        clustering=outcome.clustering,
+        merge_lag_batches=outcome.merge_lag_batches,
         **(_facts(written, commit.merged) if written is not None else {}),
     )
 

@@ -8,7 +8,7 @@ which would take them away.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -17,13 +17,12 @@ from pyspark.sql import SparkSession
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff
 from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
+from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import Results
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
-from icesize.report import Report
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.engine.jobs import ALL_CORES, Cores
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4
@@ -40,25 +39,23 @@ def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One look at the table: plan, write, commit. `turn` is entered for the commit and may raise instead.
+    """One look at the table: plan, write, commit. `commit_lock` is held for the commit and may raise instead.
 
     `budget_bytes` bounds what is written, up to `most_bytes` where that pays for no set that is due.
-    `on_commit` hears what became visible.
     """
 
     spark: SparkSession
     handle: TableHandle
     environment: Environment
-    turn: AbstractContextManager[object]
+    commit_lock: AbstractContextManager[object]
     budget_bytes: int
     most_bytes: int
     contested: Collection[PartitionKey] = ()
     cancelled: threading.Event | None = None
     cores: Cores = ALL_CORES
-    on_commit: Callable[[CommitOutcome], object] = lambda outcome: None
 
-    def run(self, current: Current) -> Report | None:
-        """What was done; None when nothing is due, a report without snapshots when it is too large. Raises whatever
+    def run(self, current: Current) -> Outcome | None:
+        """What was done; None when nothing is due, an outcome without snapshots when it is too large. Raises whatever
         kept it from being done.
         """
         metadata, io, policy = current.table.metadata, current.table.io, current.policy
@@ -73,9 +70,7 @@ class ClusterRun:
         plan = look.round(self.budget_bytes, self.most_bytes, contested, recent)
         if not plan.is_due:
             return None
-        return ClusterPass(
-            self.handle, look, plan, self._move, self.environment, turn=self.turn, on_commit=self.on_commit
-        ).run()
+        return ClusterPass(self.handle, look, plan, self._move, self.environment, commit_lock=self.commit_lock).run()
 
     def _move(self, work: ClusterWork) -> Results:
         return run_clusters(self.spark, work, cancelled=self.cancelled, cores=self.cores)

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import Environment
 from icesize.maintenance.cluster_settings import off_because
+from icesize.maintenance.reporting import Outcome, report_of
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.report import Report
@@ -27,7 +28,7 @@ from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS
 from icesize.spark.stream.background_pass import CLUSTER, MERGE, Kind, Run, Trigger, Turn
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import expire_by_own_rules
-from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.handle import TableHandle
 
 LOG = logging.getLogger("icesize")
 
@@ -165,7 +166,7 @@ class Background:
     def _pass(self, turn: Turn, kind: Kind) -> bool:
         """One look at the table; whether another may follow it."""
         try:
-            current, report = kind.run(Run(turn, self._own_handle(turn.trigger), self._backoff, self._commit_lock))
+            outcome = kind.run(Run(turn, self._own_handle(turn.trigger), self._backoff, self._commit_lock))
         except Exception as error:
             self._failed(turn, kind, error)
             return False
@@ -175,15 +176,18 @@ class Background:
                 self._looked_at = turn.batches
                 self._bytes -= turn.size_bytes
             # what one pass of clustering could not pay for is due in the next
-            self._again = kind is CLUSTER and bool(report and report.snapshot_ids) and not turn.cancelled.is_set()
-        if report is not None:
-            self._done(turn, kind, current, report)
+            self._again = (
+                kind is CLUSTER and bool(outcome and outcome.commit.snapshot_ids) and not turn.cancelled.is_set()
+            )
+        if outcome is not None:
+            self._done(turn, kind, outcome)
         return not turn.stopped()
 
-    def _done(self, turn: Turn, kind: Kind, current: Current, report: Report) -> None:
+    def _done(self, turn: Turn, kind: Kind, outcome: Outcome) -> None:
+        report = report_of(outcome)
+        said = (*report.conflicts, *(n for n in report.notes if n not in outcome.current.warnings))
         with self._changed:
             self._report = report
-            said = (*report.conflicts, *(n for n in report.notes if n not in current.warnings))
             self._notes += [f"background {kind.name}: {sentence}" for sentence in said]
         if report.snapshot_ids:
             turn.trigger.refresh()

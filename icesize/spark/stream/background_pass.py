@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import TableError
+from icesize.maintenance.batch_commit import remember
 from icesize.maintenance.compaction import ROUND_BYTES, Maintenance
-from icesize.maintenance.reporting import report_of
+from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
@@ -25,7 +26,6 @@ from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import run_merges
-from icesize.table.commit.request import CommitOutcome
 from icesize.table.state.handle import Current, TableHandle
 
 
@@ -59,7 +59,7 @@ class Kind:
 
     name: str
     stand_in: PartitionKey
-    run: Callable[[Run], tuple[Current, Report | None]]
+    run: Callable[[Run], Outcome | None]
 
     def looks_for(self, trigger: Trigger) -> bool:
         """Whether it is this look after which batches count as looked at."""
@@ -96,8 +96,8 @@ class Run:
     backoff: BackOff
     commit_lock: threading.Lock
 
-    def merge(self) -> tuple[Current, Report]:
-        """The state looked at, and what was done. Raises Stopped, or whatever kept it from being done."""
+    def merge(self) -> Outcome:
+        """What was done. Raises Stopped, or whatever kept it from being done."""
         trigger = self.turn.trigger
         current = self._begin("merges", "merge in")
         layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
@@ -106,20 +106,22 @@ class Run:
         lock, environment = self._lock()
         outcome = Maintenance(
             self.handle, current, layout, self._plan(current, layout), self._run_merges, environment,
-            prefix=trigger.prefix, turn=lock,
+            prefix=trigger.prefix, commit_lock=lock,
         ).run()  # fmt: skip
-        self._remember(outcome.commit)
-        return current, report_of(outcome)
+        remember(self.backoff, outcome)
+        return outcome
 
-    def cluster(self) -> tuple[Current, Report | None]:
-        """The same for clustering; no report when nothing was due."""
+    def cluster(self) -> Outcome | None:
+        """The same for clustering; None when nothing was due."""
         current = self._begin("clustering", "cluster")
         lock, environment = self._lock()
-        run = ClusterRun(
+        outcome = ClusterRun(
             self.turn.trigger.spark, self.handle, environment, lock, ROUND_BYTES, sys.maxsize, self.turn.contested,
-            self.turn.cancelled, cores=Cores.half(self.turn.trigger.spark), on_commit=self._remember,
-        )  # fmt: skip
-        return current, run.run(current)
+            self.turn.cancelled, cores=Cores.half(self.turn.trigger.spark),
+        ).run(current)  # fmt: skip
+        if outcome is not None:
+            remember(self.backoff, outcome)
+        return outcome
 
     def _begin(self, what: str, verb: str) -> Current:
         failpoints.reach("background")
@@ -166,10 +168,6 @@ class Run:
     def _run_merges(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
         spark = self.turn.trigger.spark
         return run_merges(spark, groups, settings, prefix, cancelled=self.turn.cancelled, cores=Cores.half(spark))
-
-    def _remember(self, outcome: CommitOutcome) -> None:
-        self.backoff.lost(outcome.contested)
-        self.backoff.landed(g.inputs[0].partition for g in outcome.merged)
 
 
 MERGE, CLUSTER = Kind("merge", PartitionKey(-1), Run.merge), Kind("clustering", PartitionKey(-2), Run.cluster)

@@ -17,10 +17,9 @@ from pyspark.sql import DataFrame
 from icesize import failpoints
 from icesize.clock import Stopwatch
 from icesize.errors import CommitConflict, TableError, TableNotFound
-from icesize.maintenance.batch_commit import CommitTurn, commit
+from icesize.maintenance.batch_commit import CommitContext, commit, remember
 from icesize.maintenance.reporting import Outcome, WrittenBatch
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.planning.merging.contention import BackOff
 from icesize.spark.engine import columns, session
 from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
 from icesize.spark.stream.batch_run import run
@@ -97,11 +96,11 @@ def _once(batch: Batch) -> Outcome:
         written = run(planned)
         if written is None:
             return _nothing(batch, current)
-        turn = CommitTurn(
+        how = CommitContext(
             batch.run_id, environment, batch.watch, batch.state.commit_lock, entry,
             batch.options.accept_new_checkpoint,
         )  # fmt: skip
-        outcome = commit(written, batch.handle, turn)
+        outcome = commit(written, batch.handle, how)
     return _learned(planned, written, replace(outcome, conflicts=(*batch.conflicts, *outcome.conflicts)), undone)
 
 
@@ -128,10 +127,9 @@ def _nothing(batch: Batch, current: Current) -> Outcome:
 def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> Outcome:
     """What came of a batch that was committed; the next ones are planned by what it was like."""
     batch = planned.fitted.batch
-    remember(batch.state.backoff, commit, written)
     seen = batch.state.learned.compare(planned.write_plan, written.rows, written.bytes_ingested)
     failed = (f"small files stay beside the new rows: {error}" for error in written.rows.failed)
-    return Outcome(
+    outcome = Outcome(
         current=written.current,
         commit=commit,
         written=written,
@@ -141,10 +139,5 @@ def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, u
         bytes_predicted=seen.bytes_predicted,
         writer_skew=seen.writer_skew,
     )
-
-
-def remember(backoff: BackOff, commit: CommitOutcome, written: WrittenBatch) -> None:
-    """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
-    backoff.lost(commit.contested)
-    backoff.landed(group.inputs[0].partition for group in commit.merged)
-    backoff.landed(file.partition for file in written.rows.absorbed)
+    remember(batch.state.backoff, outcome)
+    return outcome

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.clock import Environment
 from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.maintenance.cluster_settings import off_because
-from icesize.maintenance.reporting import FollowUp, Outcome, report_of
+from icesize.maintenance.reporting import Outcome, report_of
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
 from icesize.spark.engine import session
@@ -135,7 +135,7 @@ class Sink:
         )  # fmt: skip
         with state.lock, interruptions_told(self.stream_id, batch_id):
             outcome = take_in(df, options, state)
-            report = report_of(outcome, self._follow_up(outcome, batch_id, spark, state))
+            report = report_of(self._follow_up(outcome, batch_id, spark, state))
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
         self._tell(report)
@@ -168,11 +168,12 @@ class Sink:
 
     def _follow_up(
         self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState
-    ) -> FollowUp:
-        """What comes after the commit, none of which can fail the batch: merges beside the next ones, expiry."""
+    ) -> Outcome:
+        """The outcome with what comes after the commit, none of which can fail the batch: merges beside the next ones,
+        expiry."""
         handle, committed = state.handle, outcome.commit
         if handle is None:
-            return FollowUp()
+            return outcome
         notes = [*self._many_snapshots(outcome, state)]
         due = self._expiry_is_due(batch_id, state)
         clustering = None
@@ -182,14 +183,15 @@ class Sink:
         if not self._in_background:
             if due:
                 notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return FollowUp(tuple(notes), clustering)
+            return replace(outcome, notes_after=tuple(notes), clustering=clustering)
         notes += state.background.take_notes()
         lag = state.background.lag
         if committed.snapshot_ids or committed.already_committed or due:
             trigger = self._trigger(spark, handle, batch_id)
             batches = 1 if committed.snapshot_ids else 0
             lag = state.background.trigger(trigger, batches, outcome.bytes_ingested, expire=due)
-        return FollowUp(tuple(notes), clustering, lag if self.merge == "async" else None)
+        shown = lag if self.merge == "async" else None
+        return replace(outcome, notes_after=tuple(notes), clustering=clustering, merge_lag_batches=shown)
 
     @property
     def _in_background(self) -> bool:
@@ -200,32 +202,30 @@ class Sink:
     ) -> tuple[dict[str, Any] | None, list[str]]:
         """What clustering after this batch came to, and sentences for its report."""
         try:
-            current = handle.load(self.environment)
-            if self.source.table_uuid not in (None, current.uuid):
-                raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
-            budget = inline_budget(current.policy, bytes_ingested)
-            report = ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
+            outcome = self._cluster_pass(spark, handle, bytes_ingested, state)
         except Exception as error:
-            if was_interrupted(error):
-                LOG.info("%s: clustering was stopped with its query, the batch is committed", handle.name)
-                return None, ["clustering was stopped with its query"]
-            why = off_because(error)
-            if why is not None:
-                LOG.warning("%s: clustering is off: %s", handle.name, why)
-                return None, [f"clustering is off: {why}"]
-            LOG.warning("%s: clustering failed, the batch is committed", handle.name, exc_info=True)
-            return None, [f"clustering failed: {brief(error)}"]
-        if report is None:
+            return None, [_why_not_clustered(handle.name, error)]
+        if outcome is None:
             return None, []
+        report = report_of(outcome)
         if report.snapshot_ids:
             process_state.refresh(spark, self.source, handle.name, handle.spark_conf)
         # the batch has said what its own table's settings make worth knowing
-        said = replace(report, notes=tuple(note for note in report.notes if note not in current.warnings))
+        said = replace(report, notes=tuple(note for note in report.notes if note not in outcome.current.warnings))
         if not report.seconds.get("merge"):
             return None, [f"clustering waits: {sentence}" for sentence in said.notes]
         self._tell(report)
         failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
         return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
+
+    def _cluster_pass(
+        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: process_state.StreamState
+    ) -> Outcome | None:
+        current = handle.load(self.environment)
+        if self.source.table_uuid not in (None, current.uuid):
+            raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
+        budget = inline_budget(current.policy, bytes_ingested)
+        return ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
 
     def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
         return Trigger(
@@ -272,6 +272,19 @@ class Sink:
             except Exception:
                 what = "merges were" if report.batch_id is None else f"batch {report.batch_id} was"
                 LOG.exception("the listener failed after %s committed", what)
+
+
+def _why_not_clustered(table: str, error: Exception) -> str:
+    """A sentence for the report of the batch, which is committed."""
+    if was_interrupted(error):
+        LOG.info("%s: clustering was stopped with its query, the batch is committed", table)
+        return "clustering was stopped with its query"
+    why = off_because(error)
+    if why is not None:
+        LOG.warning("%s: clustering is off: %s", table, why)
+        return f"clustering is off: {why}"
+    LOG.warning("%s: clustering failed, the batch is committed", table, exc_info=error)
+    return f"clustering failed: {brief(error)}"
 
 
 def _is_a_count(value: object) -> bool:
