@@ -230,7 +230,7 @@ def test_batches_and_runs_do_not_commit_at_once(spark: SparkSession, lake: Lake)
 def test_failure_is_told_by_the_next_report(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run that fails fails no batch: the next report names it, the lag grows, the next kick is let go by."""
+    """A run that fails fails no batch: the next report names it, the lag grows, the next trigger is let go by."""
     lake.create()
     fake = Merges(monkeypatch)
     heard: list[Report] = []
@@ -252,7 +252,7 @@ def test_failure_is_told_by_the_next_report(
     [after] = fill(spark, sink, range(4, 5))
     assert (after.notes, after.merge_lag_batches) == ((note,), 2)
     wait_until_idle(sink)
-    assert fake.calls == 1, "one kick is let go by after the first failure"
+    assert fake.calls == 1, "one trigger is let go by after the first failure"
 
     report = sink.drain(WAIT_S)
     assert report is not None

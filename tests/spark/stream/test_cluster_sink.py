@@ -394,7 +394,7 @@ def test_passes_go_on_until_nothing_is_due(spark: SparkSession, lake: Lake, monk
 def test_failure_is_told_and_holds_no_merge_back(
     spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A table that does not say by what: the next report tells it, merges go on, the next kick is let go by."""
+    """A table that does not say by what: the next report tells it, merges go on, the next trigger is let go by."""
     lake.create()
     heard: list[Report] = []
     sink = lake.open(spark, max_small_files=1).sink("s", merge="async", cluster="async", listener=heard.append)
@@ -474,7 +474,7 @@ def test_stop_ends_the_passes(spark: SparkSession, lake: Lake, monkeypatch: pyte
         sink.stop()
     assert (clusterings(lake), len(looks)) == (1, 1)
     sink.drain(WAIT_S)
-    assert clusterings(lake) == 1, "nothing was kicked since"
+    assert clusterings(lake) == 1, "nothing was triggered since"
     fill(spark, sink, range(4, 5), hours=3)
     sink.drain(WAIT_S)
     assert clusterings(lake) >= 3
@@ -586,7 +586,7 @@ def test_contested_partitions_are_left_alone(spark: SparkSession, lake: Lake, cl
 
 
 def test_another_table_gets_nothing(spark: SparkSession, lake: Lake) -> None:
-    """A table that takes the name while rows are moved gets neither a commit nor files, nor does the next kick help."""
+    """A table that takes the name while rows are moved gets no commit and no files, nor does the next trigger help."""
     lake.create(properties=WANTED)
     seed(lake, 3)
     sink = opened(lake, spark).sink("s", cluster="async")
