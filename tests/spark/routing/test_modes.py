@@ -247,9 +247,9 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
     it; both hold at most k small files in the end."""
     begun: list[tuple[bool, list[object]]] = []
 
-    def spy(spark: SparkSession, tasks: Any, settings: Any, prefix: str, beside: bool, *rest: Any) -> MergeRun:
-        begun.append((beside, [task.partition.values[0] for task in tasks]))
-        return MergeRun(spark, tasks, settings, prefix, beside, *rest)
+    def spy(spark: SparkSession, groups: Any, *rest: Any, beside_write_job: bool, **more: Any) -> MergeRun:
+        begun.append((beside_write_job, [group.partition.values[0] for group in groups.values()]))
+        return MergeRun(spark, groups, *rest, beside_write_job=beside_write_job, **more)
 
     monkeypatch.setattr(batch_run, "MergeRun", spy)
     lake.create()
