@@ -7,7 +7,6 @@ an APPEND snapshot with the new files, on top of it a REPLACE with the merged on
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +27,6 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icesize import failpoints
 from icesize.planning.files import FileFact
 from icesize.table.catalog import loading
 from icesize.table.catalog.access_errors import brief
@@ -36,12 +34,10 @@ from icesize.table.catalog.history import known_ancestors
 from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.fitting import misfit, misfit_spec
 from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
 from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
-
-LOG = logging.getLogger("icesize")
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -302,13 +298,8 @@ class PyIcebergCommitter:
             raise
 
     def discard(self, staged: PyIcebergStaged) -> None:
-        """Remove the metadata files of an attempt that certainly did not land; failures are left to orphan cleanup."""
-        for path in staged.written:
-            try:
-                failpoints.reach("cleanup")
-                self._table.io.delete(path)
-            except Exception:  # best effort, and it must not hide the error that led here
-                LOG.info("could not remove %s; orphan cleanup will", path)
+        """Remove the metadata files of an attempt that certainly did not land."""
+        remove(self._table.io, staged.written)
 
 
 def _ledger_update(loaded: PyIcebergLoaded, request: CommitRequest) -> list[TableUpdate]:

@@ -11,9 +11,9 @@ import logging
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
@@ -22,6 +22,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
+from icesize import failpoints
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.summary import counts, with_totals
@@ -37,8 +38,13 @@ _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
-_Split: TypeAlias = "tuple[set[str], dict[int, list[Entry]], dict[int, list[Entry]]]"
-"""Paths of manifests to write anew, and by partition spec their entries: those that stay and those that go."""
+@dataclass(frozen=True)
+class _Split:
+    """Paths of manifests to write anew, and by partition spec their entries: those that stay and those that go."""
+
+    touched: set[str] = field(default_factory=set)
+    survivors: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    deleted: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
 
 
 class SnapshotBuilder:
@@ -71,18 +77,14 @@ class SnapshotBuilder:
 
     def discard(self, start: int = 0) -> None:
         """Remove what was written, from the given file on: it will not become visible."""
-        for path in self.written[start:]:
-            try:
-                self._io.delete(path)
-            except Exception:  # best effort, and it must not hide the error that led here
-                LOG.info("could not remove %s; orphan cleanup will", path)
+        remove(self._io, self.written[start:])
         del self.written[start:]
 
     def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
         """New rows: one manifest per partition spec, the others stay (or are folded when there are too many)."""
         snapshot_id = self._metadata.new_snapshot_id()
-        new = self._write_added(snapshot_id, files)
-        manifests = [*new, *self._folded(snapshot_id, self.manifests)]
+        self.manifests = self._folded(snapshot_id, self.manifests)
+        manifests = self._rewritten(snapshot_id, _Split(), files)
         facts = counts(added=files)
         return self._with_new(files, self._finish(snapshot_id, Operation.APPEND, manifests, {**facts, **summary}))
 
@@ -95,7 +97,7 @@ class SnapshotBuilder:
         """
         snapshot_id = self._metadata.new_snapshot_id()
         split = self._split([v.path for v in inputs])
-        manifests = self._rewritten(snapshot_id, split, self._renumbered(inputs, outputs), [])
+        manifests = self._rewritten(snapshot_id, split, self._renumbered(inputs, outputs))
         facts = counts(added=outputs, removed=inputs)
         return self._finish(snapshot_id, Operation.REPLACE, manifests, {**facts, **summary})
 
@@ -119,7 +121,7 @@ class SnapshotBuilder:
         manifests = self._rewritten(snapshot_id, split, fresh, copied)
         facts = counts(
             added=[*fresh, *(_fact(e, self._metadata.default_spec_id) for e in copied)],
-            removed=[_fact(e, spec_id) for spec_id, entries in split[2].items() for e in entries],
+            removed=[_fact(e, spec_id) for spec_id, entries in split.deleted.items() for e in entries],
         )
         return self._with_new(added, self._finish(snapshot_id, Operation.OVERWRITE, manifests, {**facts, **summary}))
 
@@ -175,47 +177,44 @@ class SnapshotBuilder:
         return [replace(f, sequence_number=self._new_number) if f.partition in absorbing else f for f in outputs]
 
     def _rewritten(
-        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], copied: Sequence[Entry]
+        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], copied: Sequence[Entry] = ()
     ) -> list[ManifestFile]:
-        """All manifests of the next snapshot: those that were split written anew, the others as they are."""
-        touched, survivors, deleted = split
+        """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
         by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
         for file in added:
             by_spec[file.partition.spec_id].append(file)
         back = {self._metadata.default_spec_id: copied} if copied else {}
         new: list[ManifestFile] = []
-        for spec_id in sorted({*by_spec, *back, *survivors, *deleted}):
-            new += self._write(
-                snapshot_id, spec_id, by_spec.get(spec_id, []), survivors.get(spec_id, []),
-                deleted.get(spec_id, []), back.get(spec_id, []),
+        for spec_id in sorted({*by_spec, *back, *split.survivors, *split.deleted}):
+            new += write_manifests(
+                self._io, self._metadata, snapshot_id=snapshot_id, spec_id=spec_id, new_path=self._new_path,
+                added=by_spec.get(spec_id, ()), copied=back.get(spec_id, ()),
+                existing=split.survivors.get(spec_id, ()), deleted=split.deleted.get(spec_id, ()),
             )  # fmt: skip
-        return [*new, *(m for m in self.manifests if m.manifest_path not in touched)]
+        return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
 
     def _split(self, wanted: Sequence[str]) -> _Split:
         """Manifests that hold a wanted path, and by spec their entries: those that survive and those that go.
 
         A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
         """
-        touched: set[str] = set()
-        survivors: dict[int, list[Entry]] = defaultdict(list)
-        deleted: dict[int, list[Entry]] = defaultdict(list)
-        missing = Counter(wanted)
+        split, missing = _Split(), Counter(wanted)
         for manifest in self.manifests:
             if not missing or manifest.content != ManifestContent.DATA:
                 continue
             entries = list(read_entries(self._io, manifest))
             if not any(e.path in missing for e in entries):
                 continue
-            touched.add(manifest.manifest_path)
+            split.touched.add(manifest.manifest_path)
             for entry in entries:
                 goes = missing[entry.path] > 0
-                (deleted if goes else survivors)[manifest.partition_spec_id].append(entry)
+                (split.deleted if goes else split.survivors)[manifest.partition_spec_id].append(entry)
                 if goes:
                     missing[entry.path] -= 1
             missing = +missing
         if missing:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
-        return touched, survivors, deleted
+        return split
 
     def _folded(self, snapshot_id: int, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Small data manifests written together when there are too many; Iceberg's merge-append does the same."""
@@ -224,32 +223,10 @@ class SnapshotBuilder:
         enabled = self._property(_MERGE_ENABLED).lower() == "true"
         if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
             return manifests
-        by_spec: dict[int, list[Entry]] = defaultdict(list)
+        split = _Split({m.manifest_path for m in small})
         for manifest in small:
-            by_spec[manifest.partition_spec_id] += read_entries(self._io, manifest)
-        folded = [m for spec, entries in by_spec.items() for m in self._write(snapshot_id, spec, existing=entries)]
-        paths = {m.manifest_path for m in small}
-        return [*folded, *(m for m in manifests if m.manifest_path not in paths)]
-
-    def _write_added(self, snapshot_id: int, files: Iterable[WrittenFile]) -> list[ManifestFile]:
-        by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
-        for file in files:
-            by_spec[file.partition.spec_id].append(file)
-        return [m for spec, added in by_spec.items() for m in self._write(snapshot_id, spec, added)]
-
-    def _write(
-        self,
-        snapshot_id: int,
-        spec_id: int,
-        added: Sequence[WrittenFile] = (),
-        existing: Sequence[Entry] = (),
-        deleted: Sequence[Entry] = (),
-        copied: Sequence[Entry] = (),
-    ) -> list[ManifestFile]:
-        return write_manifests(
-            self._io, self._metadata, snapshot_id=snapshot_id, spec_id=spec_id, new_path=self._new_path,
-            added=added, copied=copied, existing=existing, deleted=deleted,
-        )  # fmt: skip
+            split.survivors[manifest.partition_spec_id] += read_entries(self._io, manifest)
+        return self._rewritten(snapshot_id, split, ())
 
     def _new_path(self) -> str:
         path = self._locations.new_metadata_location(f"{self._commit}-m{len(self.written)}.avro")
@@ -295,6 +272,16 @@ class SnapshotBuilder:
 
 def _fact(entry: Entry, spec_id: int) -> FileFact:
     return FileFact(entry.path, entry.size_bytes, entry.rows, PartitionKey(spec_id, entry.values))
+
+
+def remove(io: FileIO, paths: Iterable[str]) -> None:
+    """Delete metadata files that no snapshot will need, best effort: what stays is left to orphan cleanup."""
+    for path in paths:
+        try:
+            failpoints.reach("cleanup")
+            io.delete(path)
+        except Exception:  # it must not hide the error that led here
+            LOG.info("could not remove %s; orphan cleanup will", path)
 
 
 def move_main(metadata: TableMetadata, snapshot_id: int) -> SetSnapshotRefUpdate:
