@@ -19,14 +19,14 @@ from icesize.parquet.copying.strategy import (
 )
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
 from icesize.parquet.files.merge_result import MergeResult
-from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.names import FileNames, data_location
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
 from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
@@ -67,13 +67,12 @@ def copy_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fetc
     """
     plan = plan_copy(task.inputs, task.outputs, settings, fetched.fetch)
     files: list[WrittenFile] = []
-    try:
+    new_files = NewFiles(settings.storage)
+    with new_files.all_or_none():
         for output in plan.outputs:
+            file = WrittenFile(data_location(settings, task.partition, names.next()), 0, 0, task.partition)
             rows = _decoded(output, task, settings, fetched)
-            files.append(write_copied(output.contents, rows, settings, names, task.partition))
-    except BaseException:
-        remove_files(settings.storage, files)
-        raise
+            files.append(write_copied(file, output.contents, rows, settings, new_files))
     return MergeResult(
         task.inputs,
         tuple(files),

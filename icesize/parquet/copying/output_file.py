@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections import Counter
 from collections.abc import Iterable
@@ -21,11 +20,10 @@ from icesize.parquet.copying.page_merge import merge_row_groups
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
 from icesize.parquet.files.metrics import describe
-from icesize.parquet.files.names import FileNames, data_location
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.footer import MAGIC, Footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
-from icesize.planning.files import PartitionKey
 
 
 @dataclass(slots=True)
@@ -77,31 +75,25 @@ class _Decoded:
 
 
 def write_copied(
+    file: WrittenFile,
     contents: Contents,
     decoded: Iterable[EncodedRows],
     settings: WriteSettings,
-    names: FileNames,
-    partition: PartitionKey,
+    new_files: NewFiles,
 ) -> WrittenFile:
-    """Write one file; its metrics are to be completed by what manifests say of `copied_from`.
+    """Write one file, of which `file` has the path and the partition; its metrics are to be completed by what manifests
+    say of `copied_from`.
 
-    Raises `CopyRefused`, `RewriteFailed` or `OSError`; then nothing is left of it, best effort.
+    It is one of `new_files` and goes with them. Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
-    path = data_location(settings, partition, names.next())
-    sink = settings.storage.create(path)
-    try:
-        of_decoded = _Decoded()
-        assembled = _assemble(sink, contents, decoded, settings, of_decoded)
-        _check_opens(assembled)
-        file = _described(path, assembled, settings, partition, of_decoded)
-        sink.close()
-        _check_stored(path, assembled, settings)
-    except BaseException:
-        # a dropped stream of an object store would complete a truncated object later, after the deletion
-        with contextlib.suppress(Exception):
-            sink.close()
-        settings.storage.delete(path)
-        raise
+    sink = new_files.create(file.path)
+    of_decoded = _Decoded()
+    assembled = _assemble(sink, contents, decoded, settings, of_decoded)
+    _check_opens(assembled)
+    file = _described(file, assembled, settings, of_decoded)
+    sink.close()
+    new_files.finished(file.path, assembled.size_bytes)
+    _check_end(file.path, assembled, settings)
     copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
     return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
 
@@ -132,20 +124,17 @@ def _check_opens(assembled: Assembled) -> None:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
-def _check_stored(path: str, assembled: Assembled, settings: WriteSettings) -> None:
-    """Storage has all of it, and its end is the footer that was written."""
-    settings.storage.check_whole(path, assembled.size_bytes)
+def _check_end(path: str, assembled: Assembled, settings: WriteSettings) -> None:
+    """The end of what storage has is the footer that was written."""
     if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
         raise RewriteFailed(
             f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
         )
 
 
-def _described(
-    path: str, assembled: Assembled, settings: WriteSettings, partition: PartitionKey, decoded: _Decoded
-) -> WrittenFile:
+def _described(file: WrittenFile, assembled: Assembled, settings: WriteSettings, decoded: _Decoded) -> WrittenFile:
     """Sizes and counts of the whole file; bounds and NaN counts of the decoded rows alone."""
-    file = describe_copied(settings, path, partition, assembled)
+    file = describe_copied(settings, file.path, file.partition, assembled)
     if decoded.metadata is None:
         return file
     rows = describe(file, settings, decoded.metadata, decoded.nulls, decoded.nans)

@@ -73,10 +73,22 @@ def write_with(
     Raises `SchemaMismatch` when new rows do not fit the table, `RewriteFailed` or `OSError` when storage fails; on any
     error what was written is removed, best effort.
     """
-    tasks = absorption.by_writer.get(writer, ())
-    rows, taken, failed = _with_inputs(tasks, settings, names)
-    files = write_rows(batches, settings, names, rows)
-    return Written(tuple(files), tuple(input_file for task in taken for input_file in task.inputs), failed)
+    taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
+    while True:
+        rows = RowWriter(settings, names)
+        try:
+            with rows.all_or_none():
+                for task in taken:
+                    for table in _rows_of(task, settings):
+                        rows.take_along(task.partition, table)
+                files = write_rows(batches, settings, names, rows)
+        except _DamagedError as damaged:
+            # begun anew without that partition: some of its rows may be in a file by then
+            taken.remove(damaged.task)
+            failed.append(str(damaged))
+        else:
+            absorbed = tuple(input_file for task in taken for input_file in task.inputs)
+            return Written(tuple(files), absorbed, tuple(failed))
 
 
 class _DamagedError(Exception):
@@ -85,29 +97,6 @@ class _DamagedError(Exception):
     def __init__(self, task: MergeGroup, why: str) -> None:
         super().__init__(why)
         self.task = task
-
-
-def _with_inputs(
-    tasks: tuple[MergeGroup, ...], settings: WriteSettings, names: FileNames
-) -> tuple[RowWriter, list[MergeGroup], tuple[str, ...]]:
-    """A writer that holds the input files' rows; begun anew without a partition that turns out to be damaged, because
-    some of its rows may be in a file by then."""
-    taken, failed = list(tasks), list[str]()
-    while True:
-        writer = RowWriter(settings, names)
-        try:
-            for task in taken:
-                for rows in _rows_of(task, settings):
-                    writer.take_along(task.partition, rows)
-        except _DamagedError as damaged:
-            writer.abort()
-            taken.remove(damaged.task)
-            failed.append(str(damaged))
-            continue
-        except BaseException:
-            writer.abort()
-            raise
-        return writer, taken, tuple(failed)
 
 
 def _rows_of(task: MergeGroup, settings: WriteSettings) -> Iterator[pa.Table]:

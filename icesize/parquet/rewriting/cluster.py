@@ -55,20 +55,16 @@ def cluster(task: MergeGroup, order: RowOrder, settings: WriteSettings, names: F
     target = Target(task.partition, task.rows, task.outputs, order.sort_order_id, sequence)
     writing = SortedFiles(target, settings, names)
     try:
-        with Fetched(settings) as fetched:
+        with Fetched(settings) as fetched, writing.all_or_none():
             reading = _Reading(task, order, settings, fetched)
             for ranking, rows in reading.parts():
                 writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)
-        files = writing.close()
-        _check_rows(task.rows, files)
+            files = writing.close()
+            _check_rows(task.rows, files)
     except (pa.ArrowException, OSError) as error:
-        writing.remove()
         raise RewriteFailed(
             f"Cannot cluster {len(task.inputs)} files: {error}, what was written is removed", path=None
         ) from error
-    except BaseException:
-        writing.remove()
-        raise
     return MergeResult(task.inputs, tuple(files), task.size_bytes)
 
 

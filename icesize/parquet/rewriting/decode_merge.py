@@ -9,11 +9,12 @@ import pyarrow as pa
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
-from icesize.parquet.writing.file_writer import FileEncoder, LateNanError, remove_files
+from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.table_stream import Stream
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
@@ -28,15 +29,10 @@ def decode_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fe
     """
     nan: frozenset[int] = frozenset()
     while True:
-        run = _Decoding(task, settings, names, fetched, nan)
         try:
-            return run.files()
+            return _Decoding(task, settings, names, fetched, nan).files()
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
-            run.remove()
-        except BaseException:
-            run.remove()
-            raise
 
 
 class _Decoding:
@@ -50,12 +46,17 @@ class _Decoding:
         self._settings = settings
         self._names = names
         self._nan = nan
+        self._new_files = NewFiles(settings.storage)
         self._sorter = sorter_of(settings)
         self._current: FileEncoder | None = None
         self._done: list[WrittenFile] = []
 
     def files(self) -> list[WrittenFile]:
-        """Do it."""
+        """Do it; on any error no file is left."""
+        with self._new_files.all_or_none():
+            return self._write()
+
+    def _write(self) -> list[WrittenFile]:
         tables = Stream(read_inputs(self._task, self._settings, self._fetched), self._settings.limits.decoded_bytes)
         for rows in output_rows(self._task.inputs, self._task.outputs):
             written = runs = 0
@@ -74,17 +75,18 @@ class _Decoding:
             continue
         return self._done
 
-    def remove(self) -> None:
-        """Delete what was written, best effort."""
-        if self._current is not None:
-            self._current.discard()
-        remove_files(self._settings.storage, self._done)
-
     def _append(self, rows: pa.Table, group_rows: int, expected_rows: int) -> None:
         nan = nan_columns(self._settings, rows)
         if self._current is None:
             encoding = Encoding(dictionary_columns(self._settings, rows), nan | self._nan)
-            self._current = FileEncoder(self._settings, self._names, self._task.partition, encoding, expected_rows)
+            self._current = FileEncoder(
+                self._settings,
+                self._names,
+                self._task.partition,
+                encoding,
+                expected_rows=expected_rows,
+                new_files=self._new_files,
+            )
         groups = math.ceil(rows.num_rows / group_rows)
         step = math.ceil(rows.num_rows / groups)
         for start in range(0, rows.num_rows, step):

@@ -15,6 +15,7 @@ from icesize.parquet.files.metrics import count_nans, describe, leaves
 from icesize.parquet.files.names import FileNames, data_location
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
 from icesize.planning.files import PartitionKey
 
@@ -31,11 +32,18 @@ class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
     `expected_rows` sizes bloom filters; `sort_order_id` may be set until `finish`. The file exists for others only
-    through the `WrittenFile` that `finish` returns; after any exception call `discard`.
+    through the `WrittenFile` that `finish` returns; until then it goes with the others of `new_files`.
     """
 
     def __init__(
-        self, settings: WriteSettings, names: FileNames, partition: PartitionKey, encoding: Encoding, expected_rows: int
+        self,
+        settings: WriteSettings,
+        names: FileNames,
+        partition: PartitionKey,
+        encoding: Encoding,
+        *,
+        expected_rows: int,
+        new_files: NewFiles,
     ) -> None:
         self.path = data_location(settings, partition, names.next())
         self.partition = partition
@@ -45,14 +53,10 @@ class FileEncoder:
         self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
         self._nans: Counter[int] = Counter()
         self._nulls: Counter[int] = Counter()
-        self._sink = settings.storage.create(self.path)
-        try:
-            self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, settings.arrow_schema)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._sink.close()
-            settings.storage.delete(self.path)
-            raise
+        self._new_files = new_files
+        self._sink = new_files.create(self.path)
+        self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, settings.arrow_schema)
+        new_files.close_by(self.path, self.close)
 
     @property
     def size_bytes(self) -> int:
@@ -82,17 +86,15 @@ class FileEncoder:
         self._writer.close()
         written = self.size_bytes
         self._sink.close()
-        self._settings.storage.check_whole(self.path, written)
+        self._new_files.finished(self.path, written)
         file = WrittenFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
         return describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
 
-    def discard(self) -> None:
-        """Remove the file, best effort. It is closed first: a dropped S3 stream would complete a truncated object
-        later, after the deletion."""
+    def close(self) -> None:
+        """Close a file that is given up, best effort."""
         for stream in (self._writer, self._sink):
             with contextlib.suppress(Exception):
                 stream.close()
-        self._settings.storage.delete(self.path)
 
 
 def remove_files(storage: Storage, files: list[WrittenFile]) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.writing.buffer import Group
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
@@ -47,16 +48,16 @@ class Filling:
 
     At most `Limits.open_files` files are open, one for each partition; rows that have no open file, are few
     (`OPEN_SHARE` of `max_buffer_bytes`), or would begin a file that may stay below `small_file_limit_bytes` wait in a
-    `Spill`. After an error call `discard`.
+    `Spill`. Call `close` in the end.
     """
 
-    def __init__(self, settings: WriteSettings, names: FileNames, max_buffer_bytes: int) -> None:
+    def __init__(self, settings: WriteSettings, names: FileNames, new_files: NewFiles, max_buffer_bytes: int) -> None:
         self._settings = settings
         self._max_buffer_bytes = max_buffer_bytes
         self._least_bytes = least_output_bytes(settings.small_file_limit_bytes)
         self._sorter = sorter_of(settings)
         self._runs = itertools.count()
-        self._files = OpenFiles(settings, names)
+        self._files = OpenFiles(settings, names, new_files)
         self._spill = Spill(settings.arrow_schema)
 
     @property
@@ -94,10 +95,10 @@ class Filling:
         self._spill.close()
         return self._files.files()
 
-    def discard(self) -> None:
-        """Delete everything written so far, best effort."""
+    def close(self) -> None:
+        """Forget the rows that wait, and end the threads that finish files."""
         self._spill.close()
-        self._files.discard()
+        self._files.close()
 
     def _of_rows(self, encoding: Encoding, rows: pa.Table) -> Encoding:
         return Encoding(encoding.dictionary, nan_columns(self._settings, rows)) if encoding.nan else encoding

@@ -11,6 +11,7 @@ import pyarrow as pa
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.writing.closing import Finisher
 from icesize.parquet.writing.encoding import Encoding
@@ -29,17 +30,18 @@ class _Open:
 class OpenFiles:
     """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
 
-    `density` learns from them. After an error call `discard`.
+    `density` learns from them. Call `close` in the end.
     """
 
-    def __init__(self, settings: WriteSettings, names: FileNames) -> None:
+    def __init__(self, settings: WriteSettings, names: FileNames, new_files: NewFiles) -> None:
         self.density = Density(settings)
         self._settings = settings
         self._names = names
+        self._new_files = new_files
         sorter = sorter_of(settings)
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._open: dict[PartitionKey, _Open] = {}
-        self._finisher = Finisher(settings.storage)
+        self._finisher = Finisher(settings.storage, new_files)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -77,7 +79,14 @@ class OpenFiles:
         self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, expected_rows: int, run: int | None
     ) -> None:
         if partition not in self._open:
-            encoder = FileEncoder(self._settings, self._names, partition, encoding, expected_rows)
+            encoder = FileEncoder(
+                self._settings,
+                self._names,
+                partition,
+                encoding,
+                expected_rows=expected_rows,
+                new_files=self._new_files,
+            )
             self._open[partition] = _Open(encoder, run)
         file = self._open[partition]
         file.encoder.append(rows, encoding.nan)
@@ -96,9 +105,6 @@ class OpenFiles:
         """All finished files."""
         return self._finisher.files()
 
-    def discard(self) -> None:
-        """Delete everything written so far, best effort."""
-        for file in self._open.values():
-            file.encoder.discard()
-        self._open = {}
-        self._finisher.discard()
+    def close(self) -> None:
+        """End the threads that finish files."""
+        self._finisher.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.parquet.writing.buffer import Buffer, Group, nan_in
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns
@@ -40,13 +42,10 @@ def write_rows(
     `OSError` when storage fails.
     """
     writer = writer or RowWriter(settings, names)
-    try:
+    with writer.all_or_none():
         for batch in batches:
             writer.write(batch)
         return writer.close()
-    except BaseException:
-        writer.abort()
-        raise
 
 
 class RowWriter:
@@ -67,7 +66,17 @@ class RowWriter:
         self._max_buffer_bytes = max_buffer_bytes
         self._buffer = Buffer(settings)
         self._rows_in = 0
-        self._filling = Filling(settings, names, max_buffer_bytes)
+        self._new_files = NewFiles(settings.storage)
+        self._filling = Filling(settings, names, self._new_files, max_buffer_bytes)
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Files that are begun in the block go when an error leaves it; it is the last one that writes."""
+        try:
+            with self._new_files.all_or_none():
+                yield
+        finally:
+            self._filling.close()
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take a batch; raises `SchemaMismatch` when it does not fit the table."""
@@ -90,7 +99,7 @@ class RowWriter:
             self._make_room()
 
     def close(self) -> list[WrittenFile]:
-        """Write what is left and return all files; after an error call `abort`."""
+        """Write what is left and return all files."""
         if self._filling.some_wait:
             self._make_room()  # what is buffered joins what waits: memory is then free for one partition
         groups, encoding = self._take_buffered()
@@ -101,11 +110,6 @@ class RowWriter:
                 f"Cannot write: {self._rows_in} rows went in and {rows_out} came out, report this", path=None
             )
         return files
-
-    def abort(self) -> None:
-        """Delete everything written so far, best effort."""
-        self._buffer = Buffer(self._settings)
-        self._filling.discard()
 
     def _take_buffered(self) -> tuple[list[Group], Encoding]:
         """The buffered rows by partition, and how to encode them: judged once, from the partition with most rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,10 +14,11 @@ import pyarrow as pa
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
 from icesize.parquet.ordering.sort_keys import whole
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
-from icesize.parquet.writing.file_writer import FileEncoder, remove_files
+from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.parquet.writing.size_estimates import measure
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes, merged_files
@@ -82,13 +84,14 @@ class SortedFiles:
 
     Files are cut where an equal share of the encoded bytes is reached, as measured from samples, or up to `CUT_SLACK`
     of a file away at a better place (`Arranged.cut`). The share is found anew for each part, from what is not in a
-    finished file yet; no file ends with a part, as the next one tells more. On any error call `remove`.
+    finished file yet; no file ends with a part, as the next one tells more.
     """
 
     def __init__(self, target: Target, settings: WriteSettings, names: FileNames) -> None:
         self._target = target
         self._settings = settings
         self._names = names
+        self._new_files = NewFiles(settings.storage)
         self._rows_done = 0
         self._file_rows = target.rows
         self._open_bytes = 0.0
@@ -129,11 +132,9 @@ class SortedFiles:
         self._finish()
         return self._done
 
-    def remove(self) -> None:
-        """Delete what was written, best effort."""
-        if self._current is not None:
-            self._current.discard()
-        remove_files(self._settings.storage, self._done)
+    def all_or_none(self) -> AbstractContextManager[None]:
+        """Files that are begun in the block go when an error leaves it."""
+        return self._new_files.all_or_none()
 
     def _count(self, left_bytes: float) -> int:
         """How many files these bytes become: rows in order often need fewer bytes than planning knows of, and no file
@@ -184,7 +185,12 @@ class SortedFiles:
                 nan = part.nan_between(start, end, step, self._settings) | later_nan
                 encoding = Encoding(dictionary_columns(self._settings, group), nan)
                 self._current = FileEncoder(
-                    self._settings, self._names, self._target.partition, encoding, self._file_rows
+                    self._settings,
+                    self._names,
+                    self._target.partition,
+                    encoding,
+                    expected_rows=self._file_rows,
+                    new_files=self._new_files,
                 )
             self._current.append(group)
 

@@ -124,21 +124,18 @@ class Gather:
         target = Target(group.partition, rows, place.outputs, sort_order_id, group.sequence_number)
         files = SortedFiles(target, self.settings, names_of_task(group.prefix))
         try:
-            for i, piece in enumerate(pieces):
-                tables = waiting.read(piece)
-                keys = pa.concat_tables([self.order.keys(table) for table in tables])
-                later_nan = frozenset[int]().union(*(later.nan for later in pieces[i + 1 :]))
-                later_bytes = sum(later.arrow_bytes for later in pieces[i + 1 :])
-                files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
-            return files.close()
+            with files.all_or_none():
+                for i, piece in enumerate(pieces):
+                    tables = waiting.read(piece)
+                    keys = pa.concat_tables([self.order.keys(table) for table in tables])
+                    later_nan = frozenset[int]().union(*(later.nan for later in pieces[i + 1 :]))
+                    later_bytes = sum(later.arrow_bytes for later in pieces[i + 1 :])
+                    files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
+                return files.close()
         except (RewriteFailed, pa.ArrowException, OSError) as error:
-            files.remove()
             if isinstance(error, RewriteFailed):
                 return MergeFailure(str(error))
             return MergeFailure(f"Cannot cluster: {error}, what was written is removed")
-        except BaseException:
-            files.remove()
-            raise
 
 
 def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Head, pa.Buffer]]:

@@ -39,6 +39,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.row_writer import RowWriter
@@ -252,12 +253,18 @@ def test_nan_in_later_rows_of_a_file(tmp_path: Path) -> None:
     options = settings_of(tmp_path, schema_of(("x", DoubleType())))
     plain = pa.table({"x": [1.0, 2.0]}).cast(options.arrow_schema)
     late = pa.table({"x": [NAN, 3.0]}).cast(options.arrow_schema)
-    encoder = FileEncoder(options, NAMES, PartitionKey(0), Encoding(), 4)
-    encoder.append(plain)
+    new_files = NewFiles(options.storage)
+
+    def write_late() -> None:
+        with new_files.all_or_none():
+            encoder = FileEncoder(options, NAMES, PartitionKey(0), Encoding(), expected_rows=4, new_files=new_files)
+            encoder.append(plain)
+            assert len(files_below(tmp_path)) == 1
+            encoder.append(late)
+
     with pytest.raises(LateNanError) as caught:
-        encoder.append(late)
+        write_late()
     assert caught.value.nan == {1}
-    encoder.discard()
     assert files_below(tmp_path) == []
 
     writer = RowWriter(options, NAMES, max_buffer_bytes=1)

@@ -265,14 +265,13 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_stays(tmp_path: Path, rows
 def write_into_small_buffer(options: Any, tables: list[pa.Table]) -> None:
     """write_rows, spilling after each table."""
     writer = RowWriter(options, NAMES, max_buffer_bytes=1)
-    try:
-        for table in tables:
-            writer.write(table)
-        writer.close()
-    except BaseException:
-        assert files_below(Path(options.table_location)) != []
-        writer.abort()
-        raise
+    with writer.all_or_none():
+        try:
+            for table in tables:
+                writer.write(table)
+            writer.close()
+        finally:
+            assert files_below(Path(options.table_location)) != []
 
 
 def test_null_structs_with_required_fields_fit(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def most_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of files that were open whenever one was opened."""
     counts: list[int] = []
     now: set[int] = set()
-    real = {name: getattr(FileEncoder, name) for name in ("__init__", "finish", "discard")}
+    real = {name: getattr(FileEncoder, name) for name in ("__init__", "finish", "close")}
 
-    def opened(self: FileEncoder, *arguments: Any) -> None:
-        real["__init__"](self, *arguments)
+    def opened(self: FileEncoder, *arguments: Any, **others: Any) -> None:
+        real["__init__"](self, *arguments, **others)
         now.add(id(self))
         counts.append(len(now))
 
@@ -95,7 +95,7 @@ def most_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return close
 
     monkeypatch.setattr(FileEncoder, "__init__", opened)
-    for name in ("finish", "discard"):
+    for name in ("finish", "close"):
         monkeypatch.setattr(FileEncoder, name, closed(name))
     yield counts
     assert not now
