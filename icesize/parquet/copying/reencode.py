@@ -57,8 +57,9 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     if first.codec not in CODEC_NAMES:
         raise CopyRefused(Refusal.CODEC, f"{top} has codec {first.codec}")
     leaves = [columns[index] for index in indices]
-    at_most = [plan.distinct_at_most[index] for index in indices]
-    table = _read(parts, top, as_dictionary=_is_text(leaves) and _is_low(at_most[0], _values(parts, indices[0])))
+    at_most, values = plan.distinct_at_most[indices[0]], sum(part.group.chunks[indices[0]].values for part in parts)
+    is_low = at_most is not None and at_most <= MOST_DISTINCT * values
+    table = _read(parts, top, as_dictionary=is_low and _is_text(leaves))
     arrays = list(_leaf_arrays(table.column(0)))
     if len(arrays) != len(leaves):
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
@@ -117,7 +118,7 @@ def _write(
         use_dictionary=low or False,
         # readers take bounds for a promise that no value is NaN
         write_statistics=bounded or False,
-        store_decimal_as_integer=any(_is_integer_decimal(leaf) for leaf in leaves),
+        store_decimal_as_integer=any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves),
         data_page_size=_PAGE_BYTES,
         data_page_version="1.0",
         version="2.6",
@@ -135,14 +136,6 @@ def _level(codec: int, level: int | None) -> dict[str, int]:
     return {"compression_level": level} if level is not None and CODEC_NAMES[codec] in _LEVELLED_CODECS else {}
 
 
-def _values(parts: Sequence[Part], index: int) -> int:
-    return sum(part.group.chunks[index].values for part in parts)
-
-
-def _is_low(distinct_at_most: int | None, values: int) -> bool:
-    return distinct_at_most is not None and distinct_at_most <= MOST_DISTINCT * values
-
-
 def _is_text(leaves: Sequence[Column]) -> bool:
     """Whether pyarrow can read a column as indices into a dictionary, which saves most of the time."""
     first = leaves[0]
@@ -151,10 +144,6 @@ def _is_text(leaves: Sequence[Column]) -> bool:
 
 def _is_decimal(leaf: Column) -> bool:
     return leaf.element.logical is not None and leaf.element.logical[0] == LogicalType.DECIMAL
-
-
-def _is_integer_decimal(leaf: Column) -> bool:
-    return _is_decimal(leaf) and leaf.element.type in (INT32, INT64)
 
 
 def _leaf_arrays(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:

@@ -94,9 +94,6 @@ def location_by(
     """The location that a provider gives to a new data file of a partition."""
     if not partition.values:
         return provider.new_data_location(file_name)
-    return provider.new_data_location(file_name, _location_key(spec, schema, partition))
-
-
-def _location_key(spec: PartitionSpec, schema: Schema, partition: PartitionKey) -> _LocationKey:
     pairs = [PartitionFieldValue(field, value) for field, value in zip(spec.fields, partition.values, strict=True)]
-    return _LocationKey(field_values=pairs, partition_spec=spec, schema=schema)
+    key = _LocationKey(field_values=pairs, partition_spec=spec, schema=schema)
+    return provider.new_data_location(file_name, key)

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 
 class FileMetaData:
-    """The footer of a file."""
-
     VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUE_METADATA, CREATED_BY, COLUMN_ORDERS = range(1, 8)
     ENCRYPTION_ALGORITHM, FOOTER_SIGNING_KEY_METADATA = 8, 9
 
 
 class KeyValue:
-    """One entry of key-value metadata."""
-
     KEY, VALUE = 1, 2
 
 
@@ -27,8 +23,6 @@ class ColumnOrder:
 
 
 class SchemaElement:
-    """One node of the schema."""
-
     TYPE, TYPE_LENGTH, REPETITION_TYPE, NAME, NUM_CHILDREN = range(1, 6)
     CONVERTED_TYPE, SCALE, PRECISION, FIELD_ID, LOGICAL_TYPE = range(6, 11)
 
@@ -59,28 +53,20 @@ class TimeUnit:
 
 
 class IntType:
-    """Parameters of `LogicalType.INTEGER`."""
-
     BIT_WIDTH, IS_SIGNED = 1, 2
 
 
 class RowGroup:
-    """One row group."""
-
     COLUMNS, TOTAL_BYTE_SIZE, NUM_ROWS, SORTING_COLUMNS, FILE_OFFSET, TOTAL_COMPRESSED_SIZE, ORDINAL = range(1, 8)
 
 
 class ColumnChunk:
-    """One column of a row group, and where what belongs to it lies."""
-
     FILE_PATH, FILE_OFFSET, META_DATA = 1, 2, 3
     OFFSET_INDEX_OFFSET, OFFSET_INDEX_LENGTH, COLUMN_INDEX_OFFSET, COLUMN_INDEX_LENGTH = range(4, 8)
     CRYPTO_METADATA, ENCRYPTED_COLUMN_METADATA = 8, 9
 
 
 class ColumnMetaData:
-    """What a footer says of the pages of a column chunk."""
-
     TYPE, ENCODINGS, PATH_IN_SCHEMA, CODEC, NUM_VALUES = range(1, 6)
     TOTAL_UNCOMPRESSED_SIZE, TOTAL_COMPRESSED_SIZE, KEY_VALUE_METADATA = 6, 7, 8
     DATA_PAGE_OFFSET, INDEX_PAGE_OFFSET, DICTIONARY_PAGE_OFFSET = 9, 10, 11
@@ -95,39 +81,27 @@ class Statistics:
 
 
 class SizeStatistics:
-    """Sizes and levels of some values."""
-
     UNENCODED_BYTE_ARRAY_DATA_BYTES, REPETITION_LEVEL_HISTOGRAM, DEFINITION_LEVEL_HISTOGRAM = 1, 2, 3
 
 
 class PageEncodingStats:
-    """How many pages of a column chunk have which encoding."""
-
     PAGE_TYPE, ENCODING, COUNT = 1, 2, 3
 
 
 class OffsetIndex:
-    """Where the pages of a column chunk lie."""
-
     PAGE_LOCATIONS, UNENCODED_BYTE_ARRAY_DATA_BYTES = 1, 2
 
 
 class PageLocation:
-    """Where one page lies."""
-
     OFFSET, COMPRESSED_PAGE_SIZE, FIRST_ROW_INDEX = 1, 2, 3
 
 
 class ColumnIndex:
-    """Between which bounds the values of each page of a column chunk are."""
-
     NULL_PAGES, MIN_VALUES, MAX_VALUES, BOUNDARY_ORDER, NULL_COUNTS = range(1, 6)
     REPETITION_LEVEL_HISTOGRAMS, DEFINITION_LEVEL_HISTOGRAMS = 6, 7
 
 
 class PageHeader:
-    """What stands before the bytes of each page."""
-
     TYPE, UNCOMPRESSED_PAGE_SIZE, COMPRESSED_PAGE_SIZE, CRC = range(1, 5)
     DATA_PAGE_HEADER, INDEX_PAGE_HEADER, DICTIONARY_PAGE_HEADER, DATA_PAGE_HEADER_V2 = range(5, 9)
 
@@ -139,12 +113,8 @@ class DataPageHeader:
 
 
 class DataPageHeaderV2:
-    """The inner header of data pages of version 2."""
-
     NUM_VALUES, NUM_NULLS, NUM_ROWS, ENCODING = range(1, 5)
 
 
 class BloomFilterHeader:
-    """What stands before the bits of a bloom filter."""
-
     NUM_BYTES, ALGORITHM, HASH, COMPRESSION = range(1, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
@@ -204,7 +204,7 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
 
 
 def _parse(raw: bytes, size_bytes: int) -> Footer:
-    fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, _read_groups)})
+    fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, partial(read_list, parser=_read_group))})
     if FileMetaData.ENCRYPTION_ALGORITHM in fields or FileMetaData.FOOTER_SIGNING_KEY_METADATA in fields:
         # not encrypted itself: a signature follows, and columns are
         raise CopyRefused(Refusal.ENCRYPTED)
@@ -236,12 +236,8 @@ def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
     return element_of(fields), end
 
 
-def _read_groups(data: Bytes, at: int) -> tuple[list[RowGroup], int]:
-    return read_list(data, at, _read_group)
-
-
 def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
-    fields, end = read_struct(data, at, {RowGroupIds.COLUMNS: (LIST, _read_chunks)})
+    fields, end = read_struct(data, at, {RowGroupIds.COLUMNS: (LIST, partial(read_list, parser=_read_chunk))})
     _check_known(fields, _ROW_GROUP, "RowGroup")
     rows = required_integer(fields, RowGroupIds.NUM_ROWS)
     if min(rows, required_integer(fields, RowGroupIds.TOTAL_BYTE_SIZE)) < 0:
@@ -249,10 +245,6 @@ def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
     chunks: list[Chunk] = raw_of(fields, RowGroupIds.COLUMNS, LIST)
     del fields[RowGroupIds.COLUMNS]
     return RowGroup(fields, chunks, rows), end
-
-
-def _read_chunks(data: Bytes, at: int) -> tuple[list[Chunk], int]:
-    return read_list(data, at, _read_chunk)
 
 
 _NOT_NEGATIVE = (ColumnMetaData.CODEC, ColumnMetaData.NUM_VALUES, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)

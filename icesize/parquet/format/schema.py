@@ -125,13 +125,9 @@ def top_level_trees(elements: Sequence[Element]) -> dict[str, tuple[tuple[object
     at = 1
     while at < len(elements):
         end = _walk(elements, at, (), (0, 0), [])
-        trees[elements[at].name.decode()] = tuple(_without_id(e) for e in elements[at:end])
+        trees[elements[at].name.decode()] = tuple(e._replace(field_id=None).meaning for e in elements[at:end])
         at = end
     return trees
-
-
-def _without_id(element: Element) -> tuple[object, ...]:
-    return element._replace(field_id=None).meaning
 
 
 def _walk(

@@ -60,19 +60,22 @@ def order_of(element: Element) -> Order | None:
 
     NaN comes out as NaN: callers test for it.
     """
-    signed = _signed(element)
+    signed, length = _signed(element), element.length
     if element.type is None or signed is None:
         return None
     if element.type == BOOLEAN:
         return lambda raw: raw[0] if raw in (b"\0", b"\1") else None
     if element.type in _INTEGERS:
-        return _integer_order(_INTEGERS[element.type], signed)
+        size = _INTEGERS[element.type]
+        return lambda raw: int.from_bytes(raw, "little", signed=signed) if len(raw) == size else None
     if element.type in _FLOATS:
         layout = _FLOATS[element.type]
         return lambda raw: layout.unpack(raw)[0] if len(raw) == layout.size else None
     if element.logical is not None and element.logical[0] == LogicalType.DECIMAL:
-        return _decimal_order(element.length)
-    return _bytes_order(element.length)
+        # two's complement, big-endian
+        return lambda raw: int.from_bytes(raw, "big", signed=True) if raw and len(raw) == (length or len(raw)) else None
+    # unsigned bytes from the left; bounds may be shorter than values
+    return lambda raw: raw if length is None or len(raw) <= length else None
 
 
 def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
@@ -195,17 +198,3 @@ def _is_signed(parameters: bytes) -> bool | None:
         return boolean(read_struct(parameters)[0], IntType.IS_SIGNED)
     except MalformedError:
         return None
-
-
-def _integer_order(size_bytes: int, signed: bool) -> Order:
-    return lambda raw: int.from_bytes(raw, "little", signed=signed) if len(raw) == size_bytes else None
-
-
-def _decimal_order(length: int | None) -> Order:
-    """Two's complement, big-endian; `length` is that of fixed-length values."""
-    return lambda raw: int.from_bytes(raw, "big", signed=True) if raw and len(raw) == (length or len(raw)) else None
-
-
-def _bytes_order(length: int | None) -> Order:
-    """Unsigned bytes from the left; bounds may be shorter than values."""
-    return lambda raw: raw if length is None or len(raw) <= length else None

@@ -119,11 +119,9 @@ class Arranged:
     def best_cuts(self, shares: Sequence[float]) -> list[int]:
         """Where parts with these shares of the rows begin, without the first one."""
         total, rows = sum(shares), len(self.order)
-        places = [self._near(done / total * rows, share / total * rows) for done, share in _ends(shares)]
+        wanted = [(done / total * rows, share / total * rows) for done, share in _ends(shares)]
+        places = [self.cut(round(place), int(CUT_SLACK * part_rows)) for place, part_rows in wanted]
         return [min(place, rows - 1) for place in accumulate(places, max)]
-
-    def _near(self, wanted: float, part_rows: float) -> int:
-        return self.cut(round(wanted), int(CUT_SLACK * part_rows))
 
 
 def _ends(shares: Sequence[float]) -> list[tuple[float, float]]:

@@ -34,9 +34,8 @@ def read_file(
     except CastingError as error:
         raise RewriteFailed(f"Cannot read {path}: {error}", path=path) from error
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise RewriteFailed(
-            f"Cannot read {path}: {_first_line(error)}, check that the file exists and is whole", path=path
-        ) from error
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise RewriteFailed(f"Cannot read {path}: {why}, check that the file exists and is whole", path=path) from error
 
 
 def _open(stream: Any) -> pq.ParquetFile:
@@ -53,7 +52,3 @@ def _tables(file: pq.ParquetFile, names: list[str] | None, limits: Limits) -> It
         return
     for batch in file.iter_batches(batch_size=limits.batch_rows, columns=names, use_threads=False):
         yield pa.Table.from_batches([batch])
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

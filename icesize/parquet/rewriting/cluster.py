@@ -108,7 +108,8 @@ class _Reading:
             return
         if passes > self._limits.sorting_passes:
             raise TooLarge(f"{passes} passes")
-        self._fetch()
+        if any(self._settings.storage.local_path(input_file.path) is None for input_file in self._task.inputs):
+            self._fetched.fetch(self._task.inputs)  # remote ones once, not once for each pass
         ranking, cuts = self._cuts(passes)
         part_bytes = np.zeros(passes)
         for part in range(passes):
@@ -130,11 +131,6 @@ class _Reading:
             if passes > 1 and (held_bytes >= limits.sorted_bytes / 8 or passes > limits.sorting_passes):
                 return [], passes
         return (held, 1) if passes == 1 else ([], passes)
-
-    def _fetch(self) -> None:
-        """Remote input files are fetched once, not once for each pass."""
-        if any(self._settings.storage.local_path(input_file.path) is None for input_file in self._task.inputs):
-            self._fetched.fetch(self._task.inputs)
 
     def _cuts(self, passes: int) -> tuple[Ranking, Cuts]:
         step = math.ceil(self._task.rows / SAMPLE_ROWS)

@@ -10,7 +10,6 @@ import pyarrow as pa
 from icesize.parquet.format.footer import Chunk, Footer
 from icesize.parquet.format.pages import Page, walk
 from icesize.parquet.format.refusals import CopyRefused
-from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.thrift import MalformedError
 from icesize.parquet.verify.bloom import check_bloom_filter
@@ -70,14 +69,10 @@ def check_chunk(file: OpenFile, group: int, at: int) -> Iterator[str]:
     if leaves.rows != rows or leaves.entries[-1] != chunk.values:
         yield f"{leaves.rows} rows and {leaves.entries[-1]} values were read of {rows} and {chunk.values}"
         return
-    yield from _check_statistics(column, chunk, leaves, file.ordered[at])
+    yield from readable(lambda: check_statistics(column, chunk.statistics, leaves, file.ordered[at]))
+    yield from readable(lambda: check_size_statistics(column, chunk.size_statistics, leaves))
     yield from _check_indexes(file, at, chunk, pages.data, leaves)
     yield from readable(lambda: check_bloom_filter(file.source, file.footer.start, chunk, leaves))
-
-
-def _check_statistics(column: Column, chunk: Chunk, leaves: Leaves, ordered: bool) -> Iterator[str]:
-    yield from readable(lambda: check_statistics(column, chunk.statistics, leaves, ordered))
-    yield from readable(lambda: check_size_statistics(column, chunk.size_statistics, leaves))
 
 
 def _check_indexes(file: OpenFile, at: int, chunk: Chunk, pages: Sequence[Page], leaves: Leaves) -> Iterator[str]:
