@@ -48,8 +48,8 @@ class ConcurrentWriters:
             newest = _newest(metadata)
             history = [s for s in newest if abs(now_ms - s.timestamp_ms) < contention.SIGHT_MS]
             self._known = {s.snapshot_id: self._known[s.snapshot_id] for s in history if s.snapshot_id in self._known}
-            concurrent_writers = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
-            found = contention.contended(self._changes(metadata, io, concurrent_writers), now_ms)
+            others = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
+            found = contention.contended(self._changes(metadata, io, others), now_ms)
             edge_ms = newest[-1].timestamp_ms if newest else now_ms
             since = {key: self._remembered(key, began_ms, edge_ms) for key, began_ms in found.items()}
             merges = [s for s in history if _is_ours(s) and _removes_files(s)] if found else []

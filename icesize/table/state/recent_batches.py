@@ -33,11 +33,11 @@ def recent_appends(
     found: list[dict[PartitionKey, Seen]] = []
     try:
         for _, snapshot in zip(range(most_commits), adding, strict=False):
-            changes = reader.touched(metadata, io, snapshot)
+            changes, ours = reader.touched(metadata, io, snapshot), summary_of(snapshot, RUN_ID) is not None
             added = (
                 (key, seen)
                 for key, change in changes.items()
-                if key.spec_id == metadata.default_spec_id and (seen := _seen(change, _is_ours(snapshot)))
+                if key.spec_id == metadata.default_spec_id and (seen := _seen(change, ours))
             )
             if heaviest := heapq.nlargest(most_partitions, added, key=lambda item: item[1].rows):
                 found.append(dict(heaviest))
@@ -49,10 +49,6 @@ def recent_appends(
 def _adds(snapshot: Snapshot) -> bool:
     added = summary_of(snapshot, "added-records")
     return snapshot.summary is not None and snapshot.summary.operation in _ADDING and added != "0"
-
-
-def _is_ours(snapshot: Snapshot) -> bool:
-    return summary_of(snapshot, RUN_ID) is not None
 
 
 def _seen(change: PartitionChange, ours: bool) -> Seen | None:
@@ -87,4 +83,4 @@ def _appends(snapshot: Snapshot) -> bool:
 
 
 def _number(snapshot: Snapshot, key: str) -> int:
-    return int(snapshot.summary.additional_properties.get(key, "0")) if snapshot.summary else 0
+    return int(summary_of(snapshot, key) or 0)

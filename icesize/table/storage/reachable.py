@@ -48,15 +48,6 @@ class Reachable:
     def __len__(self) -> int:
         return sum(len(kind) for kind in self._kinds())
 
-    def beyond(self, kept: Reachable) -> Iterator[str]:
-        """Locations, as the table spells them, that are needed here and not by `kept`.
-
-        Data files come first and metadata last: whoever deletes in this order and is stopped can be started again.
-        """
-        for name in self:
-            if not any(name in kind for kind in kept._kinds()):
-                yield self.spelt(name)
-
     def spelt(self, name: str) -> str:
         """How the table itself spells a location that is in one of the sets."""
         return self._spelt.get(name, name)
