@@ -26,10 +26,6 @@ class MergeResults:
     merged: tuple[MergeResult, ...] = ()
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    bytes_copied: int = 0
-    bytes_decoded: int = 0
-    pages_copied: int = 0
-    decoded_because: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -52,18 +48,7 @@ class MergeResults:
                 done.append(result)
         cancelled = len(groups) - len(done) - len(failed)
         stopped = (f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')",) if cancelled else ()
-        codes = Counter[str]()
-        for result in done:
-            codes.update(result.decoded_because)
-        return cls(
-            tuple(done),
-            tuple(failed),
-            stopped,
-            sum(result.bytes_copied for result in done),
-            sum(result.bytes_decoded for result in done),
-            sum(result.pages_copied for result in done),
-            dict(codes),
-        )
+        return cls(tuple(done), tuple(failed), stopped)
 
 
 @dataclass(frozen=True)
@@ -154,16 +139,16 @@ def report_of(outcome: Outcome) -> Report:
 
 def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, Any]:
     """What the report says of files."""
-    merges, appended, absorbed = written.merges, written.rows.files, written.rows.absorbed
+    merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
     touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
     return {
         "rows": written.rows.new_rows,
         "files_added": len(appended) + sum(len(g.files) for g in landed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
-        "bytes_copied": merges.bytes_copied,
-        "bytes_decoded": merges.bytes_decoded + sum(f.size_bytes for f in absorbed),
-        "pages_copied": merges.pages_copied,
-        "decoded_because": dict(merges.decoded_because),
+        "bytes_copied": sum(g.bytes_copied for g in merged),
+        "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
+        "pages_copied": sum(g.pages_copied for g in merged),
+        "decoded_because": dict(sum((Counter(g.decoded_because) for g in merged), Counter[str]())),
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),
         "skipped": dict(_skipped(written.plan)),

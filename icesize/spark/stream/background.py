@@ -134,8 +134,9 @@ class Background:
     def _work(self) -> None:
         try:
             while (turn := self._next()) is not None:
-                # clustering does not begin where merging has failed
-                all(self._pass(turn, kind) for kind in turn.kinds)
+                for kind in turn.kinds:
+                    if not self._pass(turn, kind):
+                        break
                 if turn.expire and not turn.stopped():
                     self._expire(turn)
         finally:
