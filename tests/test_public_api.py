@@ -11,7 +11,8 @@ from icesize import errors
 from icesize.cli.main import main
 from icesize.policy import DOCUMENTED
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
 
 
 def test_all_is_sorted_and_exact() -> None:
@@ -37,3 +38,10 @@ def test_the_readme_lists_every_policy_key() -> None:
 def test_the_readme_names_every_command() -> None:
     """Each command of the command line stands in the README."""
     assert [name for name in main.commands if f"icesize {name}" not in README] == []
+
+
+def test_every_change_passes_the_command_of_the_readme() -> None:
+    """The README's test command is the first that `.ci/run` runs tests with, to the letter."""
+    command = next(line.strip() for line in README.splitlines() if "python -m pytest" in line)
+    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert next(line for line in script if "pytest" in line) == command

@@ -58,6 +58,7 @@ def test_missing_required_column_is_refused(spark: SparkSession, lake: Lake) -> 
     assert lake.on_disk() == set()
 
 
+@pytest.mark.smoke
 def test_null_in_a_required_column_leaves_nothing(spark: SparkSession, lake: Lake, make: Make) -> None:
     """One NULL in a required column: nothing is committed, and files that other tasks had finished are removed."""
     lake.create()
@@ -99,6 +100,7 @@ def test_extra_nested_field_is_refused_or_added(spark: SparkSession, lake: Lake,
     assert "'c': 2" in str(lake.table().scan().to_arrow().to_pylist())
 
 
+@pytest.mark.smoke
 def test_columns_are_added_once(spark: SparkSession, lake: Lake) -> None:
     """schema_evolution="add" adds optional columns of any type; older rows have NULL, and the next batch adds none."""
     lake.create()
@@ -231,6 +233,7 @@ def test_types_of_both_sides() -> None:
         iceberg_type(spark_types.DayTimeIntervalType())
 
 
+@pytest.mark.smoke
 def test_nested_values_survive_batches_and_merges(spark: SparkSession, lake: Lake) -> None:
     """Structs, lists and maps keep their values, NULLs at every level and empty ones, through writing and merging."""
     lake.create(schema=NESTED, by={})

@@ -48,6 +48,7 @@ def rows(mini: MiniRest) -> list[tuple[object, ...]]:
     return rows_of(mini.catalog("mini").load_table("db.events").scan().to_arrow())
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("by", [pytest.param("spark", marks=pytest.mark.slow), "driver"])
 def test_each_batch_is_written_with_its_own_key(spark: SparkSession, vending: MiniRest, ring: KeyRing, by: str) -> None:
     """Every load ends the key before it: batches and their merges land, and workers see no property of the catalog."""

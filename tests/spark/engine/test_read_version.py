@@ -140,6 +140,7 @@ def test_types_are_those_that_spark_gives_the_table(spark: SparkSession, lake: L
     assert stored["key"] == UUID(key)
 
 
+@pytest.mark.smoke
 def test_an_unpartitioned_table_is_one_partition(spark: SparkSession, lake: Lake) -> None:
     """Its versions are the whole table's."""
     lake.create(by={})

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -31,6 +32,7 @@ def hash_of(spark: SparkSession, values: Iterable[Any]) -> dict[Any, int]:
     return {row["v"]: row["key"] for row in df.select("v", F.xxhash64("v").alias("key")).collect()}
 
 
+@pytest.mark.smoke
 def test_each_key_has_its_partition_and_its_rows(spark: SparkSession, lake: Lake) -> None:
     """Counts are exact, and each key is that of its partition, the heaviest first."""
     settings = settings_of(lake)

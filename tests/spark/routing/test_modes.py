@@ -166,6 +166,7 @@ def test_recent_on_a_stream_whose_newest_hour_moves(spark: SparkSession, lake: L
     assert lake.rows() == rows_of(pa.concat_tables(hourly(number) for number in numbers))
 
 
+@pytest.mark.smoke
 def test_exact_is_balanced_from_the_first_batch(spark: SparkSession, lake: Lake, counts: list[DataFrame]) -> None:
     """A counted batch has equal writers and hardly more files than any balanced routing needs, from the first on."""
     lake.create()
@@ -333,6 +334,7 @@ def ids_of(file: Any) -> pa.ChunkedArray:
     return pq.read_table(file.file_path.removeprefix("file://"), columns=["id"], partitioning=None)["id"]
 
 
+@pytest.mark.smoke
 def test_sort_order(spark: SparkSession, lake: Lake, make: Make) -> None:
     """Files of a sorted table are sorted and say so, however they are written, merged ones too."""
     order = create_sorted(lake)

@@ -56,6 +56,7 @@ def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) ->
     cached.unpersist()
 
 
+@pytest.mark.smoke
 def test_counted_batch(spark: SparkSession, lake: Lake) -> None:
     """A cheap batch is counted by partition; its size is rows times bytes per row."""
     spec = lake.create().spec().spec_id
@@ -132,6 +133,7 @@ def test_cached_batch_is_computed_once(spark: SparkSession, lake: Lake) -> None:
     assert seen.value == report.rows == 100
 
 
+@pytest.mark.smoke
 def test_one_task_per_partition(by_spark: None, spark: SparkSession, lake: Lake) -> None:
     """Partitions of equal weight are written by one task each: as many files as partitions, counted or not."""
     for i, make in enumerate((counted, uncounted)):

@@ -82,6 +82,7 @@ def test_shares_of_split_keys(spark: SparkSession, ansi: str) -> None:
         assert {task: n / 10_000 for task, n in shares[k].items()} == pytest.approx(dict(choices), abs=0.02)
 
 
+@pytest.mark.smoke
 def test_a_task_is_a_function_of_the_row(spark: SparkSession) -> None:
     """The same tasks twice, and after the rows have been in other tasks and in another order."""
     numbers = keys_of(spark, 30)

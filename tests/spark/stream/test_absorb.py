@@ -71,6 +71,7 @@ def test_one_small_file_per_partition(spark: SparkSession, lake: Lake, make: Mak
     assert lake.orphans() == set()
 
 
+@pytest.mark.smoke
 def test_price_of_stream_safety_is_one(spark: SparkSession, lake: Lake) -> None:
     """Both forms rewrite the same older rows; the stream-safe one writes the new ones a second time."""
     totals: dict[bool, list[float]] = {}
@@ -87,6 +88,7 @@ def test_price_of_stream_safety_is_one(spark: SparkSession, lake: Lake) -> None:
     assert totals[False] == pytest.approx([1, 2, 3], rel=0.02)
 
 
+@pytest.mark.smoke
 def test_stream_readers_see_new_rows_once(spark: SparkSession, lake: Lake) -> None:
     """The stream-safe form keeps what readers of appends need: each APPEND has its rows, in files that are there."""
     lake.create()
@@ -289,6 +291,7 @@ def test_victims_removed_again_and_again(spark: SparkSession, lake: Lake, make: 
     assert lake.rows() == rows_of(events(range(80), 2))
 
 
+@pytest.mark.smoke
 def test_rival_append_in_between(spark: SparkSession, lake: Lake, safe: bool) -> None:
     """Another writer's append in the meantime is no conflict: both stay, and the next batch absorbs it too."""
     lake.create()

@@ -23,6 +23,7 @@ def test_append_without_ids_adds_each_time(spark: SparkSession, lake: Lake) -> N
     assert table.streams() == []
 
 
+@pytest.mark.smoke
 def test_append_with_ids_is_done_once(spark: SparkSession, lake: Lake) -> None:
     """The same stream and batch id append once; a smaller id is refused; the ledger lists the newest."""
     lake.create()

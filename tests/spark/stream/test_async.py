@@ -68,6 +68,7 @@ def fill(spark: SparkSession, sink: Sink, batches: range, hours: int = 1) -> lis
     return [sink.run(counted(spark, events(range(n * 10, n * 10 + 10), hours=hours)), n) for n in batches]
 
 
+@pytest.mark.smoke
 def test_bound_is_reached_beside_the_batches(spark: SparkSession, lake: Lake) -> None:
     """Batches only append; once drained every partition is within k, rows are exact and nothing is left over."""
     lake.create()
@@ -437,6 +438,7 @@ def test_listener_hears_both(spark: SparkSession, lake: Lake, caplog: pytest.Log
     assert "the listener failed after merges were committed" in caplog.text
 
 
+@pytest.mark.smoke
 def test_two_streams_one_table(spark: SparkSession, lake: Lake) -> None:
     """Two streams that both merge beside their batches lose no row and leave no file, whoever wins."""
     lake.create()

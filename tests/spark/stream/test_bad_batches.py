@@ -47,6 +47,7 @@ def planned(spark: SparkSession, lake: Lake, df: DataFrame, learned: Learned, ch
     )
 
 
+@pytest.mark.smoke
 def test_null_partition_values(spark: SparkSession, lake: Lake, make: Make) -> None:
     """Rows without a partition value are a partition like any other: one file a batch, merged, expected."""
     lake.create()

@@ -69,6 +69,7 @@ def test_failure_of_the_write_job_leaves_nothing(by_spark: None, spark: SparkSes
     assert len(lake.rows()) == 30
 
 
+@pytest.mark.smoke
 def test_failure_before_the_swap_leaves_nothing(spark: SparkSession, lake: Lake) -> None:
     """An error when everything is staged removes data files; the same batch commits on the next try."""
     lake.create()
@@ -81,6 +82,7 @@ def test_failure_before_the_swap_leaves_nothing(spark: SparkSession, lake: Lake)
     assert lake.rows() == rows_of(events(range(40)))
 
 
+@pytest.mark.smoke
 def test_failure_after_the_swap_is_known_as_done(spark: SparkSession, lake: Lake) -> None:
     """An error after the commit: nothing is removed, and the replayed batch is skipped."""
     lake.create()
@@ -127,6 +129,7 @@ def test_change_in_the_middle_drops_the_merge(
     assert sorted(row[0] for row in lake.rows()) == list(range(50))
 
 
+@pytest.mark.smoke
 def test_change_between_batches_just_works(spark: SparkSession, lake: Lake) -> None:
     """A column, then a partition field added by somebody else: the next batches have them."""
     lake.create()
@@ -180,6 +183,7 @@ def test_recreated_table_in_the_middle(spark: SparkSession, lake: Lake) -> None:
     assert lake.operations() == []
 
 
+@pytest.mark.smoke
 def test_rival_append_in_the_middle(spark: SparkSession, lake: Lake) -> None:
     """Another writer's append between planning and commit stays, and so does the merge."""
     lake.create()

@@ -161,6 +161,7 @@ def test_a_renamed_column_stays_clustered_and_a_dropped_one_is_told(
 # clustering after a batch
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("merge", ["inline", "off"])
 def test_inline_clusters_when_due(spark: SparkSession, lake: Lake, merge: str) -> None:
     """Once files overlap enough a batch is followed by a commit of its own, told in its report and to the listener."""
@@ -309,6 +310,7 @@ def test_replayed_batch_is_not_followed_by_clustering(spark: SparkSession, lake:
 # clustering beside the batches
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("merge", ["inline", "async", "off"])
 def test_async_clusters_beside_the_batches(spark: SparkSession, lake: Lake, merge: str) -> None:
     """Batches only bring rows; once drained nothing is due, rows are exact and nothing is left over."""

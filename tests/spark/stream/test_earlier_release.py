@@ -22,6 +22,8 @@ from tests.support.tables import check, referenced_metadata
 FILE = Path(earlier.__file__).with_suffix(".tar.xz")
 HOUR_S = 3_600
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[Lake]:

@@ -64,6 +64,7 @@ def test_files_stay_bounded(spark: SparkSession, lake: Lake, make: Make) -> None
     assert lake.orphans() == set()
 
 
+@pytest.mark.smoke
 def test_cold_partition_is_finished(spark: SparkSession, lake: Lake) -> None:
     """A partition that gets no rows for `cold-after-commits` commits is merged to one file, once."""
     lake.create()
@@ -163,6 +164,7 @@ def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeGroup]
     return lake, _tasks(lake.table()), table._handle.load().settings()
 
 
+@pytest.mark.smoke
 def test_large_groups_run_as_a_spark_job(
     spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ CONNECT = cast("Any", object())
 """A session without a JVM on this side, which is all that one of Spark Connect is told by."""
 
 
+@pytest.mark.smoke
 def test_replayed_batch_is_skipped(spark: SparkSession, lake: Lake) -> None:
     """A batch that is in the table is not written again, and the report says so."""
     lake.create()
@@ -47,6 +48,7 @@ def test_gaps_go_on_and_steps_back_are_refused(spark: SparkSession, lake: Lake) 
     assert lake.on_disk() == files
 
 
+@pytest.mark.smoke
 def test_other_query_is_refused(spark: SparkSession, lake: Lake) -> None:
     """Another query under the stream id is refused, with the way on; accepted when told to, it shuts the first out."""
     lake.create()

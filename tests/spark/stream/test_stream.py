@@ -17,6 +17,7 @@ from icesize.spark.stream.stopping import was_interrupted
 from tests.support.spark_lake import SCHEMA, Lake, await_file, events, feed, forget_commit, rows_of, run
 
 
+@pytest.mark.smoke
 def test_stream_and_replay(spark: SparkSession, lake: Lake) -> None:
     """A query over files lands each batch once with bounded files, goes on after a stop, and skips a replayed batch."""
     lake.create()
@@ -41,6 +42,7 @@ def test_stream_and_replay(spark: SparkSession, lake: Lake) -> None:
     assert set(lake.operations()) == {"append", "replace"}
 
 
+@pytest.mark.smoke
 def test_new_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
     """A wiped checkpoint fails the query with the way on; accepted, its rows are taken again as the user wants."""
     lake.create()
