@@ -25,10 +25,11 @@ import icesize
 from benchmarks import peers
 from benchmarks.feed import feed
 from benchmarks.generate import batch_files
+from icesize.clock import Environment, WorkLimits
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.spark.engine import merge_job
+from icesize.spark.engine.merge_job import work_for_spark
 from tests.support.children import run_child
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 _MOST_FURTHER = 10
 """Batches after the load that wait for k at most."""
+_NOTHING_COPIED = Environment(limits=WorkLimits(driver_copy_bytes=0))
+"""By the driver: what it would copy is for Spark's workers."""
+
 _COPY_WAYS = 2
 """Whole row groups, and single pages."""
 
@@ -170,7 +174,7 @@ def _cold_above_minimum(table: SizedTable) -> int:
 def _compact(args: argparse.Namespace) -> dict[str, Any]:
     spark = peers.session(args.warehouse)
     policy = {"target-file-size-bytes": args.target_bytes}
-    warm_up = _warm_up(icesize.open(spark, peers.WARM_TABLE, policy=policy))
+    warm_up = _warm_up(icesize.open(spark, peers.WARM_TABLE, policy=policy, environment=_NOTHING_COPIED))
     table = icesize.open(spark, peers.TABLE, policy=policy)
     before = table.inspect()
     began = time.perf_counter()
@@ -193,15 +197,10 @@ def _compact(args: argparse.Namespace) -> dict[str, Any]:
 def _warm_up(table: SizedTable) -> Report:
     """Every way to merge once, in every worker: the table has groups for Spark tasks and for the driver."""
     groups, settings = table.plan().groups, table._handle.load().settings()
-    # what the driver would copy is for Spark's workers here
-    usual, merge_job.DRIVER_COPY_BYTES = merge_job.DRIVER_COPY_BYTES, 0
-    try:
-        in_spark = len(merge_job.work_for_spark(dict(enumerate(groups)), settings))
-        if in_spark < 2 * _COPY_WAYS or in_spark == len(groups):
-            raise RuntimeError(f"Cannot warm up: {in_spark} of {len(groups)} groups are merged in Spark tasks")
-        return table.compact()
-    finally:
-        merge_job.DRIVER_COPY_BYTES = usual
+    in_spark = len(work_for_spark(dict(enumerate(groups)), settings, _NOTHING_COPIED.limits))
+    if in_spark < 2 * _COPY_WAYS or in_spark == len(groups):
+        raise RuntimeError(f"Cannot warm up: {in_spark} of {len(groups)} groups are merged in Spark tasks")
+    return table.compact()
 
 
 def moved(reports: Sequence[Report]) -> dict[str, int]:

@@ -41,6 +41,15 @@ class WorkLimits:
     driver_bytes_along: int = 32 * 2**20
     """Older small files that one thread of the driver decodes and writes again at most: it takes half a second, as long
     as counting the batch and starting a Spark job for it."""
+    driver_merge_bytes: int = 8 * 2**20
+    """Groups of no more work than decoding so many bytes are merged or clustered in the driver: a Spark job costs 0.15
+    s before it reads a byte, in which the driver decodes and encodes about 10 MB, or copies 64."""
+    driver_copy_bytes: int = 64 * 2**20
+    """Bytes of all groups that are copied in the driver. Copying is Python, which two threads do not do any faster than
+    one (427 MB/s against 357, measured); Spark's tasks are processes."""
+    one_task_bytes: int = 64 * 2**20
+    """A group up to this size is clustered by one Spark task, even if others wait for it: dividing it takes two jobs
+    more, and a first and a last wave of tasks."""
     task_bytes: int = 2**20
     """Work below which another Spark task is not worth starting: 0.03 s of writing, a task costs 0.02 s."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
 from icesize.maintenance import cluster_table, merging
 from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
@@ -105,7 +105,7 @@ class SizedTable:
             self._source = replace(source, table_uuid=self._handle.load().uuid)
         self._spark = spark
         self._environment = environment
-        self._context = TableContext(self._handle, environment, _Engine(spark))
+        self._context = TableContext(self._handle, environment, _Engine(spark, environment.limits))
         self._lock = threading.RLock()
         self._changes = ChangeReader()
 
@@ -419,6 +419,7 @@ class _Engine:
     """Spark, or threads of this process where there is no session."""
 
     spark: SparkSession | None
+    limits: WorkLimits
 
     @property
     def most_bytes(self) -> int | None:
@@ -431,16 +432,12 @@ class _Engine:
             return merge_in_threads(groups, settings, prefix, progress=progress)
         from icesize.spark.engine.merge_job import run_merges
 
-        return run_merges(self.spark, groups, settings, prefix, progress=progress)
+        return run_merges(self.spark, groups, settings, prefix, limits=self.limits, progress=progress)
 
-    def cluster(
-        self,
-        work: ClusterWork,
-        progress: Progress,
-    ) -> Results:
+    def cluster(self, work: ClusterWork, progress: Progress) -> Results:
         from icesize.spark.clustering.run import run_clusters
 
-        return run_clusters(self.spark, work, progress=progress)
+        return run_clusters(self.spark, work, limits=self.limits, progress=progress)
 
     def refresh(self, handle: TableHandle) -> None:
         if self.spark is not None:

@@ -15,9 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import icesize
+from icesize.clock import Environment, WorkLimits
 from icesize.sized_table import SizedTable
-from icesize.spark.clustering import run
-from icesize.spark.engine import merge_job
 from tests.support.spark_child import POLICY, session
 from tests.support.spark_lake import events, lake_catalog
 
@@ -51,11 +50,10 @@ class Driver:
 
 def main(folder: Path, master: str, settings: dict[str, str], steps: list[str]) -> None:
     """Runs the steps."""
-    merge_job.DRIVER_MERGE_BYTES = run.DRIVER_MERGE_BYTES = -1
-    merge_job.DRIVER_COPY_BYTES = -1
     catalog = lake_catalog(folder)
     spark = session(master, **settings)
-    driver = Driver(spark, icesize.open(spark, "db.events", catalog=catalog, policy=POLICY))
+    environment = Environment(limits=WorkLimits(driver_merge_bytes=-1, driver_copy_bytes=-1))
+    driver = Driver(spark, icesize.open(spark, "db.events", catalog=catalog, policy=POLICY, environment=environment))
     print(json.dumps({step: getattr(driver, step)() for step in steps}))
     spark.stop()
     catalog.close()

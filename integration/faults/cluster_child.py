@@ -29,9 +29,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icesize
 from icesize import failpoints
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import IcesizeError
 from icesize.report import Report
-from icesize.spark.engine import merge_job
 from tests.support.spark_child import POLICY, session
 from tests.support.spark_lake import SCHEMA, Lake, lake_catalog
 
@@ -99,11 +99,11 @@ def rows_of_batch(spark: SparkSession, folder: Path, number: Path, in_hand: bool
 
 def run(folder: Path, master: str, settings: dict[str, Any], reports: list[Report]) -> None:
     """All batches through one sink."""
-    if settings.get("merges_in_spark"):
-        merge_job.DRIVER_MERGE_BYTES = -1
+    limits = WorkLimits(driver_merge_bytes=-1) if settings.get("merges_in_spark") else WorkLimits()
     catalog = lake_catalog(folder)
     spark = session(master, **{"spark.local.dir": f"{folder}/local"}, **settings.get("spark", {}))
-    table = icesize.open(spark, "db.events", catalog=catalog, policy=POLICY | settings.get("policy", {}))
+    policy, environment = POLICY | settings.get("policy", {}), Environment(limits=limits)
+    table = icesize.open(spark, "db.events", catalog=catalog, policy=policy, environment=environment)
     sink = table.sink("s", listener=reports.append, **settings.get("sink", {}))
     try:
         for number in sorted((folder / "in").iterdir()):

@@ -34,7 +34,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.redaction import is_secret, redacted, remember_secrets, scrub
 from icesize.spark.clustering.gather import ClusterGroups, Gather
-from icesize.spark.clustering.scatter import Look, Scatter
+from icesize.spark.clustering.scatter import ScanKeys, Scatter
 from icesize.spark.engine.read_version import ReadFiles
 from icesize.spark.engine.worker import MeasureRows, MergeGroups, WriteRows
 from icesize.spark.stream.batch_plan import BatchOptions
@@ -434,7 +434,7 @@ def clustering(task: MergeGroup, settings: WriteSettings) -> list[object]:
     order = RowOrder.of(ClusterBy(("id",), (1,), "sort", 10**9), settings)
     bins = (((0, task),),)
     return [
-        ClusterGroups(bins, settings, {0: "p"}, order), Look(bins, {0: 1}, order, settings),
+        ClusterGroups(bins, settings, {0: "p"}, order), ScanKeys(bins, {0: 1}, order, settings),
         Scatter(bins, {}, order, settings, 1), Gather((), {}, order, settings),
     ]  # fmt: skip
 

@@ -48,3 +48,10 @@ class Limits:
     sorting_passes: int = 4
     """How often clustering decodes its input files at most: beyond that moving each row once, between processes, is
     faster."""
+    scattered_bytes: int = 64 * 2**20
+    """Arrow bytes of the rows that one task sends to others at once: with 300 shuffle partitions, what goes to each
+    still has 0.2 MB."""
+    blob_bytes: int = 16 * 2**20
+    """Most Arrow bytes of the rows that are sent as one value."""
+    waiting_bytes: int = 64 * 2**20
+    """Rows of a task that wait in memory until all have arrived; when there are more, they go to its local disk."""

@@ -5,7 +5,7 @@
 - `gather`: tasks that write files of a clustering: those of whole groups, and those of rows that `scatter` sends
 - `run`: runs the groups of a clustering: small ones here, larger ones in one Spark task each, the largest by all
   tasks
-- `scatter`: tasks that take the rows of large groups apart: `Look` reads keys, `Scatter` sends whole rows where they
+- `scatter`: tasks that take the rows of large groups apart: `ScanKeys` reads keys, `Scatter` sends rows where they
   belong
-- `shuffle`: clusters groups by all tasks together: a job that looks at their keys, one that moves their rows
+- `shuffle`: clusters groups by all tasks together: a job that scans their keys, one that moves their rows
 """

@@ -73,4 +73,6 @@ class ClusterRun:
         return ClusterPass(self.handle, look, plan, self._move, self.environment, commit_lock=self.commit_lock).run()
 
     def _move(self, work: ClusterWork) -> Results:
-        return run_clusters(self.spark, work, cancelled=self.cancelled, cores=self.cores)
+        return run_clusters(
+            self.spark, work, limits=self.environment.limits, cancelled=self.cancelled, cores=self.cores
+        )

@@ -22,21 +22,18 @@ from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
-from icesize.spark.clustering.scatter import Head, rows_of
+from icesize.spark.clustering.scatter import Header, rows_of
 from icesize.spark.engine.worker import Bins, answer_bins, as_answer, names_of_task, prepare
 
-WAITING_BYTES = 64 * 2**20
-"""Blobs of a task that wait in memory; when there are more, all of them go to its local disk."""
+LARGEST_PIECE = 2
+"""Rows are sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`: cuts are made from samples."""
 
-LARGEST_PART = 2
-"""A part is sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`; cuts are made from samples."""
-
-Made = list[WrittenFile] | MergeFailure
-"""The files of a place, or why there are none."""
+Gathered = list[WrittenFile] | MergeFailure
+"""The files of a task assignment, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
-class NeedsMany:
+class TooLargeForOneTask:
     """One task cannot sort all rows of a group; nothing was left. `why` is a sentence."""
 
     why: str
@@ -55,23 +52,23 @@ class ClusterGroups:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return answer_bins(self.bins, batches, self._cluster)
 
-    def _cluster(self, number: int, group: MergeGroup) -> MergeResult | NeedsMany:
+    def _cluster(self, number: int, group: MergeGroup) -> MergeResult | TooLargeForOneTask:
         return cluster_alone(group, self.order, self.settings, names_of_task(self.prefixes[number]))
 
 
 def cluster_alone(
     group: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames
-) -> MergeResult | NeedsMany:
+) -> MergeResult | TooLargeForOneTask:
     """`cluster` where one task can do it; raises `RewriteFailed`."""
     try:
         return cluster(group, order, settings, names)
     except TooLarge as error:
-        return NeedsMany(f"Cannot cluster {len(group.inputs)} files in one task: {error}")
+        return TooLargeForOneTask(f"Cannot cluster {len(group.inputs)} files in one task: {error}")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Consecutive parts of a group, which become at most `outputs` files."""
+class Assignment:
+    """Consecutive shuffle partitions of a group, which one task makes at most `outputs` files of."""
 
     group: int
     outputs: int
@@ -89,15 +86,15 @@ class Destination:
 
 @dataclass(frozen=True)
 class Gather:
-    """Sorts and writes the rows of each place of a task; answers with (place, its files or why there are none).
+    """Sorts and writes the rows of each assignment of a task; answers with its number and `Gathered`.
 
-    Holds one part in memory, its rows a second time while they are put together, and `WAITING_BYTES`. A part that is
-    much larger than planned, because many rows have equal keys, is sorted piece by piece: its files may overlap, and do
-    not claim to be in the table's order.
+    Holds one shuffle partition in memory, its rows a second time while they are put together, and
+    `Limits.waiting_bytes`. A partition that is much larger than planned, because many rows have equal keys, is sorted
+    piece by piece: its files may overlap, and do not claim to be in the table's order.
     """
 
-    places: tuple[Place, ...]
-    groups: Mapping[int, Destination]
+    assignments: tuple[Assignment, ...]
+    destinations: Mapping[int, Destination]
     order: RowOrder
     settings: WriteSettings
 
@@ -106,22 +103,22 @@ class Gather:
         with _Waiting(self.settings.limits) as waiting:
             failed: dict[int, MergeFailure] = {}
             for batch in batches:
-                for place, head, blob in _blobs_of(batch):
-                    if head.failure is not None:
-                        failed[place] = head.failure
+                for number, header, blob in _blobs_of(batch):
+                    if header.failure is not None:
+                        failed[number] = header.failure
                     else:
-                        waiting.put(place, head, blob)
-            for place in sorted(waiting.places | set(failed)):
-                yield as_answer((place, failed[place] if place in failed else self._write(place, waiting)))
+                        waiting.put(number, header, blob)
+            for number in sorted(waiting.assignments | set(failed)):
+                yield as_answer((number, failed[number] if number in failed else self._write(number, waiting)))
 
-    def _write(self, number: int, waiting: _Waiting) -> Made:
-        place = self.places[number]
-        group = self.groups[place.group]
+    def _write(self, number: int, waiting: _Waiting) -> Gathered:
+        assignment = self.assignments[number]
+        group = self.destinations[assignment.group]
         pieces = waiting.pieces(number)
         rows = sum(piece.rows for piece in pieces)
-        in_order = len({piece.part for piece in pieces}) == len(pieces)
+        in_order = len({piece.partition for piece in pieces}) == len(pieces)
         sort_order_id = self.order.sort_order_id if in_order else None
-        target = Target(group.partition, rows, place.outputs, sort_order_id, group.sequence_number)
+        target = Target(group.partition, rows, assignment.outputs, sort_order_id, group.sequence_number)
         files = SortedFiles(target, self.settings, names_of_task(group.prefix))
         try:
             with files.all_or_none():
@@ -138,30 +135,32 @@ class Gather:
             return MergeFailure(f"Cannot cluster: {error}, what was written is removed")
 
 
-def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Head, pa.Buffer]]:
-    heads = (pickle.loads(head) for head in batch.column("head").to_pylist())  # noqa: S301 - made by our own workers
+def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header, pa.Buffer]]:
+    headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by our own workers
     blobs = (value.as_buffer() for value in batch.column("rows"))
-    return zip(batch.column("place").to_pylist(), heads, blobs, strict=True)
+    return zip(batch.column("assignment").to_pylist(), headers, blobs, strict=True)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Rows of a part that are sorted together, and where their blobs are."""
+    """Rows of a shuffle partition that are sorted together, and where their blobs are."""
 
-    part: int
+    partition: int
     rows: int = 0
     arrow_bytes: int = 0
     nan: frozenset[int] = frozenset()
     blobs: list[tuple[int, int]] = field(default_factory=list)
 
-    def with_blob(self, head: Head, blob: tuple[int, int]) -> None:
-        self.rows += head.rows
-        self.arrow_bytes += head.arrow_bytes
-        self.nan |= head.nan
+    def with_blob(self, header: Header, blob: tuple[int, int]) -> None:
+        self.rows += header.rows
+        self.arrow_bytes += header.arrow_bytes
+        self.nan |= header.nan
         self.blobs.append(blob)
 
     def is_full(self, limits: Limits) -> bool:
-        return self.arrow_bytes >= LARGEST_PART * limits.sorted_bytes or self.rows >= LARGEST_PART * limits.sorted_rows
+        return (
+            self.arrow_bytes >= LARGEST_PIECE * limits.sorted_bytes or self.rows >= LARGEST_PIECE * limits.sorted_rows
+        )
 
 
 class _Waiting:
@@ -169,7 +168,7 @@ class _Waiting:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._file = tempfile.SpooledTemporaryFile(WAITING_BYTES, prefix="icesize-", dir=local_folder())  # noqa: SIM115
+        self._file = tempfile.SpooledTemporaryFile(limits.waiting_bytes, prefix="icesize-", dir=local_folder())  # noqa: SIM115
         self._end = 0
         self._pieces: dict[int, dict[int, list[_Piece]]] = {}
 
@@ -180,23 +179,23 @@ class _Waiting:
         self._file.close()
 
     @property
-    def places(self) -> set[int]:
+    def assignments(self) -> set[int]:
         """Those that rows wait for."""
         return set(self._pieces)
 
-    def put(self, place: int, head: Head, blob: pa.Buffer) -> None:
+    def put(self, assignment: int, header: Header, blob: pa.Buffer) -> None:
         """Keep rows."""
         self._file.seek(self._end)
         self._file.write(blob)
-        pieces = self._pieces.setdefault(place, defaultdict(list))[head.part]
+        pieces = self._pieces.setdefault(assignment, defaultdict(list))[header.partition]
         if not pieces or pieces[-1].is_full(self._limits):
-            pieces.append(_Piece(head.part))
-        pieces[-1].with_blob(head, (self._end, blob.size))
+            pieces.append(_Piece(header.partition))
+        pieces[-1].with_blob(header, (self._end, blob.size))
         self._end += blob.size
 
-    def pieces(self, place: int) -> list[_Piece]:
-        """The rows of a place, part by part."""
-        return [piece for _, pieces in sorted(self._pieces[place].items()) for piece in pieces]
+    def pieces(self, assignment: int) -> list[_Piece]:
+        """The rows of an assignment, partition by partition."""
+        return [piece for _, pieces in sorted(self._pieces[assignment].items()) for piece in pieces]
 
     def read(self, piece: _Piece) -> list[pa.Table]:
         """The rows of a piece."""

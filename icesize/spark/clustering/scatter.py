@@ -1,18 +1,18 @@
-"""Tasks that take the rows of large groups apart: `Look` reads keys, `Scatter` sends whole rows where they belong.
+"""Tasks that take the rows of large groups apart: `ScanKeys` reads keys, `Scatter` sends rows where they belong.
 
-The order of a group is cut into *parts*, so small that one is sorted in memory. Consecutive parts are a *place*: whole
-files, made by one task (`gather`). Rows go there as blobs, Arrow IPC streams of the rows of one part:
-Spark moves few large values and never sees a column.
+The order of a group is cut into *shuffle partitions*, so small that one is sorted in memory. Consecutive ones are a
+*task assignment*: whole files, made by one task (`gather`). Rows go there as blobs, Arrow IPC streams of the rows of
+one shuffle partition: Spark moves few large values and never sees a column.
 
-Where a row goes is a function of the row, its bin and its place therein: a stage that is computed again sends it where
-it went before.
+Where a row goes is a function of the row, its bin and its position therein: a stage that is computed again sends it
+where it went before.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,14 +27,8 @@ from icesize.planning.plan import MergeGroup
 from icesize.spark.engine.worker import Bins, as_answer, numbers_in, prepare
 from icesize.spark.routing.repartition import TASK
 
-BLOBS = f"{TASK} int, place int, head binary, rows binary"
-"""What `Scatter` yields: rows of one part for a task, and a pickled `Head`, made by our own workers."""
-
-SCATTERED_BYTES = 64 * 2**20
-"""Arrow bytes of the rows that are divided at once: with 300 parts blobs still have 0.2 MB."""
-
-BLOB_BYTES = 16 * 2**20
-"""Most Arrow bytes of one blob."""
+BLOBS = f"{TASK} int, assignment int, header binary, rows binary"
+"""What `Scatter` yields: rows of one shuffle partition for a task, and a pickled `Header`, made by our own workers."""
 
 _TO_BLOBS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
 """Of 60 MB (two longs, a double, three texts) zstd makes 20 MB at 540 MB/s, LZ4 35 MB at 920. Clustering 560 MB
@@ -44,7 +38,7 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 @dataclass(frozen=True)
-class Seen:
+class KeySample:
     """Of some input files of a group: keys of some of their rows, and Arrow bytes of some whole rows."""
 
     keys: pa.Table
@@ -53,12 +47,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What there is to know of a blob: its part, its rows, their Arrow bytes, field ids of columns in which they hold
-    NaN; or why there are no rows.
+class Header:
+    """What there is to know of a blob: its shuffle partition, its rows, their Arrow bytes, field ids of columns in
+    which they hold NaN; or why there are no rows.
     """
 
-    part: int
+    partition: int
     rows: int = 0
     arrow_bytes: int = 0
     nan: frozenset[int] = frozenset()
@@ -67,15 +61,20 @@ class Head:
 
 @dataclass(frozen=True)
 class Division:
-    """Where the rows of a group go: `places` by part. Those of a part with several go to each of them in turn."""
+    """Where the rows of a group go: the numbers of task assignments by shuffle partition. The rows of a skewed
+    partition, which has several, go to each of them in turn."""
 
     cuts: Cuts
-    places: tuple[range, ...]
+    assignments: tuple[range, ...]
+
+    def numbered_from(self, first: int) -> Division:
+        """The same where assignments of other groups come before."""
+        return replace(self, assignments=tuple(range(first + r.start, first + r.stop) for r in self.assignments))
 
 
 @dataclass(frozen=True)
-class Look:
-    """Reads keys; answers for each group of a bin with (number, `Seen` or a `MergeFailure`).
+class ScanKeys:
+    """Reads keys; answers for each group of a bin with (number, `KeySample` or a `MergeFailure`).
 
     Of the rows of a group in one bin each n-th counts, n being its stride.
     """
@@ -88,29 +87,29 @@ class Look:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
         for number in numbers_in(batches):
-            for group, task in self.bins[number]:
+            for n, group in self.bins[number]:
                 try:
-                    yield as_answer((group, self._look(group, task)))
+                    yield as_answer((n, self._scan(group, self.strides[n])))
                 except RewriteFailed as error:
-                    yield as_answer((group, MergeFailure(str(error))))
+                    yield as_answer((n, MergeFailure(str(error))))
 
-    def _look(self, group: int, task: MergeGroup) -> Seen:
-        rows, stride, kept = 0, self.strides[group], list[pa.Table]()
-        for table in read_inputs(task, pruned(self.settings, self.order.columns)):
+    def _scan(self, group: MergeGroup, stride: int) -> KeySample:
+        rows, kept = 0, list[pa.Table]()
+        for table in read_inputs(group, pruned(self.settings, self.order.columns)):
             some = table.take(pa.array(np.arange(-rows % stride, table.num_rows, stride)))
             kept.append(self.order.keys(some))
             rows += table.num_rows
-        return Seen(pa.concat_tables(kept), *self._weighed(task))
+        return KeySample(pa.concat_tables(kept), *self._weighed(group))
 
-    def _weighed(self, task: MergeGroup) -> tuple[int, int]:
+    def _weighed(self, group: MergeGroup) -> tuple[int, int]:
         """The first whole rows that can be had, and their bytes."""
-        tables = read_inputs(task, self.settings)
+        tables = read_inputs(group, self.settings)
         return next(((table.num_rows, table.nbytes) for table in tables if table.num_rows), (0, 0))
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Reads whole rows and yields them as `BLOBS`; each place of a group with a damaged input file hears of that,
+    """Reads whole rows and yields them as `BLOBS`; each assignment of a group with a damaged input file hears of that,
     too."""
 
     bins: Bins
@@ -122,32 +121,35 @@ class Scatter:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
         for number in numbers_in(batches):
-            for group, task in self.bins[number]:
+            for n, group in self.bins[number]:
+                division = self.divisions[n]
                 try:
-                    yield from self._scatter(task, self.divisions[group], number)
+                    yield from self._scatter(group, division, number)
                 except RewriteFailed as error:
-                    places = {place for places in self.divisions[group].places for place in places}
-                    head = Head(0, failure=MergeFailure(str(error)))
-                    yield from (self._row(place, head, pa.py_buffer(b"")) for place in sorted(places))
+                    header = Header(0, failure=MergeFailure(str(error)))
+                    for assignment in sorted({each for several in division.assignments for each in several}):
+                        yield self._row(assignment, header, pa.py_buffer(b""))
 
-    def _scatter(self, task: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
-        for rows in _of_size(read_inputs(task, self.settings), SCATTERED_BYTES):
-            parts = division.cuts.part_of(self.order.keys(rows)).astype(np.int32)
-            by_part = np.argsort(parts, kind="stable")
-            starts = np.searchsorted(parts[by_part], np.arange(len(division.places) + 1))
+    def _scatter(self, group: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
+        limits = self.settings.limits
+        for rows in _of_size(read_inputs(group, self.settings), limits.scattered_bytes):
+            partitions = division.cuts.part_of(self.order.keys(rows)).astype(np.int32)
+            by_partition = np.argsort(partitions, kind="stable")
+            starts = np.searchsorted(partitions[by_partition], np.arange(len(division.assignments) + 1))
             nan = nan_columns(self.settings, rows)
-            rows = rows.take(pa.array(by_part))
-            for part in np.flatnonzero(np.diff(starts)).tolist():
-                places = division.places[part]
-                for piece in _pieces(rows.slice(starts[part], starts[part + 1] - starts[part])):
-                    head = Head(part, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece))
-                    yield self._row(places[turn % len(places)], head, _blob(piece))
+            rows = rows.take(pa.array(by_partition))
+            for partition in np.flatnonzero(np.diff(starts)).tolist():
+                assignments = division.assignments[partition]
+                slice_ = rows.slice(starts[partition], starts[partition + 1] - starts[partition])
+                for piece in _pieces(slice_, limits.blob_bytes):
+                    header = Header(partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece))
+                    yield self._row(assignments[turn % len(assignments)], header, _blob(piece))
             turn += 1
 
-    def _row(self, place: int, head: Head, rows: pa.Buffer) -> pa.RecordBatch:
-        numbers = (pa.array([number], pa.int32()) for number in (place % self.tasks, place))
-        values = (_binary(value) for value in (pa.py_buffer(pickle.dumps(head)), rows))
-        return pa.record_batch([*numbers, *values], names=[TASK, "place", "head", "rows"])
+    def _row(self, assignment: int, header: Header, rows: pa.Buffer) -> pa.RecordBatch:
+        numbers = (pa.array([number], pa.int32()) for number in (assignment % self.tasks, assignment))
+        values = (_binary(value) for value in (pa.py_buffer(pickle.dumps(header)), rows))
+        return pa.record_batch([*numbers, *values], names=[TASK, "assignment", "header", "rows"])
 
 
 def _binary(value: pa.Buffer) -> pa.Array:
@@ -170,8 +172,8 @@ def _of_size(tables: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    step = max(1, rows.num_rows * BLOB_BYTES // max(1, rows.nbytes))
+def _pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    step = max(1, rows.num_rows * most_bytes // max(1, rows.nbytes))
     return (rows.slice(start, step) for start in range(0, rows.num_rows, step))
 
 

@@ -12,7 +12,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.merge_result import MergeFailure, Results
 from icesize.parquet.files.settings import WriteSettings
@@ -21,14 +21,6 @@ from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, merge_in_tasks
-
-DRIVER_MERGE_BYTES = 8 * 2**20
-"""Groups of no more work than decoding so many bytes are merged in the driver: a Spark job costs 0.15 s before it reads
-a byte, in which the driver decodes and encodes about 10 MB, or copies 64."""
-
-DRIVER_COPY_BYTES = 64 * 2**20
-"""Bytes of all groups that are copied in the driver. Copying is Python, which two threads do not do any faster than one
-(427 MB/s against 357, measured); Spark's tasks are processes."""
 
 CANCEL_AGAIN_SECONDS = 1.0
 """Between two calls to cancel jobs, should one have been on its way to the scheduler."""
@@ -40,6 +32,7 @@ def run_merges(
     settings: WriteSettings,
     prefix: str,
     *,
+    limits: WorkLimits,
     results: Results | None = None,
     cancelled: threading.Event | None = None,
     progress: Callable[[int], None] = lambda size_bytes: None,
@@ -53,7 +46,7 @@ def run_merges(
     `before_job` is called when a Spark job is about to start.
     """
     results = {} if results is None else results
-    of_spark = work_for_spark(groups, settings) if spark is not None else {}
+    of_spark = work_for_spark(groups, settings, limits) if spark is not None else {}
     small = {number: group for number, group in groups.items() if number not in of_spark}
     merge_in_threads(
         small, settings, prefix, results=results, cancelled=cancelled, progress=progress, threads=cores.threads
@@ -73,16 +66,16 @@ def is_set(cancelled: threading.Event | None) -> bool:
     return cancelled is not None and cancelled.is_set()
 
 
-def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings) -> dict[int, int]:
+def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings, limits: WorkLimits) -> dict[int, int]:
     """The groups that Spark tasks merge, by number, and the work of each (`work_bytes`). Groups of little work are the
-    driver's, the smallest first, as long as what it copies is not more than `DRIVER_COPY_BYTES`.
+    driver's, the smallest first, as long as what it copies is not more than `WorkLimits.driver_copy_bytes`.
     """
     large, copied = dict[int, int](), 0
     for number, group in sorted(groups.items(), key=lambda item: item[1].size_bytes):
         work = work_bytes(group.inputs, settings)
         is_copied = work < group.size_bytes
         copied += group.size_bytes if is_copied else 0
-        if work > DRIVER_MERGE_BYTES or (is_copied and copied > DRIVER_COPY_BYTES):
+        if work > limits.driver_merge_bytes or (is_copied and copied > limits.driver_copy_bytes):
             large[number] = work
     return large
 
@@ -105,6 +98,7 @@ class MergeRun:
         settings: WriteSettings,
         prefix: str,
         *,
+        limits: WorkLimits,
         beside_write_job: bool = False,
         cores: Cores = ALL_CORES,
     ) -> None:
@@ -112,6 +106,7 @@ class MergeRun:
         self._groups = groups
         self._settings = settings
         self._prefix = prefix
+        self._limits = limits
         self._beside_write_job = beside_write_job
         self._cores = cores
         self._cancelled = threading.Event()
@@ -132,7 +127,7 @@ class MergeRun:
             self._spark.sparkContext.addJobTag(self._tag)
         try:
             run_merges(
-                self._spark, self._groups, self._settings, self._prefix, results=self._results,
+                self._spark, self._groups, self._settings, self._prefix, limits=self._limits, results=self._results,
                 cancelled=self._cancelled, before_job=self._let_the_write_start, cores=self._cores,
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append goes on, the report names this

@@ -166,8 +166,10 @@ class Run:
             context.setLocalProperty("spark.scheduler.pool", trigger.pool)
 
     def _run_merges(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
-        spark = self.turn.trigger.spark
-        return run_merges(spark, groups, settings, prefix, cancelled=self.turn.cancelled, cores=Cores.half(spark))
+        spark, limits = self.turn.trigger.spark, self.turn.trigger.environment.limits
+        return run_merges(
+            spark, groups, settings, prefix, limits=limits, cancelled=self.turn.cancelled, cores=Cores.half(spark)
+        )
 
 
 MERGE, CLUSTER = Kind("merge", PartitionKey(-1), Run.merge), Kind("clustering", PartitionKey(-2), Run.cluster)

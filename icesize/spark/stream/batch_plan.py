@@ -222,5 +222,7 @@ def _beside_merges(fitted: FittedBatch, write_plan: WritePlan, begun: Decision |
     batch = fitted.batch
     if begun is None or begun.absorption.by_writer or batch.options.write_tasks is not None:
         return write_plan
-    work = list(work_for_spark(dict(enumerate(begun.merges)), fitted.settings).values())
+    work = list(
+        work_for_spark(dict(enumerate(begun.merges)), fitted.settings, batch.options.environment.limits).values()
+    )
     return write_plan.beside(work, session.parallelism(batch.spark))

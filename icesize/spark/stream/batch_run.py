@@ -44,8 +44,9 @@ def _start(
 ) -> None:
     """Merge in the background, in a run that is among `runs` before it starts."""
     batch = planned.fitted.batch
-    cores = Cores(tasks=most_tasks)
-    runs.append(
-        MergeRun(batch.spark, groups, planned.settings, batch.prefix, beside_write_job=beside_write_job, cores=cores)
-    )
-    runs[-1].start()
+    run = MergeRun(
+        batch.spark, groups, planned.settings, batch.prefix, limits=batch.options.environment.limits,
+        beside_write_job=beside_write_job, cores=Cores(tasks=most_tasks),
+    )  # fmt: skip
+    runs.append(run)
+    run.start()

@@ -19,6 +19,7 @@ from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
+from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.strategy import likely_copied
 from icesize.parquet.files.data_file import CopiedFrom
@@ -480,7 +481,7 @@ def test_the_driver_copies_a_little(tmp_path: Path) -> None:
         return MergeGroup((FileFact("a", size_bytes, rows, KEY),), KEY)
 
     def for_spark(groups: list[MergeGroup], options: WriteSettings) -> dict[int, int]:
-        return work_for_spark(dict(enumerate(groups)), options)
+        return work_for_spark(dict(enumerate(groups)), options, WorkLimits())
 
     copied = [group(n * 2**20, 90_000) for n in (30, 20, 40, 1)]
     tiny = [group(40_000, 90)] * 300

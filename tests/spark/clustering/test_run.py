@@ -24,19 +24,20 @@ from hypothesis import strategies as st
 from pyiceberg.types import DoubleType, LongType, StringType
 from pyspark.sql import SparkSession
 
+from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.clustering import ClusterWork
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult
+from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.plan import MergeGroup
-from icesize.spark.clustering import gather, scatter, shuffle
+from icesize.spark.clustering import gather, shuffle
 from icesize.spark.clustering import run as clusters
-from icesize.spark.clustering.gather import Destination, Gather, Place
+from icesize.spark.clustering.gather import Assignment, Destination, Gather
 from icesize.spark.clustering.run import run_clusters
-from icesize.spark.clustering.scatter import Division, Scatter, Seen
+from icesize.spark.clustering.scatter import Division, KeySample, Scatter
 from icesize.spark.clustering.shuffle import divide
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.worker import read_answer
@@ -45,6 +46,7 @@ from tests.support.spark_lake import ALL_TYPES, rows_of
 
 SCHEMA = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("share", DoubleType()))
 VICTIM_ROWS = 1_000
+ALL_IN_SPARK = WorkLimits(driver_merge_bytes=0)
 WAYS = ("threads", "one task each", "all tasks")
 
 
@@ -91,13 +93,9 @@ def content(tasks: Sequence[MergeGroup], settings: WriteSettings) -> list[Any]:
     return rows_of(pa.concat_tables([pq.read_table(local(v.path)) for task in tasks for v in task.inputs]))
 
 
-@pytest.fixture
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has groups take one of the ways."""
-    if request.param == "one task each":
-        monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
-    name: str = request.param
-    return name
+def limits_of(way: str) -> WorkLimits:
+    """Have small groups clustered by Spark, too, for one of the ways."""
+    return ALL_IN_SPARK if way == "one task each" else WorkLimits()
 
 
 def divide_all(settings: WriteSettings, way: str = "all tasks") -> WriteSettings:
@@ -110,12 +108,12 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, MergeGroup]]:
     """The groups of each call that has groups divided."""
     seen: list[Mapping[int, MergeGroup]] = []
 
-    class Recorded(shuffle.Dividing):
-        def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
-            seen.append(self.tasks)
+    class Recorded(shuffle.Shuffle):
+        def run(self, cancelled: threading.Event) -> Results:
+            seen.append(self.work.groups)
             return super().run(cancelled)
 
-    monkeypatch.setattr(clusters, "Dividing", Recorded)
+    monkeypatch.setattr(clusters, "Shuffle", Recorded)
     return seen
 
 
@@ -128,7 +126,7 @@ def run(
 ) -> list[Any]:
     """The result of each group, None for one that has none."""
     work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), order, settings)
-    results = run_clusters(spark, work, **options)
+    results = run_clusters(spark, work, **{"limits": WorkLimits(), **options})
     return [results.get(number) for number in range(len(tasks))]
 
 
@@ -153,7 +151,7 @@ def assert_in_order(outcome: MergeResult, order: RowOrder) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
-    "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS], indirect=True
+    "way", [way if way == "all tasks" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 )
 def test_groups_are_sorted_each_by_itself(
     spark: SparkSession, settings: WriteSettings, way: str, divided: list[Mapping[int, MergeGroup]]
@@ -163,7 +161,7 @@ def test_groups_are_sorted_each_by_itself(
     tasks = groups(settings, 3)
     order = RowOrder.of(by(1, 2), settings)
     heard: list[int] = []
-    results = run(spark, tasks, order, settings, progress=heard.append)
+    results = run(spark, tasks, order, settings, limits=limits_of(way), progress=heard.append)
     assert [len(of_call) for of_call in divided] == ([3] if way == "all tasks" else [])
     for task, outcome, prefix in zip(tasks, results, prefixes(tasks).values(), strict=True):
         assert (outcome.rows_in, outcome.rows_out, outcome.bytes_read) == (5_000, 5_000, task.size_bytes)
@@ -182,16 +180,14 @@ def test_group_that_others_would_wait_for_is_divided(
     spark: SparkSession,
     settings: WriteSettings,
     divided: list[Mapping[int, MergeGroup]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Most bytes of a run are not sorted by one task alone; one that makes a single file, or is small, is."""
-    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
-    monkeypatch.setattr(clusters, "DIVIDED_BYTES", 100_000)
+    limits = replace(ALL_IN_SPARK, one_task_bytes=100_000)
     tasks = [*groups(settings, 1, inputs=8), *groups(settings, 1, inputs=1, outputs=2)]
     order = RowOrder.of(by(1, 2), settings)
     for outputs, expected in ((4, [{0: tasks[0]}]), (1, [])):
         divided.clear()
-        large, small = run(spark, [replace(tasks[0], outputs=outputs), tasks[1]], order, settings)
+        large, small = run(spark, [replace(tasks[0], outputs=outputs), tasks[1]], order, settings, limits=limits)
         assert divided == expected
         assert (large.rows_out, small.rows_out) == (8_000, 1_000)
         assert_in_order(large, order)
@@ -199,7 +195,7 @@ def test_group_that_others_would_wait_for_is_divided(
 
 @pytest.mark.slow
 def test_half_of_the_cores_make_the_same_files(spark: SparkSession, settings: WriteSettings) -> None:
-    """With one slot one task makes the places of all groups, along a curve, too."""
+    """With one slot one task has the assignments of all groups, along a curve, too."""
     settings = divide_all(settings)
     tasks = groups(settings, 2, outputs=3)
     order = RowOrder.of(by(1, 2, strategy=ZORDER), settings)
@@ -233,15 +229,15 @@ def test_damaged_victim_fails_its_group_alone(spark: SparkSession, settings: Wri
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["a row", "a place"])
+@pytest.mark.parametrize("loss", ["a row", "an assignment"])
 def test_group_that_is_not_whole_leaves_nothing(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    """A row that got lost, or a place that could not be written, fails the group, and all of its files are removed."""
+    """A row that got lost, or an assignment that could not be written, fails the group, and its files are removed."""
 
-    class Losing(shuffle.Dividing):
-        def run(self, cancelled: threading.Event) -> dict[int, list[gather.Made]]:
-            made = super().run(cancelled)
+    class Losing(shuffle.Shuffle):
+        def _rewrite(self, *arguments: Any) -> dict[int, list[gather.Gathered]]:
+            made = super()._rewrite(*arguments)
             [first, *others] = made[0]
             assert isinstance(first, list)
             short = [replace(first[0], rows=first[0].rows - 1), *first[1:]]
@@ -249,7 +245,7 @@ def test_group_that_is_not_whole_leaves_nothing(
             return made
 
     settings = divide_all(settings)
-    monkeypatch.setattr(clusters, "Dividing", Losing)
+    monkeypatch.setattr(clusters, "Shuffle", Losing)
     tasks = groups(settings, 1, outputs=1)
     [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
     expected = "5000 rows went in and 4999 came out" if loss == "a row" else "disk is full"
@@ -269,23 +265,22 @@ def repeating_rows(seed: int) -> pa.Table:
 def test_rows_that_shrink_in_order_are_no_small_files(
     spark: SparkSession, limited: WriteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of many places makes a small file of them: they are written again, as fewer, and a group beside is not."""
-    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", 0)
-    monkeypatch.setattr(clusters, "DIVIDED_BYTES", 0)
+    """Each of many assignments makes a small file of them: they are written again, as fewer; a group beside is not."""
+    limits = replace(ALL_IN_SPARK, one_task_bytes=0)
     monkeypatch.setattr(clusters.session, "parallelism", lambda spark: 16)
     tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
     order = RowOrder.of(by(1), limited)
     rounds: list[Mapping[int, int]] = []
 
-    class Recorded(shuffle.Dividing):
+    class Recorded(shuffle.Shuffle):
         def _rewrite(
-            self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Made]]:
+            self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Gathered]]:
             rounds.append(outputs_of)
-            return super()._rewrite(seen, outputs_of)
+            return super()._rewrite(samples, outputs_of)
 
-    monkeypatch.setattr(clusters, "Dividing", Recorded)
-    shrunk, other = run(spark, tasks, order, limited)
+    monkeypatch.setattr(clusters, "Shuffle", Recorded)
+    shrunk, other = run(spark, tasks, order, limited, limits=limits)
     assert rounds == [{0: 10, 1: 4}, {0: 3}]
     assert min(file.size_bytes for file in shrunk.files) >= limited.small_file_limit_bytes
     assert (shrunk.rows_out, other.rows_out) == (5_000, 5_000)
@@ -295,24 +290,27 @@ def test_rows_that_shrink_in_order_are_no_small_files(
 
 def job_without_spark(
     settings: WriteSettings, tasks: Sequence[MergeGroup], asked: list[Mapping[int, int]], error: BaseException | None
-) -> shuffle.Dividing:
-    """Each place writes one small file; `asked` hears how many files are wanted, `error` is raised the second time."""
+) -> shuffle.Shuffle:
+    """Each assignment writes a small file; `asked` hears how many are wanted, `error` is raised the second time."""
 
-    class Small(shuffle.Dividing):
-        def _look(self, groups: Mapping[int, MergeGroup]) -> dict[int, list[Seen] | MergeFailure]:
-            return {i: [] for i in groups}
+    class Small(shuffle.Shuffle):
+        def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
+            return {i: [] for i in self.work.groups}, {}
 
         def _rewrite(
-            self, seen: Mapping[int, Sequence[Seen]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Made]]:
+            self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Gathered]]:
             asked.append(outputs_of)
             if len(asked) == 2 and error is not None:
                 raise error
-            places = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
-            return {i: [[write_one(settings, rows(n, 50))] for n in range(count)] for i, count in places.items()}
+            counts = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
+            return {
+                i: [[write_one(settings, rows(n, VICTIM_ROWS // count))] for n in range(count)]
+                for i, count in counts.items()
+            }
 
-    numbered, names = dict(enumerate(tasks)), prefixes(tasks)
-    return Small(cast("SparkSession", None), numbered, names, RowOrder.of(by(1), settings), settings, 8)
+    work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), RowOrder.of(by(1), settings), settings)
+    return Small(cast("SparkSession", None), work, Cores(tasks=8))
 
 
 @pytest.mark.parametrize("error", [None, RewriteFailed("Cannot cluster files: no room"), KeyboardInterrupt()])
@@ -321,16 +319,16 @@ def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseE
     tasks = [group(limited, [rows(0)], 8), group(limited, [rows(1)], 3)]
     asked: list[Mapping[int, int]] = []
     job = job_without_spark(limited, tasks, asked, error)
-    made: dict[int, list[gather.Made]] = {}
+    results: Results = {}
     with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
-        made = job.run(threading.Event())
-    assert asked == [{0: 8, 1: 3}, {0: 1}], "one place has no fewer files to make"
+        results = job.run(threading.Event())
+    assert asked == [{0: 8, 1: 3}, {0: 1}], "one assignment has no fewer files to make"
     if isinstance(error, RewriteFailed):
-        assert made[0] == [MergeFailure(str(error))]
+        assert results[0] == MergeFailure(str(error))
     elif error is not None:
         limited.storage.abandon()
-    left = [file for places in made.values() for place in places if isinstance(place, list) for file in place]
-    assert len(left) == (2 if error is None else len(made) - 1 if made else 0)
+    left = [file for result in results.values() if isinstance(result, MergeResult) for file in result.files]
+    assert len(left) == (2 if error is None else len(results) - 1 if results else 0)
     assert written_below(limited, tasks) == {local(file.path) for file in left}
 
 
@@ -350,9 +348,10 @@ def test_cancelled_run_keeps_small_files(limited: WriteSettings) -> None:
     """Whoever is to be quick does not write them again."""
     tasks = [group(limited, [rows(0)], 8)]
     asked: list[Mapping[int, int]] = []
-    made = job_without_spark(limited, tasks, asked, None).run(LateEvent(1))
-    assert (asked, len(made[0])) == ([{0: 8}], 4)
-    assert written_below(limited, tasks) == {local(file.path) for [file] in cast("list[Any]", made[0])}
+    [result] = job_without_spark(limited, tasks, asked, None).run(LateEvent(1)).values()
+    assert isinstance(result, MergeResult)
+    assert (asked, len(result.files)) == ([{0: 8}], 4)
+    assert written_below(limited, tasks) == {local(file.path) for file in result.files}
 
 
 def test_cancelled_second_writing_is_no_error(limited: WriteSettings) -> None:
@@ -365,14 +364,16 @@ def test_cancelled_second_writing_is_no_error(limited: WriteSettings) -> None:
     assert written_below(limited, tasks) == set()
 
 
-@pytest.mark.parametrize("way", [pytest.param("one task each", marks=pytest.mark.slow), "all tasks"], indirect=True)
+@pytest.mark.parametrize("way", [pytest.param("one task each", marks=pytest.mark.slow), "all tasks"])
 def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettings, way: str) -> None:
     """Whenever it is cancelled between two steps: a group is a result with all of its files, or None without any."""
     settings = divide_all(settings, way)
     tasks = groups(settings, 1, outputs=2)
     found = []
     for answers in range(6):
-        [result] = run(spark, tasks, RowOrder.of(by(1), settings), settings, cancelled=LateEvent(answers))
+        [result] = run(
+            spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits_of(way), cancelled=LateEvent(answers)
+        )
         files = result.files if result is not None else ()
         assert written_below(settings, tasks) == {local(file.path) for file in files}
         found.append(len(files))
@@ -389,9 +390,9 @@ def test_job_that_fails_does_not_lose_finished_groups(
     """Groups of a job that fails as a whole are its error, others are what they were, nothing is left of the job."""
     tasks = groups(settings, 2, inputs=2, outputs=1)
     tasks[1] = replace(tasks[1], inputs=tasks[1].inputs * 2)
-    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", tasks[0].size_bytes)
+    limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
     monkeypatch.setattr(gather.ClusterGroups, "__reduce__", lambda self: (_fail_to_load, ()), raising=False)
-    done, failed = run(spark, tasks, RowOrder.of(by(1), settings), settings)
+    done, failed = run(spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits)
     assert "Cannot cluster files" in failed.why
     assert written_below(settings, tasks) == {local(file.path) for file in done.files}
 
@@ -405,10 +406,10 @@ def test_error_that_is_raised_removes_all_files(
 ) -> None:
     """Nobody hears of the groups that were done: the storage that wrote them knows of their files."""
     tasks = groups(settings, 2, inputs=2, outputs=1)
-    monkeypatch.setattr(clusters, "DRIVER_MERGE_BYTES", min(task.size_bytes for task in tasks))
+    limits = WorkLimits(driver_merge_bytes=min(task.size_bytes for task in tasks))
     monkeypatch.setattr(clusters, "balanced", _fail_to_load)
     with pytest.raises(TypeError):
-        run(spark, tasks, RowOrder.of(by(1), settings), settings)
+        run(spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits)
     assert written_below(settings, tasks)
     settings.storage.abandon()
     assert written_below(settings, tasks) == set()
@@ -481,22 +482,21 @@ def scattered(task: MergeGroup, division: Division, order: RowOrder, settings: W
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
 
 
-@pytest.mark.parametrize("places", [1, 4])
-def test_heavy_equal_keys(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, places: int) -> None:
-    """A part many times larger than planned is written in pieces, by one task or by several in turn."""
-    settings = with_limits(settings, sorted_bytes=10_000)
-    monkeypatch.setattr(gather, "WAITING_BYTES", 10_000)
-    monkeypatch.setattr(scatter, "SCATTERED_BYTES", 50_000)
-    monkeypatch.setattr(scatter, "BLOB_BYTES", 5_000)
+@pytest.mark.parametrize("assignments", [1, 4])
+def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
+    """A shuffle partition many times larger than planned is written in pieces, by one task or by several in turn."""
+    settings = with_limits(
+        settings, sorted_bytes=10_000, waiting_bytes=10_000, scattered_bytes=50_000, blob_bytes=5_000
+    )
     heavy = [rows(v).set_column(0, "user", pa.repeat(pa.scalar(2_500), VICTIM_ROWS)) for v in range(6)]
     task = group(settings, [rows(100), *heavy], 8)
     order = replace(RowOrder.of(by(1), settings), sort_order_id=9)
     sample = order.keys(pa.concat_tables([rows(100), *heavy]))
     ranking = order.fit(sample)
-    division, outputs = divide(ranking, sample, 8.0, 8, places)
-    assert max(map(len, division.places)) == places
+    division, outputs = divide(ranking, sample, 8.0, 8, assignments)
+    assert max(map(len, division.assignments)) == assignments
     destination = Destination(ranking, "k1o-1", task.partition, 7)
-    work = Gather(tuple(Place(0, n) for n in outputs), {0: destination}, order, settings)
+    work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
     answers = map(read_answer, (a.column(0)[0].as_py() for a in work(scattered(task, division, order, settings))))
     files = [file for _, made in answers for file in made]
     found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
@@ -516,7 +516,7 @@ def test_scattering_again_sends_rows_where_they_went(settings: WriteSettings) ->
     sample = order.keys(rows(0))
     division, _ = divide(order.fit(sample), sample, 8.0, 4, 4)
     first, second = (scattered(task, division, order, settings) for _ in range(2))
-    assert len(first) == len(division.places) * 1
+    assert len(first) == len(division.assignments) * 1
     assert all(one.equals(other) for one, other in zip(first, second, strict=True))
 
 
@@ -526,26 +526,27 @@ def test_scattering_again_sends_rows_where_they_went(settings: WriteSettings) ->
     slots=st.integers(1, 8),
     parts=st.floats(0, 40),
 )
-def test_places_follow_each_other(values: list[int | None], outputs: int, slots: int, parts: float) -> None:
-    """Parts go to places in order: one for each slot, but two outputs for each; all rows have one."""
+def test_assignments_follow_each_other(values: list[int | None], outputs: int, slots: int, parts: float) -> None:
+    """Shuffle partitions go to assignments in order: one for each slot, but two outputs for each; all rows have one."""
     order = RowOrder(SORT, (("v", ()),))
     keys = pa.table({"key 0": pa.array(values, pa.int64())})
-    division, files = divide(order.fit(keys), keys, parts, outputs, slots, 100)
+    division, files = divide(order.fit(keys), keys, parts, outputs, slots)
+    division = division.numbered_from(100)
     assert len(files) == max(1, min(outputs // 2, slots))
     assert min(files) >= 1
-    assert len(division.places) >= parts
-    starts = [places.start for places in division.places]
+    assert len(division.assignments) >= parts
+    starts = [numbers.start for numbers in division.assignments]
     assert starts == sorted(starts)
-    assert all(100 <= places.start < places.stop <= 100 + len(files) for places in division.places)
-    assert int(division.cuts.part_of(keys).max()) < len(division.places)
+    assert all(100 <= numbers.start < numbers.stop <= 100 + len(files) for numbers in division.assignments)
+    assert int(division.cuts.part_of(keys).max()) < len(division.assignments)
 
 
-def test_places_of_even_keys_are_even() -> None:
-    """Every place has its share of the files, however many parts it has."""
+def test_assignments_of_even_keys_are_even() -> None:
+    """Every assignment has its share of the files, however many shuffle partitions it has."""
     order = RowOrder(SORT, (("v", ()),))
     keys = pa.table({"key 0": pa.array(range(10_000))})
     for outputs, slots, wanted in ((7, 3, (2, 2, 3)), (8, 4, (2, 2, 2, 2)), (5, 8, (2, 3)), (3, 8, (3,))):
         division, files = divide(order.fit(keys), keys, 20.0, outputs, slots)
         assert files == wanted
-        of_places = np.array([places.start for places in division.places])[division.cuts.part_of(keys)]
-        assert np.bincount(of_places) / 10_000 == pytest.approx([n / outputs for n in wanted], abs=0.01)
+        of_each = np.array([numbers.start for numbers in division.assignments])[division.cuts.part_of(keys)]
+        assert np.bincount(of_each) / 10_000 == pytest.approx([n / outputs for n in wanted], abs=0.01)

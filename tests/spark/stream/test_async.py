@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -347,7 +347,7 @@ def test_stop_removes_what_was_written(spark: SparkSession, lake: Lake) -> None:
 def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Spark job under way is cancelled, and nobody waits for its tasks."""
     lake.create()
-    monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", 0)
+    lake.limits = WorkLimits(driver_merge_bytes=0)
     begun = tmp_path / "begun"
     monkeypatch.setattr(MergeGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
     sink = lake.open(spark).sink("s", merge="async")
@@ -389,7 +389,7 @@ def test_jobs_of_a_run_are_its_own(spark: SparkSession, lake: Lake, monkeypatch:
         return jobs.merge_in_tasks(*arguments)
 
     monkeypatch.setattr(merge_job, "merge_in_tasks", recorded)
-    monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", 0)
+    lake.limits = WorkLimits(driver_merge_bytes=0)
     sink = lake.open(spark).sink("s", merge="async")
     context = spark.sparkContext
     names = ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description")

@@ -21,6 +21,7 @@ from pyiceberg.types import StringType
 from pyspark.sql import SparkSession
 
 from icesize import failpoints
+from icesize.clock import WorkLimits
 from icesize.errors import EngineUnavailable
 from icesize.failpoints import FailpointReached
 from icesize.parquet.files.merge_result import Results
@@ -489,7 +490,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     """A Spark job under way is cancelled, and nobody waits for its tasks."""
     lake.create(properties=WANTED)
     seed(lake, 3)
-    monkeypatch.setattr(run, "DRIVER_MERGE_BYTES", 0)
+    lake.limits = WorkLimits(driver_merge_bytes=0)
     begun = tmp_path / "begun"
     monkeypatch.setattr(ClusterGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
     sink = opened(lake, spark).sink("s", cluster="async")
@@ -509,7 +510,7 @@ def test_jobs_have_a_description(
     lake.create(properties=WANTED)
     seed(lake, 3)
     moves, context = Moves(monkeypatch), spark.sparkContext
-    monkeypatch.setattr(run, "DRIVER_MERGE_BYTES", 0)
+    lake.limits = WorkLimits(driver_merge_bytes=0)
     seen: list[Any] = []
     names = ("spark.jobGroup.id", "spark.job.description")
     moves.before = lambda: seen.append((set(context.getJobTags()), *(context.getLocalProperty(n) for n in names)))
@@ -613,7 +614,7 @@ def test_a_query_that_ends_leaves_it_running(
         write_json(tmp_path / "in", n, batch_of(n))
     moves, gate = Moves(monkeypatch), Gate()
     moves.before = gate
-    monkeypatch.setattr(run, "DRIVER_MERGE_BYTES", 0)
+    lake.limits = WorkLimits(driver_merge_bytes=0)
     sink = opened(lake, spark).sink("s", cluster="async")
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
     query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))

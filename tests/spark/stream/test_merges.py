@@ -16,11 +16,11 @@ from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
+from icesize.clock import WorkLimits
 from icesize.parquet.files.merge_result import MergeFailure, MergeResult
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report
-from icesize.spark.engine import merge_job
 from icesize.spark.engine.merge_job import MergeRun, run_merges
 from tests.support.spark_lake import Lake, Make, counted, events, rows_of
 
@@ -165,17 +165,15 @@ def four_groups(spark: SparkSession, lake: Lake) -> tuple[Lake, list[MergeGroup]
 
 
 @pytest.mark.smoke
-def test_large_groups_run_as_a_spark_job(
-    spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
     """Groups above the driver's limit are merged by Spark, each with its own result; a damaged group fails alone."""
     lake, tasks, settings = four_groups
     small = tasks[2]
-    monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", small.size_bytes)
+    limits = WorkLimits(driver_merge_bytes=small.size_bytes)
     large = [t if i == 2 else MergeGroup(t.inputs * 2, t.partition) for i, t in enumerate(tasks)]
     local(tasks[0].inputs[0].path).write_bytes(b"broken")
     heard: list[int] = []
-    results = run_merges(spark, dict(enumerate(large)), settings, "x-0", progress=heard.append)
+    results = run_merges(spark, dict(enumerate(large)), settings, "x-0", limits=limits, progress=heard.append)
     failed, *merged = (results[number] for number in range(4))
     assert isinstance(failed, MergeFailure)
     assert os.path.basename(tasks[0].inputs[0].path) in failed.why
@@ -191,8 +189,8 @@ def test_job_that_fails_does_not_lose_finished_groups(
     """When the Spark job fails as a whole, groups merged in the driver still count, and nothing of theirs leaks."""
     lake, tasks, settings = four_groups
     large = [tasks[0], MergeGroup(tasks[1].inputs * 2, tasks[1].partition)]
-    monkeypatch.setattr(merge_job, "DRIVER_MERGE_BYTES", tasks[0].size_bytes)
-    run = MergeRun(spark, dict(enumerate(large)), settings, "x-0")
+    limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
+    run = MergeRun(spark, dict(enumerate(large)), settings, "x-0", limits=limits)
     monkeypatch.setattr("icesize.spark.engine.worker.MergeGroups.__reduce__", _broken, raising=False)
     results = run.start().finish(60)
     assert isinstance(results[0], MergeResult)
@@ -212,7 +210,7 @@ def _fail_to_load() -> object:
 def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
     """Stopping joins its thread, twice is no harm; what it had written goes with the storage that it was written by."""
     lake, tasks, settings = four_groups
-    run = MergeRun(spark, dict(enumerate(tasks)), settings, "x-0").start()
+    run = MergeRun(spark, dict(enumerate(tasks)), settings, "x-0", limits=WorkLimits()).start()
     run.stop()
     run.stop()
     settings.storage.abandon()
@@ -223,7 +221,7 @@ def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[L
 def test_nothing_to_merge_starts_no_thread(spark: SparkSession, lake: Lake) -> None:
     """A run without groups has no thread and no results."""
     lake.create()
-    run = MergeRun(spark, {}, lake.open(spark)._handle.load().settings(), "x-0").start()
+    run = MergeRun(spark, {}, lake.open(spark)._handle.load().settings(), "x-0", limits=WorkLimits()).start()
     assert run.finish(0) == {}
 
 
