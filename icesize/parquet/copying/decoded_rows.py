@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from icesize.parquet.files.metrics import count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
-from icesize.parquet.format.schema import REQUIRED, Element
+from icesize.parquet.format.schema import REQUIRED, Element, top_level
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
@@ -64,7 +64,7 @@ def encoded_rows(
 def _with_names_of(copied: Sequence[Element], settings: WriteSettings) -> WriteSettings:
     """Columns were renamed since the copied files were written: the new rows get the old names. Readers go by field
     ids; bloom filters are asked for by name, so tables that have them keep theirs and nothing is copied."""
-    names = [copied[at].name.decode() for at in _top_level(copied)]
+    names = [copied[at.start].name.decode() for at in top_level(copied)]
     fields = settings.schema.fields
     if settings.parquet.bloom_fpp or len(names) != len(fields) or names == [field.name for field in fields]:
         return settings
@@ -76,28 +76,11 @@ def _with_names_of(copied: Sequence[Element], settings: WriteSettings) -> WriteS
 def aligned_schema(schema: pa.Schema, copied: Sequence[Element]) -> pa.Schema:
     """The table's schema with columns required where the copied files have them so: Spark writes them like that when
     its rows cannot be null."""
-    required = [copied[at].repetition == REQUIRED for at in _top_level(copied)]
+    required = [copied[at.start].repetition == REQUIRED for at in top_level(copied)]
     if len(required) != len(schema):
         return schema
     fields = [f.with_nullable(False) if strict else f for f, strict in zip(schema, required, strict=True)]
     return pa.schema(fields, metadata=schema.metadata)
-
-
-def _top_level(elements: Sequence[Element]) -> Iterator[int]:
-    """Positions of the top-level columns."""
-    at = 1
-    while at < len(elements):
-        yield at
-        at = _after(elements, at)
-
-
-def _after(elements: Sequence[Element], at: int) -> int:
-    """Position after an element and all below it."""
-    left = 1
-    while left and at < len(elements):
-        left += elements[at].children - 1
-        at += 1
-    return at
 
 
 def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:

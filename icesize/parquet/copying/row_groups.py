@@ -20,15 +20,6 @@ PIECE_BYTES = 8 * 2**20
 """Copied by one read and one write: large enough for an object store, and what a copy needs of memory; with
 `verify_pages` one read holds at least a whole column chunk, however large it is."""
 
-_MOVED_IN_CHUNK = frozenset(
-    {
-        ColumnChunk.FILE_PATH,  # an empty one
-        ColumnChunk.OFFSET_INDEX_OFFSET,
-        ColumnChunk.OFFSET_INDEX_LENGTH,
-        ColumnChunk.COLUMN_INDEX_OFFSET,
-        ColumnChunk.COLUMN_INDEX_LENGTH,
-    }
-)
 _MOVED_IN_METADATA = frozenset(
     {
         ColumnMetaData.DICTIONARY_PAGE_OFFSET,
@@ -144,8 +135,8 @@ def _check_pages(pages: Pages, chunk: Chunk, rows: int, index: bytes | None) -> 
 def _column(chunk: Chunk, start: int, stored: Mapping[_Place, bytes], column: Column) -> ColumnPart:
     """A chunk that lies at `start` now."""
     delta = start - chunk.start
-    fields = {number: value for number, value in chunk.fields.items() if number not in _MOVED_IN_CHUNK}
-    fields[ColumnChunk.FILE_OFFSET] = i64(start if integer(fields, ColumnChunk.FILE_OFFSET) else 0)
+    # all other fields that are known are offsets of what is moved, too
+    fields = {ColumnChunk.FILE_OFFSET: i64(start if integer(chunk.fields, ColumnChunk.FILE_OFFSET) else 0)}
     metadata = {number: value for number, value in chunk.metadata.items() if number not in _MOVED_IN_METADATA}
     metadata[ColumnMetaData.DATA_PAGE_OFFSET] = i64(chunk.data_offset + delta)
     if chunk.dictionary_offset > 0:

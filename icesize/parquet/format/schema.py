@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -121,13 +121,19 @@ def columns_of(elements: Sequence[Element]) -> list[Column]:
 
 def top_level_trees(elements: Sequence[Element]) -> dict[str, tuple[tuple[object, ...], ...]]:
     """The elements below each top-level column, without field ids: equal ones have levels of equal meaning."""
-    trees: dict[str, tuple[tuple[object, ...], ...]] = {}
-    at = 1
-    while at < len(elements):
-        end = _walk(elements, at, (), (0, 0), [])
-        trees[elements[at].name.decode()] = tuple(e._replace(field_id=None).meaning for e in elements[at:end])
-        at = end
-    return trees
+    trees = [elements[at.start : at.stop] for at in top_level(elements)]
+    return {tree[0].name.decode(): tuple(e._replace(field_id=None).meaning for e in tree) for tree in trees}
+
+
+def top_level(elements: Sequence[Element]) -> Iterator[range]:
+    """The places of each top-level column and all below it."""
+    end = 1
+    while end < len(elements):
+        start, left = end, 1
+        while left and end < len(elements):
+            left += elements[end].children - 1
+            end += 1
+        yield range(start, end)
 
 
 def _walk(

@@ -310,12 +310,7 @@ def boolean(fields: Fields, field_id: int) -> bool | None:
 
 def integers_of(fields: Fields, field_id: int) -> list[int]:
     """The numbers of a field that is a list of them; none when it is absent."""
-    if field_id not in fields:
-        return []
-    data = raw_of(fields, field_id, LIST)
-    count, kind, at = read_list_header(data, 0)
-    if count and kind not in (I16, I32, I64):
-        raise MalformedError(f"field {field_id} is not a list of integers")
+    data, count, at = _list_of(fields, field_id, _INTEGERS)
     values = []
     for _ in range(count):
         value, at = read_varint(data, at)
@@ -325,18 +320,24 @@ def integers_of(fields: Fields, field_id: int) -> list[int]:
 
 def binaries_of(fields: Fields, field_id: int) -> list[bytes]:
     """The values of a field that is a list of binaries or strings; none when it is absent."""
-    if field_id not in fields:
-        return []
-    data = raw_of(fields, field_id, LIST)
-    count, kind, at = read_list_header(data, 0)
-    if count and kind != BINARY:
-        raise MalformedError(f"field {field_id} is not a list of binaries")
+    data, count, at = _list_of(fields, field_id, frozenset((BINARY,)))
     values = []
     for _ in range(count):
         length, at = read_varint(data, at)
         values.append(bytes(data[at : at + length]))
         at += length
     return values
+
+
+def _list_of(fields: Fields, field_id: int, kinds: frozenset[int]) -> tuple[Bytes, int, int]:
+    """A list, how many elements it has and where they begin; none when it is absent."""
+    if field_id not in fields:
+        return b"", 0, 0
+    data = raw_of(fields, field_id, LIST)
+    count, kind, at = read_list_header(data, 0)
+    if count and kind not in kinds:
+        raise MalformedError(f"field {field_id} is a list of type {kind}")
+    return data, count, at
 
 
 def i16(value: int) -> tuple[int, bytes]:

@@ -91,9 +91,10 @@ def forecast(groups: Sequence[MergeGroup], settings: WriteSettings) -> Forecast:
     share = sum(_bytes_of(likely[n]) for n in worth) / seen_bytes if seen_bytes else 0.0
     copied, pages = round(share * sum(s.bytes_copied for s in seen)), round(share * sum(s.pages for s in seen))
     codes = sum((Counter(scan.codes) for scan in seen), Counter[str]())
-    # all files of a group that is looked at are among its codes already
-    for n in set(range(len(groups))).difference(chosen):
-        codes[Refusal.TINY.value] += len(groups[n].inputs) - (len(likely[n]) if n in worth else 0)
+    # all files of a group that was scanned are among its codes already
+    others = set(range(len(groups))).difference(chosen)
+    codes[Refusal.TINY.value] += sum(len(groups[n].inputs) for n in others)
+    codes[Refusal.TINY.value] -= sum(len(likely[n]) for n in others.intersection(worth))
     return Forecast(copied, size - copied, pages, dict(+codes), sum(scan.files for scan in seen))
 
 

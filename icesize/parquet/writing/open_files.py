@@ -80,12 +80,7 @@ class OpenFiles:
     ) -> None:
         if partition not in self._open:
             encoder = FileEncoder(
-                self._settings,
-                self._names,
-                partition,
-                encoding,
-                expected_rows=expected_rows,
-                new_files=self._new_files,
+                self._settings, self._names, partition, encoding, expected_rows=expected_rows, new_files=self._new_files
             )
             self._open[partition] = _Open(encoder, run)
         file = self._open[partition]

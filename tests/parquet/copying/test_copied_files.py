@@ -485,7 +485,7 @@ def check_copied(data: bytes, chunk: Chunk, source: bytes, old: Chunk) -> None:
 
 @examples(60)
 @given(parts())
-def test_a_splice_has_all_rows_of_its_parts_in_order(made: list[MadeFile]) -> None:
+def test_a_copy_has_all_rows_of_its_parts_in_order(made: list[MadeFile]) -> None:
     """For any schema and any options of writers; indexes and bloom filters go along, page by page."""
     data, assembled = copied_whole([part.data for part in made])
     rows = pa.concat_tables([part.rows for part in made])
@@ -935,7 +935,7 @@ FILTERS = [
 ]
 
 
-def test_duckdb_reads_the_same_from_the_splice_as_from_its_parts(folder: Path) -> None:
+def test_duckdb_reads_the_same_from_the_copy_as_from_its_parts(folder: Path) -> None:
     """All rows, and the rows of filters that prune row groups by statistics and bloom filters."""
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as db:
@@ -971,7 +971,7 @@ def test_duckdb_finds_bloom_filters_at_their_new_place(tmp_path: Path) -> None:
             assert excluded("all", value) == expected
 
 
-def test_polars_reads_the_same_from_the_splice_as_from_its_parts(folder: Path) -> None:
+def test_polars_reads_the_same_from_the_copy_as_from_its_parts(folder: Path) -> None:
     """All rows, and the rows of filters."""
     polars = pytest.importorskip("polars")
     old = polars.concat([polars.read_parquet(folder / f"part-{number}.parquet") for number in range(4)])
@@ -1428,7 +1428,7 @@ def test_pages_that_were_copied_are_counted() -> None:
     assert assembly.finish().rows == 4
 
 
-def test_merging_and_splicing_of_what_was_merged_and_spliced() -> None:
+def test_merging_and_copying_of_what_was_merged_and_copied() -> None:
     """Outputs are inputs again, in any combination."""
     files = [make_file(table(12, start)) for start in (0, 12, 24)]
     all_rows = spelt_rows_of(*files)

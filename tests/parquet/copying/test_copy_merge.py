@@ -279,7 +279,7 @@ def test_a_page_that_is_not_what_its_checksum_says_fails_the_merge(tmp_path: Pat
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_victim_that_is_gone_or_cut_off_is_named(tmp_path: Path, remote: bool) -> None:
+def test_an_input_file_that_is_gone_or_cut_off_is_named(tmp_path: Path, remote: bool) -> None:
     """What cannot be copied because it is not there cannot be decoded either, and the error says which file."""
     options = settings_of(tmp_path, SCHEMA)
     options = replace(options, io_properties=REMOTE) if remote else options
@@ -296,7 +296,7 @@ def test_a_victim_that_is_gone_or_cut_off_is_named(tmp_path: Path, remote: bool)
     assert len(files_below(tmp_path)) == 2
 
 
-def test_a_victim_with_other_rows_than_its_entry_is_refused(tmp_path: Path) -> None:
+def test_an_input_file_with_other_rows_than_its_entry_is_refused(tmp_path: Path) -> None:
     """A file that is whole but not the one of the manifest is not copied in its place."""
     options = settings_of(tmp_path, SCHEMA)
     inputs = written(options, [40_000, 40_000])

@@ -107,7 +107,7 @@ def _written(options: WriteSettings, rows: list[dict[str, Any]]) -> WrittenFile:
     return write_one(options, pa.Table.from_pylist(rows, options.arrow_schema))
 
 
-def _spliced(options: WriteSettings, pieces: list[Piece]) -> tuple[WrittenFile, WrittenFile]:
+def _copied_file(options: WriteSettings, pieces: list[Piece]) -> tuple[WrittenFile, WrittenFile]:
     """The file made of the pieces, with metrics carried over, and the same rows written anew."""
     anew = _written(options, [row for piece in pieces for row in piece.arrived])
     decoded = [row for piece in pieces if piece.how == "decoded" for row in piece.rows]
@@ -152,7 +152,7 @@ def _is_nan(value: Any) -> bool:
 def test_inherited_metrics_hold_for_every_row(tmp_path: Path, pieces: list[Piece]) -> None:
     """Whatever is copied, in part or decoded: counts are exact, every value is within the bounds, and both are there
     and tight wherever they can be known."""
-    file, anew = _spliced(settings_of(tmp_path, SCHEMA), pieces)
+    file, anew = _copied_file(settings_of(tmp_path, SCHEMA), pieces)
     assert file == replace(
         anew,
         nan_value_counts=file.nan_value_counts,
@@ -213,7 +213,7 @@ def test_columns_within_structs_inherit_as_others_do(tmp_path: Path, pieces: lis
     """Whatever is copied, in part or decoded, counts are exact and no value is beyond a bound; of whole files bounds
     are those of the rows written anew."""
     assume(any(piece.how != "decoded" for piece in pieces))
-    file, anew = _spliced(settings_of(tmp_path, NESTED), pieces)
+    file, anew = _copied_file(settings_of(tmp_path, NESTED), pieces)
     rows = [row for piece in pieces for row in piece.arrived]
     for field_id, path in {2: ("s", "x"), 4: ("s", "deep", "n"), 5: ("s", "deep", "t")}.items():
         found = [value for row in rows if (value := _leaf(row, *path)) is not None]
@@ -602,7 +602,7 @@ def test_a_commit_completes_what_was_copied(tmp_path: Path, version: str, caplog
     assert (file.lower_bounds[1], file.upper_bounds[1]) == (to_bytes(LONG, 1), to_bytes(LONG, 9))
 
 
-def test_a_merge_of_victims_that_nobody_can_describe_lands(tmp_path: Path) -> None:
+def test_a_merge_of_input_files_that_nobody_can_describe_lands(tmp_path: Path) -> None:
     """It has no bounds then."""
     catalog = sqlite_catalog(tmp_path)
     table = two_files(catalog)

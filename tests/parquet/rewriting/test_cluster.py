@@ -451,7 +451,7 @@ def test_a_part_that_outgrows_its_memory_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("passes", [0.5, 2.5])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "other rows"])
-def test_a_damaged_victim_is_named(tmp_path: Path, damage: str, passes: float) -> None:
+def test_a_damaged_input_file_is_named(tmp_path: Path, damage: str, passes: float) -> None:
     """The error has the input file's path, and no file stays."""
     options = settings_of(tmp_path, EVENTS, target=1)
     tables = [events(1_000, seed) for seed in range(3)]
@@ -520,7 +520,7 @@ def test_remote_files_are_fetched_once_for_all_passes(tmp_path: Path, monkeypatc
     assert max(asked.values()) <= 2
 
 
-def test_victims_without_rows_leave_no_file(tmp_path: Path) -> None:
+def test_input_files_without_rows_leave_no_file(tmp_path: Path) -> None:
     """There is nothing to write."""
     options = settings_of(tmp_path, EVENTS)
     path = tmp_path / "data" / "empty.parquet"

@@ -126,7 +126,7 @@ def test_cuts_give_all_rows_away_in_parts_of_equal_bytes(files: list[tuple[int, 
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "not parquet"])
-def test_a_damaged_victim_fails_the_merge_and_is_named(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_input_file_fails_the_merge_and_is_named(tmp_path: Path, damage: str) -> None:
     """The error has the input file's path; whatever was written before is gone, input files are untouched."""
     options = hourly(tmp_path)
     small = inputs(options, [500, 500, 500])

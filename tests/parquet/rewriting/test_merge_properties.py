@@ -61,7 +61,7 @@ def schema_of_case(case: Case) -> Schema:
 
 
 @dataclass(frozen=True)
-class Victim:
+class Given:
     """A file, what its manifest says of it, and its rows under the table's schema."""
 
     fact: FileFact
@@ -69,7 +69,7 @@ class Victim:
     rows: Counter[str]
 
 
-def input_file(case: Case, options: WriteSettings, number: int) -> Victim:
+def input_file(case: Case, options: WriteSettings, number: int) -> Given:
     """Make one."""
     how, newest = case.files[number], case.columns[-1]
     old = how.older and len(case.columns) > 1 and not (case.required and newest == "id")
@@ -80,12 +80,12 @@ def input_file(case: Case, options: WriteSettings, number: int) -> Victim:
     rows = Counter(spelt_rows(padded))
     if how.properties is not None and how.rows:
         file = write_one(replace(options, properties={**options.properties, **how.properties}), data)
-        return Victim(fact(file), known(FileMetrics.of(file), how.known), rows)
+        return Given(fact(file), known(FileMetrics.of(file), how.known), rows)
     first = data.schema.field(0)
     if how.strict and first.name != "nothing":
         data = data.cast(data.schema.set(0, first.with_nullable(False)))
     file = stored(Path(local(options.table_location)) / f"{number}", foreign_bytes(data, **how.options), how.rows)
-    return Victim(file, known(described(options, file.path, data), how.known), rows)
+    return Given(file, known(described(options, file.path, data), how.known), rows)
 
 
 def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
@@ -96,7 +96,7 @@ def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
     return FileMetrics.of(file)
 
 
-def merged(options: WriteSettings, inputs: Sequence[Victim], outputs: int, seen: Seen) -> list[Victim]:
+def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: Seen) -> list[Given]:
     """The outputs with complete metrics, each verified and held against its rows; together the rows of the input
     files."""
     done = merge(MergeGroup(tuple(input_file.fact for input_file in inputs), KEY, outputs), options, MERGED)
@@ -110,7 +110,7 @@ def merged(options: WriteSettings, inputs: Sequence[Victim], outputs: int, seen:
         found = verify(LocalSource(local(file.path)), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
         check_metrics(options, file, seen)
-    made = [Victim(fact(file), FileMetrics.of(file), content([file.path])) for file in complete]
+    made = [Given(fact(file), FileMetrics.of(file), content([file.path])) for file in complete]
     assert sum((each.rows for each in made), Counter()) == sum((input_file.rows for input_file in inputs), Counter())
     return made
 
