@@ -90,7 +90,7 @@ class Report:
     def _tail(self) -> str:
         words = [f"{reason} {n}" for reason, n in sorted(self.skipped.items()) if reason in _WORTH_A_LINE]
         if self.held_back:
-            words.append(f"held back {sum(self.held_back.values())} files in {len(self.held_back)} partitions")
+            words.append(f"{sum(self.held_back.values())} ineligible files in {len(self.held_back)} partitions")
         return "".join("  " + w for w in (*self.notes, *words, *self.conflicts))
 
 

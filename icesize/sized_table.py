@@ -125,12 +125,12 @@ class SizedTable:
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
         return inspect_layout(
-            selection.current.name,
             selection.layout,
             selection.current.policy,
             {key: labels.values(key) for key in selection.layout.partitions},
-            bytes_per_partition_and_day(metadata),
-            (*selection.current.warnings, *selection.notes),
+            table=selection.current.name,
+            bytes_per_partition_and_day=bytes_per_partition_and_day(metadata),
+            notes=(*selection.current.warnings, *selection.notes),
         )
 
     def plan(self, where: Where = None) -> Plan:

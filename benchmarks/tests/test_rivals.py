@@ -128,14 +128,14 @@ def test_merges_are_counted_by_what_became_of_them() -> None:
         Report(conflicts=(f"merge of 2 files dropped: {RACE}",), skipped={"CONTESTED": 4}),
         Report(files_removed=2, conflicts=("merge of 3 files dropped: another writer removed a file of it",)),
         Report(
-            notes=("part=h1: 4 small files are held back (CONTESTED 4)", "part=h2: 5 small files are held back (A 5)")
+            notes=("part=h1: 4 small files are ineligible (CONTESTED 4)", "part=h2: 5 small files are ineligible (A 5)")
         ),
     ]
     result = merges([report.to_dict() for report in reports])
     assert (result["tried"], result["landed"], result["files_removed"]) == (3, 2, 5)
     assert result["conflicts"] == {RACE: 1, "another writer removed a file of it": 1}
     assert (result["rewritten_for_a_rebase"], result["contested"]) == (1, 1)
-    assert result["notes"] == {"N small files are held back (...)": 2}
+    assert result["notes"] == {"N small files are ineligible (...)": 2}
 
 
 def test_who_took_a_file_is_told_by_its_snapshot(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool
 
 
 def show_inspection(console: Console, inspection: Inspection) -> None:
-    """How well sized a table is: totals, bars by size, the worst partitions, what is held back, advice."""
+    """How well sized a table is: totals, bars by size, the worst partitions, what is ineligible, advice."""
     head = (
         f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id else "no snapshot",
         format_count(inspection.partitions, "partition"),
@@ -45,7 +45,7 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
     show_bars(console, inspection)
     # one small file in a partition is the fewest there can be
     _show_partitions(console, "most small files", [p for p in inspection.worst if p.mergeable > 1], _in_words)
-    _show_partitions(console, "held back", inspection.held_back_in, lambda p: _reasons(p.held_back))
+    _show_partitions(console, "ineligible", inspection.held_back_in, lambda p: _reasons(p.held_back))
     for sentence in inspection.advice:
         _line(console, ("! ", "yellow"), sentence)
 
@@ -72,7 +72,7 @@ def show_bars(console: Console, inspection: Inspection, full_bar_files: int = 0)
 
 
 def show_plan(console: Console, plan: Plan, *, groups: bool = False) -> None:
-    """The plan in one line, what is held back and why, warnings; with `groups` also the first merges."""
+    """The plan in one line, what is ineligible and why, warnings; with `groups` also the first merges."""
     _line(console, (str(plan), "bold"))
     if groups:
         for group in plan.groups[:MOST_LINES]:
@@ -90,7 +90,7 @@ def show_plan(console: Console, plan: Plan, *, groups: bool = False) -> None:
     if plan.held_back:
         held = [(o.label, {r.value: n for r, n in o.held_back.items()}) for o in plan.held_back]
         files = sum(sum(reasons.values()) for _, reasons in held)
-        _line(console, f"held back: {format_count(files, 'small file')}")
+        _line(console, f"ineligible: {format_count(files, 'small file')}")
         for label, reasons in sorted(held, key=lambda item: -sum(item[1].values()))[:MOST_LINES]:
             _line(console, f"  {label or '(whole table)'}  {_reasons(reasons)}")
         _more(console, len(held), "partition")

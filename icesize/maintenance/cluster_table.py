@@ -110,5 +110,5 @@ def _run(
     def run(work: ClusterWork) -> Results:
         return context.engine.cluster(work, progress)
 
-    outcome = ClusterPass(context.handle, look, plan, run, context.environment, plan.notes).run()
+    outcome = ClusterPass(context.handle, look, plan, run, context.environment, notes=plan.notes).run()
     return context.report(outcome, "cluster", changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from pyiceberg.manifest import ManifestFile
@@ -125,6 +125,7 @@ class ClusterPass:
     plan: Plan
     runner: ClusterRunner
     environment: Environment
+    _: KW_ONLY
     notes: tuple[str, ...] = ()
     commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
 

@@ -15,8 +15,7 @@ from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import Layout
-from icesize.planning.merging.planner import Plan
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome

@@ -15,10 +15,10 @@ STRATEGIES = (SORT, ZORDER, HILBERT)
 
 NEW_SHARE = 0.2
 """New bytes, per byte of the set they are to join, from which on both are written anew. Bytes are then written at most
-1 + 1 / 0.2 = 6 times, on average over a set, until it is full, and never again."""
+1 + 1 / 0.2 = 6 times, on average over a set, until it is sealed, and never again."""
 
 SEALED_SET_TARGETS = 64
-"""Files of the target size after which a set is full: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
+"""Files of the target size after which a set is sealed: 32 GiB at 512 MiB. Delta closes its Z-cubes at 100 GB."""
 
 Bounds: TypeAlias = "tuple[Any, Any] | tuple[()] | None"
 """Lowest and highest value of a column in one file, both inclusive, as plain comparable values of one type; empty where
@@ -54,7 +54,7 @@ class ClusterFile:
     """One live data file of any size, with the `bounds` of each column that the table is clustered by.
 
     `set_id` names the set that the file was written in, None for a file that was not clustered, or by other columns;
-    `full` says that this set was full when it was written.
+    `full` says that this set was sealed when it was written.
     """
 
     fact: FileFact

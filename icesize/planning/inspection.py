@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icesize.planning.files import FileFact, Layout, PartitionFacts, SkipReason
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.policy import SizePolicy
 from icesize.report import with_text_ids
 from icesize.units import format_bytes, format_count
 
 MIB = 2**20
+WORST_SHOWN = 10
+"""Partitions of which an inspection tells more than counts."""
+
 SMALLER_TARGET_BYTES = 128 * MIB
 """Target advised for partitions that get little: Iceberg's row group size is 128 MiB, so scans lose nothing by it."""
 
@@ -97,15 +100,16 @@ class Inspection:
 
 
 def inspect(
-    table: str,
     layout: Layout,
     policy: SizePolicy,
-    labels: dict[object, dict[str, str]],
-    bytes_per_partition_and_day: float | None,
+    labels: Mapping[PartitionKey, dict[str, str]],
+    *,
+    table: str,
+    bytes_per_partition_and_day: float | None = None,
     notes: tuple[str, ...] = (),
-    worst: int = 10,
 ) -> Inspection:
-    """Count and advise. `labels` print the values of each partition key; what a partition gets per day may be None."""
+    """Count and advise. `labels` print the values of each partition key; None: nobody knows what a partition gets per
+    day."""
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: (p.key.spec_id, repr(p.key.values)))
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
@@ -124,9 +128,9 @@ def inspect(
         small_bytes=sum(f.size_bytes for f in small),
         small_files_max=max((p.mergeable for p in sizes), default=0),
         histogram=_histogram([f.size_bytes for f in small], policy.small_file_limit_bytes),
-        worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:worst] if p.mergeable),
+        worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:WORST_SHOWN] if p.mergeable),
         held_back=dict(sum((Counter(p.held_back) for p in held), Counter())),
-        held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:worst]),
+        held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:WORST_SHOWN]),
         advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes, held)),
     )
 
@@ -139,7 +143,7 @@ def _sizes(facts: PartitionFacts, label: dict[str, str], spec_id: int) -> Partit
 
 
 def _ineligible(sizes: Iterable[PartitionSizes]) -> list[PartitionSizes]:
-    """Partitions that hold files back; those that are written alike (NaN) are one to people."""
+    """Partitions with ineligible files; those that are written alike (NaN) are one to people."""
     alike: dict[str, list[PartitionSizes]] = defaultdict(list)
     for each in sizes:
         if each.held_back:
@@ -190,7 +194,7 @@ def _advice(
     stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in held)
     if stuck:
         advice.append(
-            f"{format_count(stuck, 'partition')} with more than {policy.max_small_files} small files held back: "
+            f"{format_count(stuck, 'partition')} with more than {policy.max_small_files} ineligible small files: "
             "no merge of ours can lower their number"
         )
     little = bytes_per_day is not None and bytes_per_day < LITTLE_PER_DAY_BYTES

@@ -78,7 +78,7 @@ class PartitionOutcome:
 
 
 def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
-    """Those that hold files back, as people tell them apart: partitions that are written alike (NaN) are one."""
+    """Those with ineligible files, as people tell them apart: partitions that are written alike (NaN) are one."""
     together: dict[str, PartitionOutcome] = {}
     for outcome in outcomes:
         if outcome.held_back:
@@ -275,7 +275,7 @@ NOTHING = FilesScanned(0.0, 0.0, 0, 0.0, 0.0)
 class Clustering:
     """What makes a plan one of clustering.
 
-    `full` says for each group of the plan whether its outputs are a full set, which is never written again. `before`
+    `full` says for each group of the plan whether its outputs are a sealed set, which is never written again. `before`
     is what queries on each column open now, `expected_point_files` what point queries are expected to open after the
     plan. `new_bytes` are those of input files that were in no set, among the `bytes_to_write`.
     """

@@ -11,8 +11,8 @@ SAFE_RATIO = 1.06
 def expected_files(total_bytes: float, target_file_size_bytes: int) -> int:
     """How many files of about the target size `total_bytes` become, written as equal parts; 0 for nothing.
 
-    10.1 GB at a target of 1 GB are ten files of 1.01 GB, not ten and a crumb: the number is rounded down while the
-    average stays under 1.1 x target, else up. This is `expectedOutputFiles` of Iceberg's
+    10.1 GB at a target of 1 GB are ten files of 1.01 GB, not ten and a remainder file: the number is rounded down while
+    the average stays under 1.1 x target, else up. This is `expectedOutputFiles` of Iceberg's
     `SizeBasedFileRewritePlanner` without its keeping of a large remainder, as equal parts have none.
     """
     if total_bytes <= 0:

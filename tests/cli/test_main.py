@@ -147,10 +147,10 @@ def test_files_held_back_are_named_with_a_warning(table: Table, run: Run, tmp_pa
     for input_file in tables.small_files(reloaded(tmp_path), "b"):
         delete_rows(catalog, input_file)
     inspected, planned = run("inspect").stdout, run("plan").stdout
-    assert "held back\n  kind=b  8 files (HAS_DELETES 8)" in inspected
-    assert "! 1 partition with more than 6 small files held back: no merge of ours can lower their number" in inspected
-    assert "held back: 8 small files\n  kind=b  8 files (HAS_DELETES 8)" in planned
-    assert "! kind=b: 8 small files are held back (HAS_DELETES 8), more than 'max-small-files' (6)" in planned
+    assert "ineligible\n  kind=b  8 files (HAS_DELETES 8)" in inspected
+    assert "! 1 partition with more than 6 ineligible small files: no merge of ours can lower their number" in inspected
+    assert "ineligible: 8 small files\n  kind=b  8 files (HAS_DELETES 8)" in planned
+    assert "! kind=b: 8 small files are ineligible (HAS_DELETES 8), more than 'max-small-files' (6)" in planned
 
 
 def test_streams_are_listed_and_forgotten(table: Table, run: Run, tmp_path: Path) -> None:

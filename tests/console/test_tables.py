@@ -101,7 +101,7 @@ def test_no_colours_where_there_is_no_terminal_and_ascii_where_there_is_no_utf8(
 
 def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     """No files: no bars, no partitions, no division by zero."""
-    empty = inspect("lake.db.t", Layout(None, 0, 0, 384 * MIB), SizePolicy(), {}, None)
+    empty = inspect(Layout(None, 0, 0, 384 * MIB), SizePolicy(), {}, table="lake.db.t")
     lines = shown(show.show_inspection, empty).splitlines()
     assert lines[0] == "lake.db.t  no snapshot  0 partitions  0 files  0 B  0 rows"
     assert [line.strip() for line in lines[1:]] == [
@@ -115,7 +115,7 @@ def test_inspection_names_files_of_old_specs_as_held_back() -> None:
     deleted = facts("d", [MIB] * 8, obstacle=SkipReason.HAS_DELETES)
     old = facts("o", [MIB] * 2, spec_id=3)
     table = layout(facts("m", [MIB] * 7), deleted, old)
-    found = inspect("t", table, SizePolicy(), {k: {"kind": str(k.values[0])} for k in table.partitions}, None)
+    found = inspect(table, SizePolicy(), {k: {"kind": str(k.values[0])} for k in table.partitions}, table="t")
     assert (found.small_files, found.small_files_max) == (17, 7)
     assert found.held_back == {"HAS_DELETES": 8, "OLD_SPEC": 2}
     assert [(p.label, p.held_back) for p in found.held_back_in] == [
@@ -124,7 +124,7 @@ def test_inspection_names_files_of_old_specs_as_held_back() -> None:
     assert [p.label for p in found.worst] == ["kind=m"]
     text = shown(show.show_inspection, found)
     assert "  kind=d  8 files (HAS_DELETES 8)\n  kind=o  2 files (OLD_SPEC 2)\n" in text
-    assert "! 1 partition with more than 6 small files held back: no merge of ours can lower their number\n" in text
+    assert "! 1 partition with more than 6 ineligible small files: no merge of ours can lower their number\n" in text
 
 
 def test_a_plan_names_the_first_groups_and_counts_the_rest() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.planner import Plan
+from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
 

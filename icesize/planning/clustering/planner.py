@@ -3,7 +3,7 @@
 Planning knows nothing but the files: their names tell what was clustered together, their bounds tell what is in order
 without that. A partition is due when the bytes in no set, with those of all open sets but the largest, have
 `new_share` of the largest open set, so bytes are written 1 + 1 / `new_share` times at most, on average over a set,
-until it is full.
+until it is sealed.
 After a plan without a budget each partition has one open set at most and what is not due, so a second plan is empty.
 """
 
@@ -19,14 +19,14 @@ from icesize.planning.clustering.depth import by_column, files_scanned
 from icesize.planning.clustering.sets import (
     IN_ORDER,
     Sets,
+    by_bounds,
     depth,
     floor_depth,
-    full_parts,
     is_due,
     is_sorted,
     leading_column,
     outputs_of,
-    placed,
+    sealed_parts,
     sets_of,
     why_not,
 )
@@ -34,8 +34,6 @@ from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.plan import NOTHING, Clustering, MergeGroup, Plan, Skipped
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes, format_count
-
-__all__ = ["Clustering", "plan_clusters"]
 
 _PLAIN = frozenset({SkipReason.CLUSTERED, SkipReason.TOO_FEW})
 """Reasons for which files stay that could be moved."""
@@ -81,7 +79,13 @@ def plan_clusters(
     """
     # partition values may be None or of mixed types, which do not compare
     files = {key: files[key] for key in sorted(files, key=lambda key: (key.spec_id, repr(key.values)))}
-    works = [_work(key, owned, layout, by, policy, contested, leave_small) for key, owned in files.items()]
+    works = []
+    for key, owned in files.items():
+        blocked = SkipReason.CONTESTED if key in contested else None
+        blocked = SkipReason.OLD_SPEC if key.spec_id != layout.spec_id else blocked
+        small_bytes = layout.small_file_limit_bytes if key in leave_small else 0
+        judged = [(file, file.fact.obstacle or blocked or _left_alone(file, small_bytes)) for file in owned]
+        works.append(_work(key, judged, by, policy))
     chosen = _within_budget(works, by, policy, budget_bytes)
     groups = tuple(_merge_group(work.key, group, layout) for work, group in chosen)
     return Plan(
@@ -107,31 +111,19 @@ def plan_clusters(
 
 def _work(
     key: PartitionKey,
-    files: Sequence[ClusterFile],
-    layout: Layout,
+    judged: Sequence[tuple[ClusterFile, SkipReason | None]],
     by: ClusterBy,
     policy: SizePolicy,
-    contested: Collection[PartitionKey],
-    leave_small: Collection[PartitionKey],
 ) -> _Work:
-    """Sorts the files of a partition into those that stay and those that are due."""
-    work = _Work(key)
-    blocked = SkipReason.OLD_SPEC if key.spec_id != layout.spec_id else None
-    if blocked is None and key in contested:
-        blocked = SkipReason.CONTESTED
-    small_bytes = layout.small_file_limit_bytes if key in leave_small else 0
-    free = []
-    for file in files:
-        reason = file.fact.obstacle or blocked or _left_alone(file, small_bytes)
-        if reason is None:
-            free.append(file)
-        else:
-            work.kept.append((file, reason))
-    sets, full = sets_of(free, by, policy)
-    work.kept += [(file, SkipReason.CLUSTERED) for file in full]
+    """Sorts the files of a partition, each with the reason why it must stay, into those that stay and those that are
+    due."""
+    work = _Work(key, kept=[(file, reason) for file, reason in judged if reason is not None])
+    free = [file for file, reason in judged if reason is None]
+    sets, sealed = sets_of(free, by, policy)
+    work.kept += [(file, SkipReason.CLUSTERED) for file in sealed]
     work.why = why_not(sets, by, policy) if free else IN_ORDER
     if work.why is None:
-        work.due = list(full_parts(sets, by, policy))
+        work.due = list(sealed_parts(sets, by, policy))
     else:
         waiting = SkipReason.CLUSTERED if is_sorted(sets, by, policy) else SkipReason.TOO_FEW
         work.kept += [(file, waiting) for file in sets.new]
@@ -178,7 +170,7 @@ def _worth(sets: Sets, by: ClusterBy, policy: SizePolicy) -> float:
 def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -> Sets | None:
     """The most of `sets` that fits and is due by itself: without its largest sets, or else some of the new files."""
     fitting, fitting_bytes = [], 0
-    for file in placed(sets.new):
+    for file in by_bounds(sets.new):
         if fitting_bytes + file.fact.size_bytes <= left_bytes:
             fitting.append(file)
             fitting_bytes += file.fact.size_bytes
@@ -189,7 +181,7 @@ def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -
 
 def _group(sets: Sets, by: ClusterBy, policy: SizePolicy) -> _Group:
     size_bytes = sets.size_bytes
-    return _Group(tuple(placed(sets.files)), outputs_of(size_bytes, policy), size_bytes >= by.sealed_set_bytes)
+    return _Group(tuple(by_bounds(sets.files)), outputs_of(size_bytes, policy), size_bytes >= by.sealed_set_bytes)
 
 
 def _merge_group(key: PartitionKey, group: _Group, layout: Layout) -> MergeGroup:

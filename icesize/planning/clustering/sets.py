@@ -64,8 +64,8 @@ def total_bytes(files: Collection[ClusterFile]) -> int:
 
 
 def sets_of(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> tuple[Sets, list[ClusterFile]]:
-    """The sets among `files` of one partition, none of them in a full set, and files in order as they are that have
-    the bytes of a full set: these stay as they are for ever.
+    """The sets among `files` of one partition, none of them in a sealed set, and files in order as they are that have
+    the bytes of a sealed set: these stay as they are for ever.
 
     Other files in order are a set if it is the largest one. Beside a larger set they are new to that, and one file
     among others is not an order.
@@ -76,17 +76,17 @@ def sets_of(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> 
             members.setdefault(file.set_id, []).append(file)
     open_sets = list(members.values())
     untagged = [file for file in files if file.set_id is None]
-    calm = in_order(untagged, by, policy)
-    full: list[ClusterFile] = []
-    if total_bytes(calm) >= by.sealed_set_bytes:
-        full = calm
-    elif len(calm) < min(2, len(untagged)) or total_bytes(calm) < max(map(total_bytes, open_sets), default=0):
-        calm = []
+    ordered = in_order(untagged, by, policy)
+    sealed: list[ClusterFile] = []
+    if total_bytes(ordered) >= by.sealed_set_bytes:
+        sealed = ordered
+    elif len(ordered) < min(2, len(untagged)) or total_bytes(ordered) < max(map(total_bytes, open_sets), default=0):
+        ordered = []
     else:
-        open_sets.append(calm)
-    settled = {file.fact.path for file in calm}
+        open_sets.append(ordered)
+    settled = {file.fact.path for file in ordered}
     new = tuple(file for file in untagged if file.fact.path not in settled)
-    return Sets(new, _smallest_first(open_sets)), full
+    return Sets(new, _smallest_first(open_sets)), sealed
 
 
 def _smallest_first(sets: Collection[Sequence[ClusterFile]]) -> tuple[tuple[ClusterFile, ...], ...]:
@@ -187,17 +187,17 @@ def telling_columns(files: Sequence[ClusterFile]) -> list[int]:
     return telling
 
 
-def placed(files: Sequence[ClusterFile]) -> list[ClusterFile]:
+def by_bounds(files: Sequence[ClusterFile]) -> list[ClusterFile]:
     """In order of the leading column's lower bound, nulls first, unknown bounds last."""
     column = leading_column(files)
 
-    def place(file: ClusterFile) -> tuple[Any, ...]:
+    def key(file: ClusterFile) -> tuple[Any, ...]:
         bounds: Bounds = file.bounds[column]
         if bounds is None:
             return (2, file.fact.path)
         return (1, *bounds, file.fact.path) if bounds else (0, file.fact.path)
 
-    return sorted(files, key=place)
+    return sorted(files, key=key)
 
 
 def depth(files: Sequence[ClusterFile], by: ClusterBy) -> float:
@@ -257,25 +257,25 @@ def is_sorted(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
     return by.strategy == SORT and len(in_order(files, by, policy)) == len(files)
 
 
-def full_parts(sets: Sets, by: ClusterBy, policy: SizePolicy) -> Iterator[Sets]:
-    """Cuts what is more than a full set into about equal parts by lower bound, each of them a full set.
+def sealed_parts(sets: Sets, by: ClusterBy, policy: SizePolicy) -> Iterator[Sets]:
+    """Cuts what is more than a sealed set into about equal parts by lower bound, each of them a sealed set.
 
-    What is less stays whole. No part is left below a full set: two open ones would be joined by the next plan.
+    What is less stays whole. No part is left below a sealed set: two open ones would be joined by the next plan.
     """
     whole = sets.size_bytes
     parts = whole // by.sealed_set_bytes
     taken_bytes, part_bytes, part = 0, 0, []
     cuts = 0
-    for file in placed(sets.files):
+    for file in by_bounds(sets.files):
         part.append(file)
         part_bytes += file.fact.size_bytes
         cumulated = taken_bytes + part_bytes
         is_share = cumulated * parts >= whole * (cuts + 1)
-        if is_share and all(_is_full(size, by, policy) for size in (part_bytes, whole - cumulated)):
+        if is_share and all(_is_sealed(size, by, policy) for size in (part_bytes, whole - cumulated)):
             yield sets.among(part)
             taken_bytes, part_bytes, part, cuts = cumulated, 0, [], cuts + 1
     yield sets.among(part)
 
 
-def _is_full(size_bytes: int, by: ClusterBy, policy: SizePolicy) -> bool:
+def _is_sealed(size_bytes: int, by: ClusterBy, policy: SizePolicy) -> bool:
     return size_bytes >= by.sealed_set_bytes and outputs_of(size_bytes, policy) >= 2

@@ -60,7 +60,7 @@ def _began(known_ms: list[int], now_ms: int) -> int | None:
 
 
 def waiting_since(since: Mapping[PartitionKey, int], merges: Iterable[Change]) -> dict[PartitionKey, int]:
-    """From when on each restless partition is left alone: a merge of ours (`merges`) begins that time anew."""
+    """From when on each contested partition is left alone: a merge of ours (`merges`) begins that time anew."""
     waiting = dict(since)
     for merge in merges:
         for key in merge.partitions & waiting.keys():

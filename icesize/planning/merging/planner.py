@@ -15,8 +15,6 @@ from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, held_back_in
 from icesize.policy import SizePolicy
 
-__all__ = ["MergeGroup", "PartitionOutcome", "Plan", "Skipped", "choose_prefix", "plan_merges"]
-
 
 def plan_merges(
     layout: Layout,
@@ -65,7 +63,7 @@ def _ordered(layout: Layout) -> list[PartitionFacts]:
 
 
 def _work(facts: PartitionFacts, current_spec_id: int, policy: SizePolicy, contested: Collection[PartitionKey]) -> Work:
-    """Sorts the small files of a partition into mergeable ones, smallest first, and those held back."""
+    """Sorts the small files of a partition into mergeable ones, smallest first, and ineligible ones."""
     blocked = SkipReason.OLD_SPEC if facts.key.spec_id != current_spec_id else None
     if blocked is None and facts.key in contested:
         blocked = SkipReason.CONTESTED
@@ -154,7 +152,7 @@ def _notes(
         if held_back > policy.max_small_files:
             reasons = ", ".join(f"{reason.value} {count}" for reason, count in for_good.items())
             yield (
-                f"{outcome.label or 'the table'}: {held_back} small files are held back ({reasons}), "
+                f"{outcome.label or 'the table'}: {held_back} small files are ineligible ({reasons}), "
                 f"more than 'max-small-files' ({policy.max_small_files}): no merge of ours can lower their number"
             )
     for group in groups:

@@ -56,7 +56,7 @@ def choose_prefix(small_sizes: Sequence[float], limit_bytes: float, slots: int) 
 
     Sizes come in any order; those of `limit_bytes` or more are not small and ignored. As soon as all small files
     together reach the limit, the shortest prefix that reaches it is merged: what it leaves counts as no small file
-    (it is below twice the limit, unless a debt of more files has to go; where the caller splits it, each part has
+    (it is below twice the limit, unless a backlog of more files has to go; where the caller splits it, each part has
     to reach the limit). Before that, nothing is merged while at most `slots` files are there. The result depends on
     the arguments alone.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from pyspark.sql import SparkSession
 
@@ -47,6 +47,7 @@ class ClusterRun:
     spark: SparkSession
     handle: TableHandle
     environment: Environment
+    _: KW_ONLY
     commit_lock: AbstractContextManager[object]
     budget_bytes: int
     most_bytes: int

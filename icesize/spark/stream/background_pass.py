@@ -20,8 +20,8 @@ from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
-from icesize.planning.merging.planner import Plan, plan_merges
-from icesize.planning.plan import MergeGroup
+from icesize.planning.merging.planner import plan_merges
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun
 from icesize.spark.engine.jobs import Cores
@@ -116,8 +116,9 @@ class Run:
         current = self._begin("clustering", "cluster")
         lock, environment = self._lock()
         outcome = ClusterRun(
-            self.turn.trigger.spark, self.handle, environment, lock, ROUND_BYTES, sys.maxsize, self.turn.contested,
-            self.turn.cancelled, cores=Cores.half(self.turn.trigger.spark),
+            self.turn.trigger.spark, self.handle, environment, commit_lock=lock, budget_bytes=ROUND_BYTES,
+            most_bytes=sys.maxsize, contested=self.turn.contested, cancelled=self.turn.cancelled,
+            cores=Cores.half(self.turn.trigger.spark),
         ).run(current)  # fmt: skip
         if outcome is not None:
             remember(self.backoff, outcome)

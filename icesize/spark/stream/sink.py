@@ -225,7 +225,9 @@ class Sink:
         if self.source.table_uuid not in (None, current.uuid):
             raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
         budget = inline_budget(current.policy, bytes_ingested)
-        return ClusterRun(spark, handle, self.environment, state.commit_lock, budget, budget).run(current)
+        return ClusterRun(
+            spark, handle, self.environment, commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget
+        ).run(current)
 
     def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
         return Trigger(

@@ -335,7 +335,7 @@ def test_held_back_files_are_named_and_warned_about() -> None:
         {SkipReason.HAS_DELETES: 5, SkipReason.NOT_PARQUET: 1, SkipReason.ENCRYPTED: 1},
     ]
     assert plan.notes == (
-        "hour=a: 7 small files are held back (HAS_DELETES 5, NOT_PARQUET 1, ENCRYPTED 1), "
+        "hour=a: 7 small files are ineligible (HAS_DELETES 5, NOT_PARQUET 1, ENCRYPTED 1), "
         "more than 'max-small-files' (6): no merge of ours can lower their number",
     )
 

@@ -23,7 +23,7 @@ from tests.support import tables
 from tests.support.row_deletes import delete_rows
 
 NOTE = (
-    "k=nan: 8 small files are held back (NAN_PARTITION 8), more than 'max-small-files' (6): "
+    "k=nan: 8 small files are ineligible (NAN_PARTITION 8), more than 'max-small-files' (6): "
     "no merge of ours can lower their number"
 )
 
@@ -54,7 +54,7 @@ def test_files_of_nan_partitions_have_a_reason_of_their_own(lake: SqlCatalog, ta
     inspection = opened.inspect()
     assert inspection.held_back == {"NAN_PARTITION": 8}
     assert [(p.label, p.small_files, p.mergeable) for p in inspection.held_back_in] == [("k=nan", 8, 0)]
-    assert any("1 partition with more than 6 small files held back" in advice for advice in inspection.advice)
+    assert any("1 partition with more than 6 ineligible small files" in advice for advice in inspection.advice)
     report = opened.compact()
     assert (report.files_removed, report.files_added) == (3, 1)
     assert (report.skipped["NAN_PARTITION"], report.held_back) == (8, {"k=nan": 8})
@@ -63,7 +63,7 @@ def test_files_of_nan_partitions_have_a_reason_of_their_own(lake: SqlCatalog, ta
 
 
 def test_deletes_in_nan_partitions_change_nothing(lake: SqlCatalog, table: Table) -> None:
-    """A file of NaN is held back as such whether deletes are pending on it or not, and clustering leaves it alone."""
+    """A file of NaN is ineligible as such whether deletes are pending on it or not, and clustering leaves it alone."""
     input_file = next(f for f in tables.small_files(table) if math.isnan(f.partition.values[0]))  # type: ignore[arg-type]
     table = delete_rows(lake, input_file)
     obstacles = {f.obstacle for f in tables.small_files(table) if math.isnan(f.partition.values[0])}  # type: ignore[arg-type]
