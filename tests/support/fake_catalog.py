@@ -180,7 +180,7 @@ class FakeCatalog:
 
     `answers`: ok, busy, refused, 409 (landed or not, as the swap would go), lie (409, landed), lost (409, not landed),
     unknown (no answer, not landed), gone (no answer, landed), late (no answer, lands at a later load if it still can),
-    ctrl-c. `rivals` run before the swap they belong to. `loads`: fresh, stale, down.
+    ctrl-c. `rivals`, other writers, run before the swap they belong to. `loads`: fresh, stale, down.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -304,7 +304,7 @@ class FakeCatalog:
         return frozenset().union(*(state.live for state in self.states))
 
     def fork(self) -> FakeCatalog:
-        """The same truth and storage, which then go their own way; what is ordered (answers, rivals) stays behind."""
+        """The same truth and storage, which then go their own way; ordered answers and other writers stay behind."""
         other = copy(self)
         other.answers, other.rivals, other.loads = [], [], []
         other.states, other.late = list(self.states), list(self.late)

@@ -47,7 +47,7 @@ class MiniRest:
     Attributes:
         requests: `<verb> <path> <status>` of everything answered, oldest first (a reset is not an answer).
         posts: bodies of all commit requests received, oldest first, whatever became of them.
-        before_swap: called once, in the server, just before the next commit is applied; a test commits its rival here.
+        before_swap: called once, in the server, just before the next commit is applied; another writer commits here.
         stale_loads: so many of the next loads of a table show it as it was before its latest commit.
         token: bearer token that requests must carry; None: anybody may ask. `/v1/oauth/tokens` gives it away.
         refuse_properties: answer 403 to commits that set or remove table properties.

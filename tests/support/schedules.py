@@ -2,8 +2,8 @@
 
 A program does nothing but ask, and what it asks next follows from the answers that it got. So no threads are needed:
 it is run anew from its beginning with one more answer, each sequence of answers once, and what it asks then is kept.
-The search walks all choices (who goes on, what the answer is, whether a rival comes first) depth first; states that
-were reached before, by another order, are not walked again, only counted.
+The search walks all choices (who goes on, what the answer is, whether another writer comes first) depth first; states
+that were reached before, by another order, are not walked again, only counted.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Search:
     """All schedules of some programs on one catalog, with at most `faults` bad answers and deaths in each.
 
     `programs` give the program of a run id; those in `replayed` (by place) are started again, under a new run id, when
-    they die or fail, as Spark does. Each of `rivals` comes once, at any moment. `check` looks at each
-    moment at which all programs have ended: rivals and late requests may still come, or never.
+    they die or fail, as Spark does. Each of `rivals`, other writers, comes once, at any moment. `check` looks at each
+    moment at which all programs have ended: other writers and late requests may still come, or never.
     """
 
     programs: tuple[Callable[[str], Program], ...]

@@ -1,4 +1,4 @@
-"""Small tables in real catalogs, rivals that change them, and what must hold of every table at any time."""
+"""Small tables in real catalogs, other writers that change them, and what must hold of every table at any time."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def append(catalog: Catalog, ids: Iterable[int], kind: str = "a", batch: int | N
 
 
 def compact(catalog: Catalog, kind: str = "a") -> Table:
-    """All files of a partition merged into one, as a rival compaction does."""
+    """All files of a partition merged into one, as the compaction of another writer does."""
     table = catalog.load_table("db.t")
     run(catalog, request_on(table, groups=[merged(table, small_files(table, kind))]), table)
     return catalog.load_table("db.t")
