@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(point: str | None) -> Iterator[None]:
-    """Die at a failpoint, when the block gets there (other writers, in other threads, pass it); nothing is removed then."""
+    """Die at a failpoint, when the block gets there (other writers, in other threads, pass it); nothing is removed."""
     mortal, dead = threading.get_ident(), list[bool]()
 
     def die() -> None:
