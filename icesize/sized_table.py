@@ -14,7 +14,7 @@ from icesize.maintenance import cluster_table, merging
 from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
 from icesize.maintenance.cluster_table import Columns, Wish
 from icesize.maintenance.clustering import ClusterWork
-from icesize.maintenance.context import MOST_BYTES_WITHOUT_SPARK, LatestTable, Progress, TableContext
+from icesize.maintenance.context import LatestTable, Progress, TableContext
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.reporting import report_of
 from icesize.maintenance.restore import plan_restore, restore
@@ -423,7 +423,7 @@ class _Engine:
 
     @property
     def most_bytes(self) -> int | None:
-        return MOST_BYTES_WITHOUT_SPARK if self.spark is None else None
+        return self.limits.bytes_without_spark if self.spark is None else None
 
     def merge(
         self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress

@@ -258,13 +258,14 @@ def _warn(notes: Sequence[str]) -> None:
 
 def _check_size(plan: Plan, spark: SparkSession | None) -> None:
     """The facade's bound, told in the words of the command line."""
-    from icesize.maintenance.context import MOST_BYTES_WITHOUT_SPARK
+    from icesize.clock import WorkLimits
     from icesize.units import format_bytes
 
-    if spark is None and plan.bytes_to_write > MOST_BYTES_WITHOUT_SPARK:
+    most_bytes = WorkLimits().bytes_without_spark
+    if spark is None and plan.bytes_to_write > most_bytes:
         raise EngineUnavailable(
             f"Cannot rewrite {format_bytes(plan.bytes_to_write)} of files without Spark: the bound is "
-            f"{format_bytes(MOST_BYTES_WITHOUT_SPARK)}; add --master 'local[*]' (or --remote URL), or choose fewer "
+            f"{format_bytes(most_bytes)}; add --master 'local[*]' (or --remote URL), or choose fewer "
             "partitions with --where"
         )
 

@@ -22,10 +22,6 @@ from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import Current, TableHandle
 
-ROUND_BYTES = 2 * 2**30
-"""Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
-cores, which is what a killed pass loses at most."""
-
 Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
 

@@ -23,9 +23,6 @@ from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partitio
 from icesize.table.storage.bulk_delete import deleter
 from icesize.units import format_bytes
 
-MOST_BYTES_WITHOUT_SPARK = 2**30
-"""Bytes of data files that are written anew in one process; more are Spark's work."""
-
 Progress = Callable[[int], None]
 """Hears the bytes of each group of files that is done."""
 

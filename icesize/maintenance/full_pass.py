@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
-from icesize.maintenance.compaction import ROUND_BYTES
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief
@@ -99,7 +98,7 @@ class Upkeep:
             if value is not None and value < 0:
                 raise ValueError(f"'{name}' ({value}) must be >= 0: leave it out for a pass without that bound")
         self._table = table
-        self._now = environment.monotonic
+        self._now, self._round_bytes = environment.monotonic, environment.limits.round_bytes
         self._began = self._now()
         self._bytes_left = budget_bytes
         self._budget_seconds = budget_seconds
@@ -165,7 +164,7 @@ class Upkeep:
         while self._bytes_left is None or self._bytes_left > 0:
             if self._is_late(MERGE_SHARE):
                 break
-            budget = ROUND_BYTES if self._bytes_left is None else min(ROUND_BYTES, self._bytes_left)
+            budget = self._round_bytes if self._bytes_left is None else min(self._round_bytes, self._bytes_left)
             try:
                 report = one(budget)
             except RewriteFailed as error:

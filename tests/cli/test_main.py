@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.cli.main import main
+from icesize.clock import WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
 from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
@@ -392,8 +394,7 @@ def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, mo
 
 def test_more_than_a_gibibyte_asks_for_spark(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the bound compact names the options that start Spark, after it has printed the plan."""
-    monkeypatch.setattr("icesize.sized_table.MOST_BYTES_WITHOUT_SPARK", 1000)
-    monkeypatch.setattr("icesize.maintenance.context.MOST_BYTES_WITHOUT_SPARK", 1000)
+    monkeypatch.setattr("icesize.clock.WorkLimits", partial(WorkLimits, bytes_without_spark=1000))
     result = run("compact")
     assert result.exit_code == 1
     assert result.stdout.startswith("plan: 3 partitions")

@@ -19,7 +19,7 @@ from pyiceberg.types import LongType
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import ClusteringOff, EngineUnavailable, RewriteFailed, TableError
 from icesize.sized_table import SizedTable
 from tests.support.examples import examples
@@ -59,10 +59,10 @@ def fill(lake: SqlCatalog, files: int, kinds: str = "a", seed: int = 1) -> Table
     return lake.load_table("db.t")
 
 
-def opened(lake: Any, **policy: object) -> SizedTable:
+def opened(lake: Any, limits: WorkLimits | None = None, **policy: object) -> SizedTable:
     """The table with files of 20 kB."""
     time = FakeTime()
-    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep)
+    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep, limits=limits or WorkLimits())
     policy = {"target-file-size-bytes": TARGET_BYTES, "small-file-limit-bytes": 8_000} | policy
     return icesize.open(None, "db.t", catalog=lake, policy=policy, environment=environment)
 
@@ -234,12 +234,11 @@ def test_nothing_to_go_by_is_said(lake: SqlCatalog) -> None:
         table.cluster(["id"], budget_bytes=-1)
 
 
-def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog) -> None:
     """The bound without Spark is told before a row is read; rounds of maintenance keep to it."""
     make_table(lake, properties={"icesize.cluster.by": "id"})
     fill(lake, 8)
-    monkeypatch.setattr("icesize.sized_table.MOST_BYTES_WITHOUT_SPARK", 60_000)
-    table = opened(lake)
+    table = opened(lake, WorkLimits(bytes_without_spark=60_000))
     with pytest.raises(EngineUnavailable, match=r"Cannot cluster .* of files without Spark: the bound is 58\.6 KiB"):
         table.cluster(["id"])
     report = table.cluster_round(10**9)
@@ -317,12 +316,11 @@ def bytes_appended(lake: SqlCatalog) -> int:
     return sum(int(each["added-files-size"] or 0) for each in summaries if each.operation == Operation.APPEND)
 
 
-def test_rounds_grow_where_a_set_is_larger_than_one(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_grow_where_a_set_is_larger_than_one(lake: SqlCatalog) -> None:
     """Sets that rounds of maintenance have made are joined in the end, unless a budget forbids it, which is said."""
     make_table(lake, properties={"icesize.cluster.by": "id"})
     before = ids_of_filled(lake, 12)
-    monkeypatch.setattr("icesize.maintenance.full_pass.ROUND_BYTES", 60_000)
-    table = opened(lake)
+    table = opened(lake, WorkLimits(round_bytes=60_000))
     poor = table.maintain(budget_bytes=30_000)
     assert [round_.snapshot_ids for round_ in poor.clusterings] == [()]
     assert "clustering" in poor.left

@@ -13,7 +13,7 @@ from pyiceberg.types import StringType
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, PolicyError, RewriteFailed, TableError, TableNotFound, UnsupportedTable
 from icesize.sized_table import SizedTable
 from icesize.table.state.changed_partitions import partitions_changed
@@ -48,9 +48,9 @@ def fill(lake: Any, appends: int, kinds: str = "ab", first: int = 0) -> Table:
     return lake.load_table("db.t")  # type: ignore[no-any-return]
 
 
-def opened(lake: Any, **policy: object) -> SizedTable:
+def opened(lake: Any, limits: WorkLimits | None = None, **policy: object) -> SizedTable:
     time = FakeTime()
-    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep)
+    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep, limits=limits or WorkLimits())
     return icesize.open(None, "db.t", catalog=lake, policy=policy or None, environment=environment)
 
 
@@ -395,13 +395,12 @@ def test_policies_come_from_the_table_unless_given(lake: SqlCatalog) -> None:
         opened(lake, max_smal_files=2)
 
 
-def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog) -> None:
     """The bound without Spark is told before anything is read."""
-    monkeypatch.setattr("icesize.sized_table.MOST_BYTES_WITHOUT_SPARK", 100)
     make_table(lake)
     before = fill(lake, 2, "a")
     with pytest.raises(EngineUnavailable, match="without Spark: the bound is 100 B; open the table with a session"):
-        opened(lake).compact()
+        opened(lake, WorkLimits(bytes_without_spark=100)).compact()
     assert data_files_on_disk(before) == set(live_paths(before))
 
 

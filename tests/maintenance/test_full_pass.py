@@ -8,15 +8,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
-from icesize.maintenance.full_pass import ROUND_BYTES, Upkeep, UpkeepReport
+from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
 from tests.support.tables import append, check, ids_of, live_paths, local, make_table, operations, small_files
+
+ROUND_BYTES = WorkLimits().round_bytes
 
 
 @dataclass
@@ -196,15 +198,15 @@ def test_negative_budgets_are_refused(budget: dict[str, int]) -> None:
         run(FakeTable(), **budget)
 
 
-def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog) -> None:
     """Rounds that were committed stay; the next pass merges the rest, expires and leaves nothing behind."""
     kinds = ("a", "b", "c")
     make_table(lake)
     for number, kind in enumerate(kinds * 3):
         append(lake, [number], kind)
     # one partition a round
-    monkeypatch.setattr("icesize.maintenance.full_pass.ROUND_BYTES", 1)
-    table = icesize.open(None, "lake.db.t", catalog=lake)
+    environment = Environment(limits=WorkLimits(round_bytes=1))
+    table = icesize.open(None, "lake.db.t", catalog=lake, environment=environment)
     rounds = []
 
     def die() -> None:

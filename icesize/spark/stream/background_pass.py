@@ -14,7 +14,7 @@ from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import TableError
 from icesize.maintenance.batch_commit import remember
-from icesize.maintenance.compaction import ROUND_BYTES, Maintenance
+from icesize.maintenance.compaction import Maintenance
 from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -116,9 +116,9 @@ class Run:
         current = self._begin("clustering", "cluster")
         lock, environment = self._lock()
         outcome = ClusterRun(
-            self.turn.trigger.spark, self.handle, environment, commit_lock=lock, budget_bytes=ROUND_BYTES,
-            most_bytes=sys.maxsize, contested=self.turn.contested, cancelled=self.turn.cancelled,
-            cores=Cores.half(self.turn.trigger.spark),
+            self.turn.trigger.spark, self.handle, environment, commit_lock=lock,
+            budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize,
+            contested=self.turn.contested, cancelled=self.turn.cancelled, cores=Cores.half(self.turn.trigger.spark),
         ).run(current)  # fmt: skip
         if outcome is not None:
             remember(self.backoff, outcome)

@@ -30,7 +30,7 @@ from icesize.sized_table import SizedTable
 from icesize.spark.clustering import beside_stream, run
 from icesize.spark.clustering.gather import ClusterGroups
 from icesize.spark.engine.jobs import ALL_CORES, Cores
-from icesize.spark.stream import background_pass, process_state
+from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import EVENTS, SCHEMA, Lake, Rows, await_file, counted, events, rows_of, write_json
@@ -375,9 +375,9 @@ def test_batches_do_not_wait(spark: SparkSession, lake: Lake, monkeypatch: pytes
     assert lake.orphans() == set()
 
 
-def test_passes_go_on_until_nothing_is_due(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_go_on_until_nothing_is_due(spark: SparkSession, lake: Lake) -> None:
     """What one pass may not pay for is done by the next, without another batch; `drain` waits for all of them."""
-    monkeypatch.setattr(background_pass, "ROUND_BYTES", 50_000)
+    lake.limits = WorkLimits(round_bytes=50_000)
     lake.create(properties=WANTED)
     heard: list[Report] = []
     table = opened(lake, spark)
@@ -459,9 +459,9 @@ def test_stop_removes_what_was_written(spark: SparkSession, lake: Lake) -> None:
     assert lake.rows() == rows_until(5)
 
 
-def test_stop_ends_the_passes(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_the_passes(spark: SparkSession, lake: Lake) -> None:
     """A commit under way is finished, and the next pass, which would be due, does not begin."""
-    monkeypatch.setattr(background_pass, "ROUND_BYTES", 50_000)
+    lake.limits = WorkLimits(round_bytes=50_000)
     lake.create(properties=WANTED)
     seed(lake, 3, hours=3)
     sink = opened(lake, spark).sink("s", cluster="async")
