@@ -32,9 +32,7 @@ SAMPLE_ROWS = 10_000
 _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 """The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
 
-_MISSING = re.compile(
-    r"No module named '(icesize|pyarrow|pyiceberg|datasketches)[^']*'|(PyArrow) >= [\d.]+ must be installed"
-)
+_MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyArrow) >= [\d.]+ must be installed")
 
 
 def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING) -> Written:

@@ -21,7 +21,8 @@ from icesize.planning.sizing import merged_files
 from icesize.policy import SizePolicy
 from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
-from icesize.spark.routing import repartition, sketches, task_column
+from icesize.spark.routing import repartition, task_column
+from icesize.spark.routing.quantiles import quantiles
 from icesize.spark.routing.task_column import Ranges, TaskAssignment, TaskShares
 
 UNKNOWN = PartitionKey(-1, ())
@@ -224,8 +225,8 @@ class RoutedBatch:
             return None
         column, nulls_first = sort
         rows = sum(self.partition_rows.rows[self.partition_rows.keys[of]] for of in split)
-        quantiles = sketches.quantiles(df, key, column, split, int(rows))
-        bounds = {of: range_bounds([share for _, share in split[of]], values) for of, values in quantiles.items()}
+        found = quantiles(df, key, column, split, int(rows))
+        bounds = {of: range_bounds([share for _, share in split[of]], values) for of, values in found.items()}
         return Ranges(column, bounds, nulls_first)
 
     def _spread(self) -> Column | None:

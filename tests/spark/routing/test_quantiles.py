@@ -1,8 +1,7 @@
-"""Quantiles by sketches against exact numbers, in real Spark workers."""
+"""Quantiles of a sample of rows against exact numbers."""
 
 from __future__ import annotations
 
-import pickle
 from bisect import bisect_left, bisect_right
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -10,25 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from datasketches import kll_doubles_sketch
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.spark.engine.worker import read_answer
-from icesize.spark.routing import sketches
-from icesize.spark.routing.sketches import Utf8, ValueSketches, quantiles
+from icesize.spark.routing.quantiles import QUANTILES, quantiles
 
 
 def ranks_are_right(found: tuple[Any, ...], values: list[Any], error: float = 0.02) -> None:
     """j / QUANTILES of the values are below quantile j, as nearly as equal values allow."""
     ordered = sorted(values)
-    assert len(found) == sketches.QUANTILES
+    assert len(found) == QUANTILES
     assert list(found) == sorted(found)
     for j, quantile in enumerate(found):
         below, not_above = bisect_left(ordered, quantile), bisect_right(ordered, quantile)
-        assert below / len(ordered) - error <= j / sketches.QUANTILES <= not_above / len(ordered) + error
+        assert below / len(ordered) - error <= j / QUANTILES <= not_above / len(ordered) + error
 
 
 def test_quantiles_of_split_partitions(spark: SparkSession) -> None:
@@ -42,11 +36,10 @@ def test_quantiles_of_split_partitions(spark: SparkSession) -> None:
 
 
 def test_sampled_rows_stand_for_all(spark: SparkSession) -> None:
-    """Tasks of unequal size, every tenth row of each looked at: quantiles are those of all rows."""
+    """Tasks of unequal size, about a tenth of the rows looked at: quantiles are those of all rows."""
     df = spark.range(0, 180_000, 1, 1).union(spark.range(180_000, 200_000, 1, 1)).withColumn("k", F.lit(5))
     found = quantiles(df, F.col("k"), F.col("id"), [5], 200_000, most_sampled=20_000)
     ranks_are_right(found[5], list(range(200_000)))
-    assert sum(int(v) % 10 == 0 for v in found[5]) == sketches.QUANTILES
 
 
 SINCE = datetime(2026, 3, 1, 2, 30, 0, 1)
@@ -104,43 +97,15 @@ def test_nothing_to_look_at(spark: SparkSession) -> None:
     assert quantiles(df, F.col("id"), F.col("v"), [4], 1) == {}
 
 
-@given(rows=st.lists(st.integers(0, 30), max_size=12), step=st.integers(1, 7))
-def test_every_nth_row(rows: list[int], step: int) -> None:
-    """Over batches of any size exactly the rows 0, step, 2 step, .. of a task are looked at."""
-    starts = [sum(rows[:i]) for i in range(len(rows))]
-    batches = [
-        pa.record_batch({"key": pa.array([1] * n, pa.int64()), "v": pa.array(range(start, start + n), pa.int64())})
-        for start, n in zip(starts, rows, strict=True)
-    ]
-    taken = range(0, sum(rows), step)
-    answers = [read_answer(a.column(0)[0].as_py()) for a in ValueSketches(step)(batches)]
-    assert len(answers) == bool(taken)
-    for _, found in answers:
-        sketch = kll_doubles_sketch.deserialize(found[1])
-        assert (sketch.n, sketch.get_min_value(), sketch.get_max_value()) == (len(taken), taken[0], taken[-1])
-
-
-@given(st.text())
-def test_text_of_any_kind_can_be_stored(text: str) -> None:
-    """What is read is what was written, and the size that was told is that of the bytes."""
-    text = text.encode(errors="replace").decode()
-    serde = Utf8()
-    data = serde.to_bytes(text)
-    assert serde.get_size(text) == len(data)
-    assert serde.from_bytes(b"xy" + data + b"z", 2) == (text, len(data))
-
-
-def test_workers_are_told_by_pickle() -> None:
-    """The function that runs in workers keeps what it was told."""
-    assert pickle.loads(pickle.dumps(ValueSketches(7))) == ValueSketches(7)
-
-
-def test_values_stay_within_their_types() -> None:
-    """A double near the largest number of a type is above it, and a time in a zone is told by UTC."""
-    most = 2**63 - 1
-    assert sketches._values([float(most), -float(most) - 1], pa.int64()) == (most, -most - 1)
-    assert sketches._values([1e9], pa.decimal128(5, 2)) == (Decimal("999.99"),)
-    autumn = [1_793_519_999_000_000.0, 1_793_520_000_000_000.0]
-    before, after = sketches._values(autumn, pa.timestamp("us", "America/Los_Angeles"))
+def test_instants_ascend_when_clocks_are_set_back(spark: SparkSession) -> None:
+    """Times in a zone are told by UTC, where two an hour apart may show the same on its clocks."""
+    df = spark.range(2).select(F.lit(3).cast("long").alias("k"), F.timestamp_seconds(F.col("id") + 1_793_519_999))
+    before, after = dict.fromkeys(quantiles(df, F.col("k"), F.col(df.columns[1]), [3], 2)[3])
     assert before < after
-    assert before.utcoffset() == timedelta(0)
+    assert before.utcoffset() == after.utcoffset() == timedelta(0)
+
+
+def test_long_texts_count_by_how_they_begin(spark: SparkSession) -> None:
+    """Quantiles are no longer than a thousand characters, whatever the rows hold."""
+    df = spark.range(4).select(F.lit(3).cast("long").alias("k"), F.repeat(F.col("id").cast("string"), 5_000).alias("v"))
+    assert list(dict.fromkeys(quantiles(df, F.col("k"), F.col("v"), [3], 4)[3])) == [c * 1_000 for c in "0123"]
