@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from icesize.errors import PolicyError
@@ -24,14 +24,8 @@ CLOSE_FILE_COST_BYTES = 64 * 1024
 """What opening and closing a file costs, in bytes of writing: 2 ms at 35 MB/s, measured."""
 
 
-class _NotGiven:
-    """Marks a field that the caller left out, so that a table property may still fill it."""
-
-    def __repr__(self) -> str:
-        return "not given"
-
-
-_NOT_GIVEN: Any = _NotGiven()
+_NOT_GIVEN: Any = ...
+"""Marks a field that the caller left out, so that a table property may still fill it."""
 
 
 def _key(default: object, source: str) -> Any:
@@ -81,7 +75,7 @@ class SizePolicy:
         given = frozenset(name for name in KEYS if getattr(self, name) is not _NOT_GIVEN)
         object.__setattr__(self, "given", given)
         for name in given:
-            object.__setattr__(self, name, _value(_dashed(name), getattr(self, name)))
+            object.__setattr__(self, name, _value(name, _dashed(name), getattr(self, name)))
         # in the order of the fields: the default limit needs the target
         for name in (name for name in _FIELDS if name not in given):
             object.__setattr__(self, name, self._default(name))
@@ -95,28 +89,15 @@ class SizePolicy:
         return _FIELDS[name].metadata["default"]
 
     def _validate(self) -> None:
-        for name, (least, consequence) in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise PolicyError(
-                    f"'{_dashed(name)}' ({value}) must be >= {least}: {consequence}", key=_dashed(name), value=value
-                )
+        check_at_least(self, AT_LEAST)
         limit, target = self.small_file_limit_bytes, self.target_file_size_bytes
         # a limit alone is judged in `resolve`, where the table may bring a larger target
         if limit > target and "target_file_size_bytes" in self.given:
-            raise PolicyError(
-                f"'small-file-limit-bytes' ({limit}) must be <= 'target-file-size-bytes' ({target}): "
-                "every merged file would still be small",
-                key="small-file-limit-bytes",
-                value=limit,
-            )
+            bound = f"must be <= 'target-file-size-bytes' ({target})"
+            raise _refused("small-file-limit-bytes", limit, f"{bound}: every merged file would still be small")
         if self.bytes_per_row is not None and not (0 < self.bytes_per_row < math.inf):
-            raise PolicyError(
-                f"'bytes-per-row' ({self.bytes_per_row}) must be > 0: "
-                "the number of files of a batch is computed from it; leave it out to have it learned",
-                key="bytes-per-row",
-                value=self.bytes_per_row,
-            )
+            why = "the number of files of a batch is computed from it; leave it out to have it learned"
+            raise _refused("bytes-per-row", self.bytes_per_row, f"must be > 0: {why}")
 
     @property
     def merging(self) -> bool:
@@ -137,7 +118,7 @@ class SizePolicy:
 
     def to_dict(self) -> dict[str, int | float | bool | None]:
         """Field name -> resolved value; None where the value depends on the batch or the table."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name in KEYS}
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @classmethod
     def resolve(
@@ -151,23 +132,18 @@ class SizePolicy:
         `write.target-file-size-bytes` > default. An unknown key of a mapping raises `PolicyError`; an unknown
         property is a warning, because another version of icesize may know it.
         """
-        values: dict[str, Any] = {"target_file_size_bytes": DEFAULT_TARGET_BYTES}
-        if ICEBERG_TARGET in table_properties:
-            values["target_file_size_bytes"] = _number(
-                ICEBERG_TARGET, "target_file_size_bytes", table_properties[ICEBERG_TARGET]
-            )
+        target = table_properties.get(ICEBERG_TARGET, DEFAULT_TARGET_BYTES)
+        icebergs = {"target_file_size_bytes": _value("target_file_size_bytes", ICEBERG_TARGET, target)}
         from_properties, warnings = _from_properties(table_properties)
-        values |= from_properties
-        values |= _from_argument(argument)
-        policy = cls(**values)
+        policy = cls(**icebergs | from_properties | _from_argument(argument))
         if not policy.merging:
             warnings.append("merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are")
         return policy, warnings
 
 
-_FIELDS = {f.name: f for f in fields(SizePolicy) if f.default is not MISSING and "source" in f.metadata}
+_FIELDS = {f.name: f for f in fields(SizePolicy) if "source" in f.metadata}
 KEYS = frozenset(_FIELDS)
-_AT_LEAST: dict[str, tuple[int, str]] = {
+AT_LEAST: dict[str, tuple[int, str]] = {
     "target_file_size_bytes": (1, "no file could hold a row"),
     "small_file_limit_bytes": (0, "no file is smaller than nothing; 0 turns merging off"),
     "max_small_files": (1, "the rows of a partition need at least one file"),
@@ -195,41 +171,38 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _nearest(key: str) -> str | None:
-    near = difflib.get_close_matches(key, [_dashed(name) for name in _FIELDS], n=1, cutoff=0.0)
-    return near[0] if near else None
+def check_at_least(values: object, least: Mapping[str, tuple[int, str]]) -> None:
+    """Raise PolicyError for a field that is below its number in `least`, with the consequence; None is not."""
+    for name, (number, consequence) in least.items():
+        value = getattr(values, name)
+        if value is not None and value < number:
+            raise _refused(_dashed(name), value, f"must be >= {number}: {consequence}")
 
 
-def _value(key: str, value: object) -> int | float | bool | None:
-    """What `value` states for the key, which may have its prefix."""
-    name = key.removeprefix(PROPERTY_PREFIX).replace("-", "_")
-    if name != "merge_by_copying":
-        return _number(key, name, value)
-    words = {"true": True, "false": False}
-    found = value if isinstance(value, bool) else words.get(str(value).strip().lower())
-    if found is None:
-        raise PolicyError(f"'{key}' ({value!r}) must be true or false", key=key, value=value)
-    return found
+def _refused(key: str, value: object, why: str) -> PolicyError:
+    shown = repr(value) if isinstance(value, str) else value
+    return PolicyError(f"'{key}' ({shown}) {why}", key=key, value=value)
 
 
-def _number(key: str, name: str, value: object) -> int | float | None:
-    """The number that `value` states; strings must be plain numbers, because '512MB' means two things."""
-    optional = name in KEYS and _FIELDS[name].metadata["default"] is None
-    if value is None and optional:
+def _value(name: str, key: str, value: object) -> Any:
+    """What `value` states for a field that was given by this key; '512MB' means two things and is refused."""
+    if value is None and _FIELDS[name].metadata["default"] is None:
         return None
-    if name == "bytes_per_row":
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?", value.strip(), re.ASCII):
-            return float(value)
-        raise PolicyError(f"'{key}' ({value!r}) must be a number of bytes, such as 84.5", key=key, value=value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip(), re.ASCII):
-        return int(value)
-    raise PolicyError(
-        f"'{key}' ({value!r}) must be a whole number without a unit, such as 536870912", key=key, value=value
-    )
+    text = str(value).strip()
+    is_number = isinstance(value, (int, str)) and not isinstance(value, bool)
+    if name == "merge_by_copying":
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        wanted = "true or false"
+    elif name == "bytes_per_row":
+        if isinstance(value, float) or (is_number and re.fullmatch(r"[+-]?\d+(\.\d*)?", text, re.ASCII)):
+            return float(text)
+        wanted = "a number of bytes, such as 84.5"
+    else:
+        if is_number and re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+            return int(text)
+        wanted = "a whole number without a unit, such as 536870912"
+    raise _refused(key, value, f"must be {wanted}")
 
 
 def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -240,16 +213,21 @@ def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], lis
             continue
         key = name.removeprefix(PROPERTY_PREFIX)
         if key in map(_dashed, KEYS):
-            values[key.replace("-", "_")] = _value(name, value)
+            field_name = key.replace("-", "_")
+            values[field_name] = _value(field_name, name, value)
         else:
             warnings.append(ignored(name, [PROPERTY_PREFIX + _dashed(known) for known in _FIELDS]))
     return values, warnings
 
 
-def ignored(name: str, known: Sequence[str]) -> str:
+def ignored(name: str, known: Iterable[str]) -> str:
     """The warning of a table property that is read as a misspelt one of `known`."""
-    [near] = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return f"ignored table property '{name}': this version knows no such key; the nearest is '{near}'"
+    return f"ignored table property '{name}': this version knows no such key; the nearest is '{_nearest(name, known)}'"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    [near] = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    return near
 
 
 def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[str, Any]:
@@ -261,6 +239,7 @@ def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[s
     for key, value in argument.items():
         name = key.replace("-", "_")
         if name not in KEYS:
-            raise PolicyError(f"unknown policy key '{key}': did you mean '{_nearest(_dashed(name))}'?", key=key)
-        values[name] = _value(_dashed(name), value)
+            near = _nearest(_dashed(name), map(_dashed, _FIELDS))
+            raise PolicyError(f"unknown policy key '{key}': did you mean '{near}'?", key=key)
+        values[name] = _value(name, _dashed(name), value)
     return values

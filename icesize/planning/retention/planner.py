@@ -7,24 +7,15 @@ versions of partitions that changed lately.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import MAIN, VERSION_TAG, RefFact, SnapshotFact, ancestors, main_history
 from icesize.planning.retention.version_cover import Commit, Version, commits_of, cover, due_versions
+from icesize.policy import AT_LEAST, check_at_least
 from icesize.units import format_count
-
-__all__ = [
-    "VERSION_TAG",
-    "RefFact",
-    "Retention",
-    "RetentionRules",
-    "SnapshotFact",
-    "main_history",
-    "plan_retention",
-]
 
 _NAMED = 3
 """Partitions that a sentence names before it counts the rest."""
@@ -53,19 +44,13 @@ class RetentionRules:
     max_snapshots: int = 2_000
 
     def __post_init__(self) -> None:
-        for name, (least, consequence) in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                key = name.replace("_", "-")
-                raise PolicyError(f"'{key}' ({value}) must be >= {least}: {consequence}", key=key, value=value)
+        of_policy = {name: AT_LEAST[name] for name in ("keep_versions", "version_max_age_ms", "max_snapshots")}
+        check_at_least(self, _AT_LEAST | of_policy)
 
 
-_AT_LEAST: dict[str, tuple[int, str]] = {
+_AT_LEAST = {
     "retain_last": (1, "the newest snapshot of a branch is the branch itself"),
     "max_ref_age_ms": (0, "no branch or tag is younger than now"),
-    "keep_versions": (1, "the newest version is the table itself; leave it out to keep no older ones"),
-    "version_max_age_ms": (0, "no version is younger than now"),
-    "max_snapshots": (1, "the newest snapshot is the table itself"),
 }
 
 
@@ -223,7 +208,8 @@ def _keep_versions(
     Where versions are readable in snapshots that are kept for some other reason, but not as part of the newest run,
     these are tagged too: the reason may go away, and nothing else says that they were on `main`.
     """
-    in_run = set(_newest_run(plan, line))
+    # from the head of `main` back to before the first snapshot that is not kept
+    in_run = {*takewhile(plan.reasons.__contains__, (snapshot.snapshot_id for snapshot in line))}
     kept = {place for place, commit in enumerate(commits) if commit.snapshot_id in plan.reasons}
     run = {place for place in kept if commits[place].snapshot_id in in_run}
     covering = cover(versions, run, kept - run, max(0, plan.rules.max_snapshots - len(plan.reasons)))
@@ -239,14 +225,6 @@ def _keep_versions(
         f"{lost} of {_named(covering.lost, label)} cannot be kept: that takes "
         f"{format_count(covering.missing, 'snapshot')} more than 'max-snapshots' ({plan.rules.max_snapshots})",
     )
-
-
-def _newest_run(plan: _Planning, line: Sequence[SnapshotFact]) -> Iterator[int]:
-    """From the head of `main` back to before the first snapshot that is not kept."""
-    for snapshot in line:
-        if snapshot.snapshot_id not in plan.reasons:
-            return
-        yield snapshot.snapshot_id
 
 
 def _named(versions: Collection[Version], label: Callable[[PartitionKey], str]) -> str:

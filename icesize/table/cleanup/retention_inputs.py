@@ -15,7 +15,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
-from icesize.planning.retention.planner import Retention, RetentionRules, SnapshotFact, plan_retention
+from icesize.planning.retention.ancestry import SnapshotFact
+from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
 from icesize.table.commit.summary import RUN_ID

@@ -16,7 +16,7 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.failpoints import FailpointReached, armed
-from icesize.planning.retention.planner import VERSION_TAG
+from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.cleanup.delete_expired import ExpiredFilesDeletion
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.commit.commit_change import UNKNOWN_ATTEMPTS
