@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 from benchmarks import peers, shuffles, simulation
 from benchmarks.generate import generate
 from benchmarks.show import finish
-from icesize.planning.routing.router import CLOSE_FILE_COST_BYTES, file_floor
+from icesize.policy import CLOSE_FILE_COST_BYTES
+from tests.support.routing import file_floor
 
 SEED = 7
 NEWEST_SHARE = 0.6

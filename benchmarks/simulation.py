@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from icesize.planning.routing import router
 from icesize.planning.sizing import expected_files
 from tests.support.late_events import hour_shares
+from tests.support.routing import file_floor, loads, total_files
 
 WRITERS = 500
 HOURS = 240
@@ -62,7 +63,7 @@ def key_by(weights: Weights, writers: int, target_bytes: int) -> Outcome:
 def routed(weights: Weights, writers: int, target_bytes: int) -> Outcome:
     """Rows go where `route` sends them; each writer has at least one file for each of its hours."""
     planned = router.route(weights, writers, target_bytes)
-    return Outcome(planned.total_files, tuple(planned.loads(weights, target_bytes, 0)))
+    return Outcome(total_files(planned), tuple(loads(planned, weights, target_bytes, 0)))
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def simulate(weights: Weights, writers: int = WRITERS, target_bytes: int = TARGE
     ways = {"route": routed, "keyBy": key_by, "round robin": round_robin}
     outcomes = {name: way(weights, writers, target_bytes) for name, way in ways.items()}
     return Simulated(
-        router.file_floor(weights, writers, target_bytes),
+        file_floor(weights, writers, target_bytes),
         {name: outcome.files for name, outcome in outcomes.items()},
         {name: round(outcome.skew, 2) for name, outcome in outcomes.items()},
     )

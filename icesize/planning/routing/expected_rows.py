@@ -151,18 +151,17 @@ class _History:
 
 
 class _DecayedMean:
-    """A weighted mean in which every step counts less than the next; `initial` until the first one."""
+    """A weighted mean in which every step counts less than the next, and the first `passing` ones not beside others."""
 
-    def __init__(self, initial: float = 0.0) -> None:
-        self._sum = initial
-        self._weight = 1.0
-        self._has_steps = False
+    def __init__(self, passing: int = 0) -> None:
+        self._sum = self._weight = 0.0
+        self._steps = -passing
 
     def add(self, value: float, weight: float = 1.0) -> None:
-        kept = _DECAY if self._has_steps else 0.0
+        kept = _DECAY if self._steps > 0 else 0.0
         self._sum = self._sum * kept + value * weight
         self._weight = self._weight * kept + weight
-        self._has_steps = True
+        self._steps += 1
 
     @property
     def value(self) -> float:
@@ -180,7 +179,8 @@ class _Expert(ABC):
         self.error = 0.0
         self.shares: Sequence[float] = ()
         self.newcomer = 0.0
-        self._newcomers = _DecayedMean()
+        # in the first batch all keys are new, which says nothing about later ones; but nothing else is known yet
+        self._newcomers = _DecayedMean(passing=1)
 
     def judge(self, known: Iterable[_History], newcomer: float) -> None:
         """Compare the batch with what was expected of it."""
@@ -207,11 +207,7 @@ class _AsBefore(_Expert):
     def learn(self, known: Collection[_History], newcomer: float, batch: int, total_rows: int) -> None:
         for history in known:
             history.mean += (history.share - history.mean) * _GAIN
-        # in the first batch all keys are new, which says nothing about later ones; but nothing else is known yet
-        if batch:
-            self._newcomers.add(newcomer)
-        else:
-            self._newcomers = _DecayedMean(newcomer)
+        self._newcomers.add(newcomer)
 
     def expect(self, known: Collection[_History], batch: int) -> None:
         self._expect([history.mean for history in known], self._newcomers.value)
@@ -233,10 +229,7 @@ class _ByAge(_Expert):
         for history, share in zip(known, expected, strict=True):
             history.level = _followed(share, history.share, total_rows)
         # weighted by itself: light keys that come late do not make the next heavy one lighter
-        if batch:
-            self._newcomers.add(newcomer, newcomer)
-        else:
-            self._newcomers = _DecayedMean(newcomer)
+        self._newcomers.add(newcomer, newcomer)
 
     def expect(self, known: Collection[_History], batch: int) -> None:
         shares = self._shares(known, batch)

@@ -36,29 +36,6 @@ class Routing(Generic[Key]):
     assignment: Mapping[Key, tuple[tuple[int, float], ...]]
     files: Mapping[Key, int]
 
-    @property
-    def total_files(self) -> int:
-        """Files of all partitions."""
-        return sum(self.files.values())
-
-    def loads(
-        self,
-        weights_bytes: Mapping[Key, float],
-        target_file_size_bytes: int,
-        close_file_cost_bytes: float = CLOSE_FILE_COST_BYTES,
-    ) -> list[float]:
-        """Bytes that each task carries, every file counting `close_file_cost_bytes` more; 0 for plain bytes.
-
-        `weights_bytes` may be others than those that were routed: what a prediction comes to with the real batch.
-        Raises KeyError for a partition without a weight.
-        """
-        carried: list[list[float]] = [[] for _ in range(self.tasks)]
-        for key, shares in self.assignment.items():
-            for task, share in shares:
-                files = share_files(weights_bytes[key], share, target_file_size_bytes)
-                carried[task].append(weights_bytes[key] * share + files * close_file_cost_bytes)
-        return [math.fsum(loads) for loads in carried]
-
 
 def route(
     weights_bytes: Mapping[Key, float],
@@ -77,7 +54,7 @@ def route(
     one task where that suits; it gets more, each on its own task, only where a task would exceed the bound, and then at
     most max(expected files, `most_files`), and none planned lighter than closing it costs or than a byte. `most_files`
     None: as many as balance needs. Where closing files is a large part of the mean load, the bound may be missed.
-    There are at most `file_floor` + `tasks` - 1 files in all.
+    There are fewer than `tasks` files beside those that any routing needs for size and balance.
 
     The largest files are placed first, each on the least loaded task. What exceeds the bound then is cut off, unless
     best fit finds room for it whole (see `bin_packing`). The same weights give the same routing, whatever the order of
@@ -86,9 +63,9 @@ def route(
     Raises ValueError when a weight is negative or not finite, the loads add up to more than a float holds, `tasks` or
     the target is below 1, the close-file cost or the tolerance is negative or not finite, or `most_files` negative.
     """
-    _check(weights_bytes, tasks, target_file_size_bytes, tolerance)
-    _check_options(close_file_cost_bytes, most_files)
     request = _Request(tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files)
+    request.check()
+    _check_weights(weights_bytes)
     ordered = sorted(weights_bytes.items(), key=lambda item: (-item[1], repr(item[0])))
     items, rules = _divided([weight for _, weight in ordered], request)
     by_size = sorted(range(len(items)), key=lambda n: -items[n].piece_bytes)
@@ -107,24 +84,6 @@ def skew(loads_bytes: Sequence[float]) -> float:
     return max(loads_bytes) / mean if mean else 1.0
 
 
-def file_floor(
-    weights_bytes: Mapping[Key, float], tasks: int, target_file_size_bytes: int, tolerance: float = 0.1
-) -> int:
-    """The fewest files that any routing needs: for their size, or so that no task carries more than it should.
-
-    The sum over the partitions of max(expected files, weight / ((1 + `tolerance`) x mean bytes of a task), rounded up),
-    one at least. Raises ValueError like `route`.
-    """
-    _check(weights_bytes, tasks, target_file_size_bytes, tolerance)
-    total = math.fsum(weights_bytes.values())
-    # a part of the total, as the mean of very small weights is 0; rounding must not add a file
-    most = (1 - 1e-12) * tasks / (1 + tolerance)
-    return sum(
-        max(1, expected_files(weight, target_file_size_bytes), math.ceil(weight / total * most)) if weight else 1
-        for weight in weights_bytes.values()
-    )
-
-
 class _Request(NamedTuple):
     """What `route` was asked for, but for the weights."""
 
@@ -133,6 +92,20 @@ class _Request(NamedTuple):
     cost: float
     tolerance: float
     most_files: int | None
+
+    def check(self) -> None:
+        """Raise ValueError for what makes no sense."""
+        if self.tasks < 1:
+            raise ValueError(f"'tasks' ({self.tasks}) must be >= 1: no task would write the rows")
+        if self.target < 1:
+            raise ValueError(f"'target_file_size_bytes' ({self.target}) must be >= 1: no file could be of that size")
+        for name, value, why in (
+            ("close_file_cost_bytes", self.cost, "a file more never saves work"),
+            ("tolerance", self.tolerance, "some task carries at least the mean"),
+            ("most_files", self.most_files or 0, "leave it out for as many as balance needs"),
+        ):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"'{name}' ({value}) must be >= 0 and finite: {why}")
 
     def limit(self, expected: int) -> int:
         """The most files of a partition that has so many for its size."""
@@ -192,13 +165,7 @@ def _mean(total: float, files: int, cost: float, tasks: int) -> float:
     return mean
 
 
-def _check(weights_bytes: Mapping[Key, float], tasks: int, target: int, tolerance: float) -> None:
-    if tasks < 1:
-        raise ValueError(f"'tasks' ({tasks}) must be >= 1: no task would write the rows")
-    if target < 1:
-        raise ValueError(f"'target_file_size_bytes' ({target}) must be >= 1: no file could be of that size")
-    if not 0 <= tolerance < math.inf:
-        raise ValueError(f"'tolerance' ({tolerance}) must be >= 0 and finite: some task carries at least the mean")
+def _check_weights(weights_bytes: Mapping[Key, float]) -> None:
     for key, weight in weights_bytes.items():
         if not 0 <= weight < math.inf:
             raise ValueError(f"'weights_bytes[{key!r}]' ({weight}) must be >= 0 and finite: it is a number of bytes")
@@ -209,10 +176,3 @@ def _check(weights_bytes: Mapping[Key, float], tasks: int, target: int, toleranc
         raise ValueError(
             f"Cannot route: the weights add up to more than a float holds; {key!r} alone weighs {weights_bytes[key]}"
         ) from None
-
-
-def _check_options(cost: float, most_files: int | None) -> None:
-    if not 0 <= cost < math.inf:
-        raise ValueError(f"'close_file_cost_bytes' ({cost}) must be >= 0 and finite: a file more never saves work")
-    if most_files is not None and most_files < 0:
-        raise ValueError(f"'most_files' ({most_files}) must be >= 0: leave it out for as many as balance needs")

@@ -113,9 +113,9 @@ class WritePlan:
         """The same batch where merge groups of these sizes run as Spark tasks at the same time."""
         if self.routed is None or not merges_bytes:
             return self
-        divided = side_by_side(self.routed.work_bytes, merges_bytes, self.tasks, cores)
-        plan = self if divided.tasks == self.tasks else self.routed.over(divided.tasks)
-        return replace(plan, merge_tasks=divided.merge_tasks, expected=self.expected)
+        tasks, merge_tasks = side_by_side(self.routed.work_bytes, merges_bytes, self.tasks, cores)
+        plan = self if tasks == self.tasks else self.routed.over(tasks)
+        return replace(plan, merge_tasks=merge_tasks, expected=self.expected)
 
 
 @dataclass(frozen=True)

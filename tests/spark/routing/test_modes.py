@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.parquet.files.names import writer_of
-from icesize.planning.routing.router import file_floor
 from icesize.report import Report
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.routing import statistics
 from icesize.spark.stream import batch_run, process_state
 from icesize.spark.stream.sink import Sink
 from tests.support import late_events
+from tests.support.routing import file_floor
 from tests.support.spark_lake import EVENTS, Lake, Make, counted, events, feed, rows_of, run, uncounted
 
 TASKS = 4
