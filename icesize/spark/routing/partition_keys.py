@@ -12,7 +12,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import date
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, cast
 
 import xxhash
@@ -35,6 +35,7 @@ from icesize.planning.files import PartitionKey
 
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
+_WIDE = Context(prec=80)
 _SEED = 42
 """Of Spark's `xxhash64`, and its value for nulls alone."""
 
@@ -102,7 +103,7 @@ def _local_micros(column: Column) -> Column:
 
 
 def _truncate(column: Column, kind: iceberg.IcebergType, width: int) -> Column:
-    if isinstance(kind, (iceberg.StringType, iceberg.BinaryType)):
+    if _has_bytes(kind):
         return F.substring(column, 1, width)
     step = F.lit(Decimal(width).scaleb(-kind.scale)) if isinstance(kind, iceberg.DecimalType) else F.lit(width)
     towards_zero = column - column % step
@@ -113,19 +114,25 @@ def _truncate(column: Column, kind: iceberg.IcebergType, width: int) -> Column:
 
 
 def _calendar(column: Column, kind: iceberg.IcebergType, transform: type) -> Column:
+    """Hours (a long), days, months or years since 1970."""
     if isinstance(kind, iceberg.TimestamptzType):
         micros = F.unix_micros(column)
         if transform is HourTransform:
-            return micros - F.pmod(micros, F.lit(_HOUR_US))
-        days = ((micros - F.pmod(micros, F.lit(_DAY_US))) / F.lit(_DAY_US)).cast("int")
-        column = F.date_add(F.lit(date(1970, 1, 1)), days)
-    elif isinstance(kind, iceberg.TimestampType):
-        if transform is HourTransform:
-            return F.unix_date(column.cast("date")) * 24 + F.hour(column)
+            return _whole(micros, _HOUR_US)
+        column = F.date_add(F.lit(date(1970, 1, 1)), _whole(micros, _DAY_US).cast("int"))
+    elif transform is HourTransform:
+        return F.unix_date(column.cast("date")).cast("long") * 24 + F.hour(column)
+    else:
         column = column.cast("date")
     if transform is DayTransform:
-        return column
-    return F.trunc(column, "MM" if transform is MonthTransform else "YYYY")
+        return F.unix_date(column)
+    years = F.year(column) - 1970
+    return years * 12 + F.month(column) - 1 if transform is MonthTransform else years
+
+
+def _whole(micros: Column, unit: int) -> Column:
+    """Whole units, rounded down; a double holds multiples of an hour exactly."""
+    return ((micros - F.pmod(micros, F.lit(unit))) / F.lit(unit)).cast("long")
 
 
 def keys_of(spec: PartitionSpec, schema: Schema) -> Callable[[PartitionKey], tuple[int, ...]]:
@@ -160,17 +167,9 @@ def _encoder(field: PartitionField, schema: Schema) -> Encode:
     kind, transform = schema.find_type(field.source_id), field.transform
     if isinstance(transform, IdentityTransform):
         return _one(_identity(kind))
-    if isinstance(transform, BucketTransform):
-        return _one(_int)
     if isinstance(transform, TruncateTransform):
         return _one(_identity(kind)) if _has_bytes(kind) else _truncated(kind, transform.width)
-    if isinstance(transform, HourTransform):
-        zoned = isinstance(kind, iceberg.TimestamptzType)
-        return _one((lambda hours: _long(hours * _HOUR_US)) if zoned else _int)
-    if isinstance(transform, DayTransform):
-        return _one(_int)
-    months = 1 if isinstance(transform, MonthTransform) else 12
-    return _one(lambda value: _int(_first_day(value * months)))
+    return _one(_long if isinstance(transform, HourTransform) else _int)
 
 
 def _one(encode: Callable[[Any], bytes]) -> Encode:
@@ -199,12 +198,10 @@ def _identity(kind: iceberg.IcebergType) -> Callable[[Any], bytes]:
 
 def _decimal(kind: iceberg.DecimalType) -> Callable[[Any], bytes]:
     def encode(value: Any) -> bytes:
-        digits = value.as_tuple()
-        number = int("".join(map(str, digits.digits))) * 10 ** (kind.scale + digits.exponent)
-        number = -number if digits.sign else number
+        number = int(value.scaleb(kind.scale, _WIDE))
         if kind.precision <= 18:
             return _long(number)
-        return int(number).to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
+        return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
 
     return encode
 
@@ -227,7 +224,3 @@ def _int(value: Any) -> bytes:
 
 def _long(value: Any) -> bytes:
     return struct.pack("<q", int(value))
-
-
-def _first_day(months: int) -> int:
-    return date(1970 + months // 12, 1 + months % 12, 1).toordinal() - date(1970, 1, 1).toordinal()
