@@ -1,7 +1,5 @@
 """Which task each row of a batch goes to.
 
-- `counting`: rows per partition of a batch, counted by Spark: one pass over the source columns of the partition
-  values only
 - `driver_batch`: small batches are written where the driver is: fetched once, counted in memory, without a shuffle or
   a Python worker
 - `learning`: what the batches of a stream so far say of the next one

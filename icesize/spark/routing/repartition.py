@@ -65,11 +65,6 @@ def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
     return df.withColumn(TASK, keys[F.col(TASK)]).repartition(tasks, F.col(TASK)).drop(TASK)
 
 
-def gather(df: DataFrame, cheap: bool) -> DataFrame:
-    """The rows in one Spark task; where making them is work, that work keeps its own tasks."""
-    return df.coalesce(1) if cheap else df.repartition(1)
-
-
 def chosen_keys(tasks: int) -> list[int]:
     """For each task an int that Spark's hash partitioning sends to it: pmod(murmur3(int, seed 42), tasks)."""
     found: dict[int, int] = {}

@@ -205,17 +205,18 @@ class RoutedBatch:
         weights = self.weights
         by_weight = sorted(self.partition_rows.keys.items(), key=lambda item: (-weights.get(item[1], 0.0), item[0]))
         by_key = {key: routed.assignment.get(partition) or ((key % routed.tasks, 1.0),) for key, partition in by_weight}
-        if self._spread() is None:
+        if self._spread is None:
             return {key: ((max(shares, key=lambda pair: pair[1])[0], 1.0),) for key, shares in by_key.items()}
         return by_key
 
     def _to_tasks(self, df: DataFrame, routed: Routing[PartitionKey], by_key: Mapping[int, TaskShares]) -> DataFrame:
         if routed.tasks == 1:
-            return repartition.gather(df, self.is_cheap)
+            # where making the rows is work, that work keeps its own tasks
+            return df.coalesce(1) if self.is_cheap else df.repartition(1)
         key = keys.partition_key(self.settings.spec, self.settings.schema)
         ranges = self._ranges(df, key, by_key) if self.partition_rows.is_counted else None
         unknown = routed.assignment.get(UNKNOWN)
-        return _with_tasks(df, key, TaskAssignment(routed.tasks, by_key, self._spread(), unknown, ranges))
+        return _with_tasks(df, key, TaskAssignment(routed.tasks, by_key, self._spread, unknown, ranges))
 
     def _ranges(self, df: DataFrame, key: Column, by_key: Mapping[int, TaskShares]) -> Ranges | None:
         """For a table with a sort order, the ranges of split partitions: their files then do not overlap."""
@@ -229,6 +230,7 @@ class RoutedBatch:
         bounds = {of: range_bounds([share for _, share in split[of]], values) for of, values in found.items()}
         return Ranges(column, bounds, nulls_first)
 
+    @property
     def _spread(self) -> Column | None:
         return repartition.spread(self.settings.spec, self.settings.schema)
 
@@ -259,7 +261,7 @@ def unseen(
 
     def to_tasks(df: DataFrame) -> DataFrame:
         if key is None or tasks == 1:
-            return repartition.gather(df, cheap=False)
+            return df.repartition(1)
         return _with_tasks(df, key, TaskAssignment(tasks))
 
     return WritePlan(tasks, to_tasks, bytes_per_row=bytes_per_row)

@@ -61,7 +61,7 @@ def test_batches_of_several_waves_are_not_divided() -> None:
 def test_division_is_never_worse_than_one_after_the_other(
     work_bytes: float, merges: list[int], tasks: int, cores: int
 ) -> None:
-    """What is writers ends no later than writing first and merging then, on cores that exist."""
+    """What is chosen ends no later than writing first and merging then, on cores that exist."""
     writers, merge_tasks = side_by_side(work_bytes, merges, tasks, cores)
     assert 1 <= writers <= tasks
     assert merge_tasks >= 1

@@ -18,9 +18,8 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.spark.routing import partition_keys as keys
-from icesize.spark.routing.counting import count_rows
 from icesize.spark.routing.learning import Learned
-from icesize.spark.routing.statistics import plan_write
+from icesize.spark.routing.statistics import count_rows, plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
