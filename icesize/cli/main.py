@@ -10,25 +10,35 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from icesize.cli import versions
-from icesize.cli.options import SparkChoice, Target, answer, choice_options, print_json, spark_options, table_options
+from icesize import console
+from icesize.cli.options import (
+    SparkChoice,
+    Target,
+    age_option,
+    choice_options,
+    partition_option,
+    spark_options,
+    table_options,
+)
 from icesize.clock import Commitment
+from icesize.console import console_on
 from icesize.errors import ArgumentError, CommitStateUnknown, EngineUnavailable, IcesizeError, PolicyError
 from icesize.planning.cluster_by import STRATEGIES
 from icesize.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import Console
 
     from icesize.planning.plan import Plan
     from icesize.report import Report
-    from icesize.sized_table import SizedTable
 
 FAILED = 1
 USAGE = 2
@@ -108,9 +118,7 @@ def _is_from_outside(error: Exception) -> bool:
 
 
 def _complain(message: str) -> None:
-    from icesize.console.tables import console_on, show_error
-
-    show_error(console_on(stderr=True), message)
+    console.show_error(console_on(stderr=True), message)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -122,14 +130,11 @@ def main() -> None:
 @main.command()
 @choice_options
 @table_options
-def inspect(target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str]) -> None:
+def inspect(target: Target, *, where: str | None, policy: Mapping[str, str]) -> None:
     """Show how well sized the files of TABLE are."""
-    from icesize.console.tables import show_inspection
-
     inspection = target.open(policy).inspect(where)
-    if not as_json:
-        _warn(inspection.advice)
-    answer(inspection, as_json, show_inspection)
+    _warn(target, inspection.advice)
+    target.answer(inspection.to_dict(), lambda out: console.show_inspection(out, inspection))
 
 
 def _by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -148,12 +153,9 @@ def _by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., 
 @choice_options
 @table_options
 def plan(
-    target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str], by: list[str] | None,
-    strategy: str | None,
-) -> None:  # fmt: skip
+    target: Target, *, where: str | None, policy: Mapping[str, str], by: list[str] | None, strategy: str | None
+) -> None:
     """Show what `compact` would do to TABLE, and `cluster` where it is to be clustered; change nothing."""
-    from icesize.console.tables import console_on, show_plan
-
     sized = target.open(policy)
     planned = sized.plan(where)
     try:
@@ -164,26 +166,27 @@ def plan(
         clustering, planned = None, replace(planned, notes=(*planned.notes, str(error)))
     if strategy and clustering is None:
         raise click.UsageError("--strategy needs --by: the table does not say by which columns it is clustered")
-    if as_json:
-        print_json(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()})
-        return
-    _warn(planned.notes)
-    show_plan(console_on(), planned, groups=True)
-    if clustering is not None:
-        show_plan(console_on(), clustering, groups=True)
+    _warn(target, planned.notes)
+
+    def show(out: Console) -> None:
+        console.show_plan(out, planned, groups=True)
+        if clustering is not None:
+            console.show_plan(out, clustering, groups=True)
+
+    target.answer(planned.to_dict() | {"cluster_plan": clustering and clustering.to_dict()}, show)
 
 
 @main.command()
 @spark_options
 @choice_options
 @table_options
-def compact(target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice) -> None:
+def compact(target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice) -> None:
     """Merge the small files of TABLE to as few as possible, in one commit.
 
     Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
     """
     with spark.session("compact") as session:
-        _carry_out(partial(target.open(policy, session).compact, where), session, as_json)
+        _carry_out(partial(target.open(policy, session).compact, where), session, target)
 
 
 @main.command()
@@ -194,8 +197,8 @@ def compact(target: Target, *, as_json: bool, where: str | None, policy: Mapping
 @choice_options
 @table_options
 def cluster(
-    target: Target, *, as_json: bool, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
-    by: list[str] | None, strategy: str | None, budget_bytes: int | None, forget: bool,
+    target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
+    strategy: str | None, budget_bytes: int | None, forget: bool,
 ) -> None:  # fmt: skip
     """Lay the rows of TABLE out for queries by some columns, in one commit; what is in order is left alone.
 
@@ -205,54 +208,49 @@ def cluster(
         raise click.UsageError("--forget goes without --by, --strategy, --where and --budget-bytes")
     with spark.session("cluster") as session:
         sized = target.open(policy, session)
-        if forget:
-            _forget(sized, as_json)
+        if not forget:
+            _carry_out(partial(sized.cluster, by, strategy, where, budget_bytes), session, target)
             return
-        _carry_out(partial(sized.cluster, by, strategy, where, budget_bytes), session, as_json)
+        forgotten = sized.forget_clustering()
+
+    def show(out: Console) -> None:
+        removed = ", ".join(forgotten.removed)
+        console.show_line(out, f"forgot the clustering of {sized.name}: removed {removed}")
+        console.show_notes(out, forgotten.notes)
+
+    target.answer(forgotten.to_dict(), show)
 
 
-def _forget(sized: SizedTable, as_json: bool) -> None:
-    from icesize.console.tables import console_on, show_line, show_notes
-
-    forgotten = sized.forget_clustering()
-    if as_json:
-        print_json(forgotten.to_dict())
-        return
-    show_line(console_on(), f"forgot the clustering of {sized.name}: removed {', '.join(forgotten.removed)}")
-    show_notes(console_on(), forgotten.notes)
-
-
-def _carry_out(work: Callable[..., Report], spark: SparkSession | None, as_json: bool) -> None:
+def _carry_out(work: Callable[..., Report], spark: SparkSession | None, target: Target) -> None:
     """Print plan, progress and report; exit code 1 when nothing was committed although there was something to do."""
-    from icesize.console import tables as show
-
-    out = show.console_on(silent=as_json)
+    out = console_on(silent=target.as_json)
     planned: list[Plan] = []
 
     def on_plan(plan: Plan) -> None:
-        if not as_json:
-            _warn(plan.notes)
-        show.show_plan(out, plan)
+        _warn(target, plan.notes)
+        console.show_plan(out, plan)
         planned.append(plan)
         _check_size(plan, spark)
 
-    with show.merging(out, lambda: planned[0].bytes_to_write) as progress:
+    with console.merging(out, lambda: planned[0].bytes_to_write) as progress:
         report = work(on_plan=on_plan, progress=progress)
-    if as_json:
-        print_json(report.to_dict())
-    elif planned[0].groups:
-        show.show_report(out, report, known=planned[0].notes)
-    else:
-        show.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
+
+    def show(out: Console) -> None:
+        if planned[0].groups:
+            console.show_report(out, report, known=planned[0].notes)
+        else:
+            console.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
+
+    target.answer(report.to_dict(), show)
     if planned[0].groups and not report.snapshot_ids:
         raise click.exceptions.Exit(FAILED)
 
 
-def _warn(notes: Sequence[str]) -> None:
+def _warn(target: Target, notes: Sequence[str]) -> None:
     """On standard error, where cron looks: a filter that chooses nothing ends with exit code 0 all the same."""
     from icesize.table.state.where import NO_MATCH
 
-    if NO_MATCH in notes:
+    if NO_MATCH in notes and not target.as_json:
         _complain(f"warning: {NO_MATCH}; nothing was chosen")
 
 
@@ -273,23 +271,20 @@ def _check_size(plan: Plan, spark: SparkSession | None) -> None:
 @main.command()
 @click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
 @table_options
-def streams(target: Target, *, as_json: bool, forget: str | None) -> None:
+def streams(target: Target, *, forget: str | None) -> None:
     """List the streams that have committed to TABLE, each with its newest batch."""
-    from dataclasses import asdict
-
-    from icesize.console.tables import console_on, show_line, show_streams
-
     sized = target.open()
     if forget is not None:
         sized.forget_stream(forget)
-        if not as_json:
-            show_line(console_on(), f"forgot stream '{forget}' of {sized.name}")
-            return
     entries = sized.streams()
-    if as_json:
-        print_json([asdict(entry) for entry in entries])
-    else:
-        show_streams(console_on(), sized.name, entries)
+
+    def show(out: Console) -> None:
+        if forget is None:
+            console.show_streams(out, sized.name, entries)
+        else:
+            console.show_line(out, f"forgot stream '{forget}' of {sized.name}")
+
+    target.answer([asdict(entry) for entry in entries], show)
 
 
 @main.command()
@@ -299,12 +294,113 @@ def streams(target: Target, *, as_json: bool, forget: str | None) -> None:
 @click.option("--no-spark", is_flag=True, help="PyIceberg fills the table and icesize compacts it; needs no Java.")
 def demo(path: str | None, batches: int, rows: int, no_spark: bool) -> None:
     """Stream events with late rows into two local tables, plainly and with icesize, and compare them."""
-    from icesize.console.tables import console_on
     from icesize.demo.run import run_demo
 
     if not run_demo(console_on(), path, batches, rows, with_spark=not no_spark):
         raise click.exceptions.Exit(FAILED)
 
 
-for _command in versions.COMMANDS:
-    main.add_command(_command)
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+
+
+@main.command()
+@partition_option(required=False)
+@table_options
+def versions(target: Target, *, partition: Mapping[str, str] | None) -> None:
+    """List the versions of a partition of TABLE, newest first; of all partitions without --partition."""
+    sized = target.open()
+    found = sized.versions(partition)
+    document = [version.to_dict() for version in found]
+    target.answer(document, lambda out: console.show_versions(out, sized.name, found))
+
+
+@main.command()
+@partition_option(required=True)
+@click.option("--snapshot", "snapshot_id", type=int, required=True, help="The version, as `icesize versions` names it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_DRY_RUN
+@table_options
+def restore(target: Target, *, partition: Mapping[str, str], snapshot_id: int, yes: bool, dry_run: bool) -> None:
+    """Make a partition of TABLE what it was at a snapshot; files that it has no more are copied.
+
+    Streaming readers of the table stop at the commit, which is an overwrite.
+    """
+    if target.as_json and not (yes or dry_run):
+        raise click.UsageError("--json does not ask: add --yes or --dry-run")
+    sized = target.open()
+    if not yes and not dry_run:
+        name = "/".join(f"{field}={value}" for field, value in partition.items()) or "the whole table"
+        rows = console.rows_before_and_after(sized.restore(partition, snapshot_id, dry_run=True))
+        question = f"Restore {name} of {sized.name} to snapshot {snapshot_id}, {rows}?"
+        click.confirm(f"{question} Streaming readers of this table will stop at the overwrite", abort=True, err=True)
+    report = sized.restore(partition, snapshot_id, dry_run=dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_restored(out, report))
+
+
+@main.command("expire-snapshots")
+@click.option("--keep-versions", type=int, metavar="N", help="Keep the newest N versions of each partition.")
+@age_option(or_time=True, help_text="Only those older than 5d, 12h or a time.")
+@click.option("--retain-last", type=int, metavar="N", help="Keep the newest N snapshots of each branch.")
+@click.option("--reader", "readers", multiple=True, metavar="PATH", help="A streaming reader's checkpoint. Repeatable.")
+@click.option("--force", is_flag=True, help="Go on where a reader's position cannot be kept.")
+@_DRY_RUN
+@table_options
+def expire_snapshots(
+    target: Target,
+    *,
+    keep_versions: int | None,
+    older_than: datetime | timedelta | None,
+    retain_last: int | None,
+    readers: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+) -> None:
+    """Remove snapshots of TABLE that no rule keeps, and the files that only they needed.
+
+    Without options the table's own rules hold: history.expire.* and icesize.policy.keep-versions. A snapshot stays when
+    any rule keeps it; nothing younger than the table's history.expire.max-snapshot-age-ms goes without --older-than.
+    """
+    with console.deleting(console_on(silent=target.as_json)) as progress:
+        report = target.open().expire_snapshots(
+            keep_versions, older_than, retain_last, dry_run, readers=readers, force=force, progress=progress
+        )
+    target.answer(report.to_dict(), lambda out: console.show_expiry(out, report))
+    if report.files_failed > 0:
+        raise click.exceptions.Exit(FAILED)
+
+
+@main.command("remove-orphan-files")
+@age_option("3d", help_text="At least 24h.")
+@click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
+@table_options
+def remove_orphan_files(target: Target, *, older_than: timedelta, dry_run: bool) -> None:
+    """Find files in the location of TABLE that nothing refers to; delete them with --delete."""
+    report = target.open().remove_orphan_files(older_than, dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_orphans(out, report))
+    if report.files_failed > 0:
+        raise click.exceptions.Exit(FAILED)
+
+
+@main.command("rewrite-manifests")
+@table_options
+def rewrite_manifests(target: Target) -> None:
+    """Write many small manifests of TABLE together, in one commit."""
+    report = target.open().rewrite_manifests()
+    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))
+
+
+@main.command()
+@click.option("--budget-bytes", type=click.IntRange(0), metavar="N", help="Bytes that merges may rewrite.")
+@click.option("--budget-seconds", type=click.FloatRange(0), metavar="S", help="Seconds after which no step begins.")
+@spark_options
+@table_options
+def maintain(target: Target, *, budget_bytes: int | None, budget_seconds: float | None, spark: SparkChoice) -> None:
+    """One bounded pass over TABLE: merges, manifests, expiry by its own rules, a dry run of orphan cleanup.
+
+    Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
+    """
+    with spark.session("maintain") as session:
+        report = target.open(None, session).maintain(budget_bytes, budget_seconds)
+    target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
+    if not report.is_well:
+        raise click.exceptions.Exit(FAILED)

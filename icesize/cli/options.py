@@ -13,11 +13,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from icesize.clock import Environment
+from icesize.console import console_on
 from icesize.errors import EngineUnavailable, TableNotFound
 
 if TYPE_CHECKING:
@@ -36,14 +37,22 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a command line names, and how its catalog is found; not opened yet.
+    """The table that a command line names, how its catalog is found, and how to answer; not opened yet.
 
     `properties` can hold credentials, so it is left out of the printed form.
     """
 
     table: str
-    catalog_uri: str | None = field(default=None, repr=False)
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    catalog_uri: str | None = field(repr=False)
+    properties: Mapping[str, str] = field(repr=False)
+    as_json: bool
+
+    def answer(self, document: object, show: Callable[[Console], object]) -> None:
+        """Print what a command came to: the API's dictionary and nothing else, or what people see."""
+        if self.as_json:
+            click.echo(json.dumps(document, indent=2))
+        else:
+            show(console_on())
 
     def open(self, policy: Mapping[str, str] | None = None, spark: Any = None) -> SizedTable:
         """The table, ready to work on; `spark` is a SparkSession or None.
@@ -137,30 +146,26 @@ def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--master`, `--remote` and `--conf`, which arrive as one SparkChoice named `spark`."""
 
+    @click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'.")
+    @click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host.")
+    @pair_option("--conf", "A setting of the Spark session.")
     @wraps(command)
-    def with_choice(master: str | None, remote: str | None, conf: Mapping[str, str], *args: Any, **options: Any) -> Any:
+    def with_choice(*, master: str | None, remote: str | None, conf: Mapping[str, str], **options: Any) -> Any:
         if master and remote:
             raise click.UsageError("--master and --remote exclude each other")
-        return command(*args, spark=SparkChoice(master, remote, conf, options["as_json"]), **options)
+        return command(spark=SparkChoice(master, remote, conf, options["as_json"]), **options)
 
-    decorated: Callable[..., Any] = with_choice
-    for decorate in (
-        pair_option("--conf", "A setting of the Spark session."),
-        click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host."),
-        click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'."),
-    ):
-        decorated = decorate(decorated)
-    return decorated
+    return with_choice
 
 
 @dataclass(frozen=True)
 class SparkChoice:
     """Which Spark a command line wants, if any; `conf` can hold credentials. `silent`: its processes print nothing."""
 
-    master: str | None = None
-    remote: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    silent: bool = False
+    master: str | None
+    remote: str | None
+    conf: Mapping[str, str] = field(repr=False)
+    silent: bool
 
     @contextmanager
     def session(self, command: str) -> Iterator[SparkSession | None]:
@@ -185,30 +190,6 @@ class SparkChoice:
                 f"{error}. Without Spark `icesize {command}` merges up to 1 GiB in its own process, and every other "
                 "command works (leave out --master, --remote and --conf)"
             ) from error
-
-
-def print_json(data: object) -> None:
-    """What `--json` prints, and nothing else."""
-    click.echo(json.dumps(data, indent=2))
-
-
-class Result(Protocol):
-    """What a call of the API gives back."""
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-
-_Result = TypeVar("_Result", bound=Result)
-
-
-def answer(result: _Result, as_json: bool, show: Callable[[Console, _Result], object]) -> None:
-    """Print what a command came to: its dictionary, or as people see it."""
-    from icesize.console.tables import console_on
-
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        show(console_on(), result)
 
 
 @contextmanager
@@ -239,22 +220,20 @@ def _without_stderr() -> Iterator[None]:
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """TABLE, the catalog and `--json`: the command gets a Target first, and `as_json`."""
+    """TABLE, the catalog and `--json`, which arrive as a Target, the command's first argument."""
 
+    @click.argument("table", metavar="TABLE")
+    @click.option("--catalog-uri", help="Address of the catalog; without it PyIceberg's configuration is asked.")
+    @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the API's dictionary, and nothing else.")
     @wraps(command)
-    def with_target(table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], **options: Any) -> Any:
-        with silence() if options["as_json"] else nullcontext():
-            return command(Target(table, catalog_uri, catalog_property), **options)
+    def with_target(
+        *, table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, **options: Any
+    ) -> Any:
+        with silence() if as_json else nullcontext():
+            return command(Target(table, catalog_uri, catalog_property, as_json), **options)
 
-    decorated: Callable[..., Any] = with_target
-    for decorate in (
-        click.option("--json", "as_json", is_flag=True, help="Print the API's dictionary, and nothing else."),
-        pair_option("--catalog-property", "A PyIceberg property of the catalog."),
-        click.option("--catalog-uri", help="Address of the catalog; without it PyIceberg's configuration is asked."),
-        click.argument("table", metavar="TABLE"),
-    ):
-        decorated = decorate(decorated)
-    return decorated
+    return with_target
 
 
 def choice_options(command: _Command) -> _Command:

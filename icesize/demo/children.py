@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from icesize import failpoints
-from icesize.console.tables import show_line
+from icesize.console import show_line
 from icesize.demo.lake import Lake
 from icesize.errors import IcesizeError
 from icesize.units import format_count

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from icesize.console.tables import show_bars, show_line
+from icesize.console import show_bars, show_line
 from icesize.demo.lake import Lake, bytes_written, full_name, rows_and_exact
 from icesize.planning.inspection import Inspection
 from icesize.sized_table import open as open_table

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from icesize.console.tables import merging, show_line, show_plan
+from icesize.console import merging, show_line, show_plan
 from icesize.demo import events
 from icesize.demo.children import run_query
 from icesize.demo.compare import Side, show_comparison, show_next_steps

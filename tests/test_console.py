@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from icesize.console import tables as show
+from icesize import console as show
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import Inspection, PartitionSizes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
