@@ -94,8 +94,8 @@ def write_in_threads(
 ) -> Written:
     """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
 
-    The n-th thread takes along what `absorption` gives to writer n. On any error the files of all parts are removed,
-    best effort, and it is raised: RewriteFailed for one of storage.
+    The n-th thread takes along what `absorption` gives to writer n. Raises RewriteFailed for an error of storage, and
+    what `write_with` raises; the storage knows of the files that other parts have finished by then.
     """
     with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix=THREADS) as pool:
         running = [
@@ -104,13 +104,5 @@ def write_in_threads(
         ]
         try:
             return Written.together(future.result() for future in running)
-        except BaseException as error:
-            for future in running:
-                if future.exception() is None:
-                    for file in future.result().files:
-                        settings.storage.delete(file.path)
-            if isinstance(error, (OSError, pa.ArrowException)):
-                raise RewriteFailed(
-                    f"Cannot write the batch: {error}; what was written is removed", path=None
-                ) from error
-            raise
+        except (OSError, pa.ArrowException) as error:
+            raise RewriteFailed(f"Cannot write the batch: {error}; what was written is removed", path=None) from error

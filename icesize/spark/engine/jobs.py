@@ -38,8 +38,8 @@ _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyAr
 def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING) -> Written:
     """Write the rows of each Spark task, and what that task takes along; tells of the attempts that won.
 
-    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; files known by then are
-    removed.
+    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; the storage knows of the
+    files that are there by then.
     """
     answers = run_job(df, WriteRows(settings, prefix, absorption), "write the batch")
     parts: list[Written] = []
@@ -52,8 +52,6 @@ def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: 
     written = Written.together(parts)
     settings.storage.note(file.path for file in written.files)
     if failed is not None:
-        for file in written.files:
-            settings.storage.delete(file.path)
         raise failed
     return written
 
