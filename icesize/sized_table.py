@@ -14,11 +14,11 @@ from icesize.maintenance import cluster_table, merging
 from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
 from icesize.maintenance.cluster_table import Columns, Wish
 from icesize.maintenance.clustering import ClusterWork
-from icesize.maintenance.context import LatestTable, Progress, TableContext
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.reporting import report_of
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
+from icesize.maintenance.table_context import LatestTable, Progress, TableContext
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.threads import merge_in_threads

@@ -7,7 +7,6 @@
 - `clustering`: one pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it
   has changed
 - `compaction`: merging without new rows: the flow of a batch with nothing to write
-- `context`: what every job of maintenance works with: a table, the environment, and who moves the bytes
 - `file_copies`: whole data files again under new names, byte for byte: a data file knows neither its name nor its
   table
 - `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look
@@ -18,4 +17,5 @@
 - `restore`: A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE
 - `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it
 - `rewrite_manifests`: fewer manifests for the same files: one REPLACE that changes no row and no file
+- `table_context`: what every job of maintenance works with: a table, the environment, and who moves the bytes
 """

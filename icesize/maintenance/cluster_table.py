@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from icesize.errors import TableError
 from icesize.maintenance.cluster_settings import keep_cluster_by
 from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
-from icesize.maintenance.context import Progress, Selection, TableContext
+from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.merge_result import Results
 from icesize.planning.plan import Plan
 from icesize.report import Report

@@ -22,7 +22,7 @@ from typing import Any
 import icesize
 from icesize import failpoints
 from icesize.clock import Environment
-from icesize.maintenance.context import LatestTable
+from icesize.maintenance.table_context import LatestTable
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.cleanup.expiry import ExpiryReport, expire

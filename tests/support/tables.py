@@ -37,11 +37,11 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup
-from icesize.table.commit.commit_change import DEADLINE_SECONDS
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.retry import DEADLINE_SECONDS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.layout_reader import LayoutReader

@@ -34,8 +34,8 @@ from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.cleanup.lost_refs import LOST_REFS, lost_refs
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.cleanup.stream_readers import positions_in, stranded
-from icesize.table.commit.commit_change import Attempts
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.retry import Attempts
 from icesize.table.state.handle import Current
 from icesize.table.state.partition_changes import ChangeReader
 

@@ -15,10 +15,10 @@ from icesize.errors import IcesizeError, TableError
 from icesize.parquet.files.merge_result import MergeResult
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
-from icesize.table.commit.commit_change import DEADLINE_SECONDS, Attempts, commit_change
 from icesize.table.commit.committer import Committer, LoadedT, StagedT
 from icesize.table.commit.ledger import is_done
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
+from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, commit_change
 from icesize.table.commit.summary import RUN_ID
 
 SLOW_STAGE_SECONDS = 1.0

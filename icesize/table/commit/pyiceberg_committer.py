@@ -32,8 +32,8 @@ from icesize.table.catalog import loading
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
-from icesize.table.commit.fitting import misfit, misfit_spec
 from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
+from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
 from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex

@@ -22,11 +22,11 @@ from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import loading, opening
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.commit.commit_change import Change, commit_change
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.retry import Change, commit_change
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.input_metrics import with_carried_over_metrics

@@ -19,7 +19,7 @@ from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.cleanup.delete_expired import ExpiredFilesDeletion
 from icesize.table.cleanup.journal import JOURNAL, Journal
-from icesize.table.commit.commit_change import UNKNOWN_ATTEMPTS
+from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from tests.support.expiry import HOUR_MS, assert_clean, history, run_expiry
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.commit_change import UNKNOWN_ATTEMPTS
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
+from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from tests.support.examples import examples
 from tests.support.fake_catalog import (
     ENTRY,

@@ -24,7 +24,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from icesize.table.commit.fitting import misfit, misfit_spec
+from icesize.table.commit.schema_fit import misfit, misfit_spec
 
 KINDS: list[IcebergType] = [
     IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), DateType(), TimestampType(),
