@@ -14,8 +14,8 @@ from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.commit_files import commit_files
-from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.pyiceberg_committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest
 
 PART = PartitionKey(0, ("a",))

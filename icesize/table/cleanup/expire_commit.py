@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, cast
+from typing import Literal, cast
 
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -81,9 +81,6 @@ class Decision:
         return bool(retention.expired or retention.expired_refs or _tags_to_set(metadata, retention))
 
 
-_Attempts: TypeAlias = "Attempts[PyIcebergLoaded, PyIcebergStaged, Decision]"
-
-
 @dataclass(frozen=True)
 class Expiry:
     """One expiry (a `Change`) on its way through its attempts: decided anew on each state that it is tried on.
@@ -110,7 +107,7 @@ class Expiry:
         """Where the attempts wrote their journals."""
         return tuple(self._tried)
 
-    def found(self, loaded: PyIcebergLoaded, attempts: _Attempts) -> Decision | None:
+    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> Decision | None:
         """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
         expiry may have come first."""
         return self._tried.get(loaded.properties.get(JOURNAL, ""))
@@ -144,7 +141,7 @@ class Expiry:
             journal = replace(journal, files=(*journal.files, location))
         return Decision(retention, journal, location if unfinished else None, tuple(notes))
 
-    def stage(self, loaded: PyIcebergLoaded, attempts: _Attempts) -> tuple[PyIcebergStaged | None, Decision]:
+    def stage(self, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> tuple[PyIcebergStaged | None, Decision]:
         """Write the journal; the commit asserts the table's refs one by one."""
         decision = self.decide(loaded)
         metadata, io = loaded.table.metadata, loaded.table.io
@@ -161,7 +158,7 @@ class Expiry:
         requirements = (*_requirements(metadata, decision.retention), *_no_other_refs(loaded))
         return replace(loaded.staged(_updates(metadata, decision), *requirements), written=written), decision
 
-    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded, attempts: _Attempts) -> Decision:
+    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> Decision:
         """The decision to do nothing, and to forget the attempts if there were any: should one whose answer was lost
         land after all, a journal that is gone means that nothing is left to delete. A state from before them, which a
         catalog that lags shows, tells nothing."""

@@ -1,13 +1,12 @@
 """The one door through which anything becomes visible, and what goes through it.
 
 - `commit_files`: the change that brings data files: new rows, and files in the place of others
-- `committer`: how a catalog is talked to: states that are loaded, what is staged on them, and the answers to a commit
 - `forget_stream`: taking a stream out of the ledger
 - `ledger`: which micro-batches are in the table already: one small entry per stream, kept as a table property
 - `metadata_change`: changes of a table's metadata other than batches: a stream forgotten, a column added, a restore,
   fewer manifests
-- `pyiceberg_committer`: commits through PyIceberg: manifests and snapshots are ours, the compare-and-swap is the
-  catalog's
+- `pyiceberg_committer`: how a catalog is talked to: states that are loaded, what is staged on them, and the answers to
+  a commit. Manifests and snapshots are ours, the compare-and-swap is the catalog's
 - `request`: data files that are to be committed, and what became of them
 - `retry`: how a change gets through, also after a 409: attempts on ever newer states until it lands, loses for good, or
   is unknown

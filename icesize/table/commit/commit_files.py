@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic
 
 from icesize.clock import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.parquet.files.merge_result import MergeResult
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
-from icesize.table.commit.committer import Committer, LoadedT, StagedT
 from icesize.table.commit.ledger import is_done
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
 from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, commit_change
 from icesize.table.commit.summary import RUN_ID
@@ -29,7 +28,7 @@ _OUTDATED = "schema or partition spec changed while the merge ran"
 
 def commit_files(
     request: CommitRequest,
-    committer: Committer[LoadedT, StagedT],
+    committer: PyIcebergCommitter,
     environment: Environment,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> CommitOutcome:
@@ -42,10 +41,10 @@ def commit_files(
     return commit_change(change, committer, environment, request.table_uuid, deadline_seconds)
 
 
-class _Files(Generic[LoadedT, StagedT]):
+class _Files:
     """A request on its way through its attempts: `_request` is what is left of it, as merges are dropped."""
 
-    def __init__(self, request: CommitRequest, committer: Committer[LoadedT, StagedT]) -> None:
+    def __init__(self, request: CommitRequest, committer: PyIcebergCommitter) -> None:
         self.run_id = request.run_id
         self.advice = (
             f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; running the same batch again is safe"
@@ -60,7 +59,7 @@ class _Files(Generic[LoadedT, StagedT]):
         appended = () if result.already_committed else self._wanted.appended
         return {f.path for f in appended} | {f.path for g in result.merged for f in g.files}
 
-    def found(self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, CommitOutcome]) -> CommitOutcome | None:
+    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[CommitOutcome]) -> CommitOutcome | None:
         """Our own earlier attempt, or a duplicate one that committed the same batch."""
         if snapshots := loaded.snapshots_of(self.run_id):
             replaced = {snapshot_id for snapshot_id, operation in snapshots if operation == "replace"}
@@ -78,8 +77,8 @@ class _Files(Generic[LoadedT, StagedT]):
         return CommitOutcome(conflicts=tuple(self._conflicts), already_committed=True)
 
     def stage(
-        self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, CommitOutcome]
-    ) -> tuple[StagedT | None, CommitOutcome]:
+        self, loaded: PyIcebergLoaded, attempts: Attempts[CommitOutcome]
+    ) -> tuple[PyIcebergStaged | None, CommitOutcome]:
         slow = attempts.losses > 0 and self._stage_seconds > SLOW_STAGE_SECONDS
         if self._request.appended and (slow or attempts.losses >= 2):
             self._drop_merges("other commits kept coming first")
@@ -109,7 +108,7 @@ class _Files(Generic[LoadedT, StagedT]):
             contested=tuple(self._contested),
         )
 
-    def _hold_against(self, loaded: LoadedT) -> None:
+    def _hold_against(self, loaded: PyIcebergLoaded) -> None:
         """Refuse new files that do not fit this state, and leave out merges that others made wrong."""
         request = self._request
         if (why := loaded.misfit(request)) is not None:

@@ -27,7 +27,7 @@ class MetadataChange(Generic[T]):
     is_in: Callable[[PyIcebergLoaded], bool] | None = None
     files: Collection[str] = ()
 
-    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[PyIcebergLoaded, PyIcebergStaged, T]) -> T | None:
+    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[T]) -> T | None:
         """The result of the attempt that landed."""
         if self.is_in is not None:
             return attempts.made[-1].result if attempts.made and self.is_in(loaded) else None
@@ -35,9 +35,7 @@ class MetadataChange(Generic[T]):
         ours = (a.result for a in attempts.made if landed.intersection(i for i, _ in a.staged.snapshots))
         return next(ours, None)
 
-    def stage(
-        self, loaded: PyIcebergLoaded, attempts: Attempts[PyIcebergLoaded, PyIcebergStaged, T]
-    ) -> tuple[PyIcebergStaged | None, T]:
+    def stage(self, loaded: PyIcebergLoaded, attempts: Attempts[T]) -> tuple[PyIcebergStaged | None, T]:
         return self.build(loaded)
 
     def data_files(self, result: T) -> Collection[str]:

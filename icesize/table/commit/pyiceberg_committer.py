@@ -31,7 +31,6 @@ from icesize.planning.files import FileFact
 from icesize.table.catalog import loading
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import known_ancestors
-from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
@@ -51,6 +50,18 @@ branches share sequence numbers), or a snapshot to be expired (PyIceberg lists t
 
 _MAY_HAVE_LANDED = (408, 409)
 """Answers of class 4xx after which one has to look."""
+
+
+class CommitLost(Exception):
+    """The catalog says that another commit came first. It is looked up before it is believed: 409 may come late."""
+
+
+class CatalogBusy(CommitLost):
+    """The catalog asks to come again later: a definite no that nobody else's commit explains."""
+
+
+class CommitRefused(Exception):
+    """The catalog will never accept this commit; nothing of ours landed. The text is a sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +203,10 @@ class PyIcebergLoaded:
         return live
 
     def later_than(self, before: PyIcebergLoaded) -> bool:
-        """Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell.
+        """Whether something that a commit on `before` asserts has certainly changed since; a stale answer is no proof.
 
-        Of changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
+        Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell. Of
+        changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
         """
         new, old = self._counters(), before._counters()
         if self.head_id != before.head_id and (new[0] != old[0] or not new[0]):

@@ -22,7 +22,14 @@ from icesize import failpoints
 from icesize.clock import Environment, Fate
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.commit.committer import CatalogBusy, CommitLost, CommitRefused, Committer, LoadedT, StagedT
+from icesize.table.commit.pyiceberg_committer import (
+    CatalogBusy,
+    CommitLost,
+    CommitRefused,
+    PyIcebergCommitter,
+    PyIcebergLoaded,
+    PyIcebergStaged,
+)
 
 LOG = logging.getLogger("icesize")
 
@@ -35,7 +42,7 @@ DEADLINE_SECONDS = 600.0
 T = TypeVar("T")
 
 
-class Change(Protocol[LoadedT, StagedT, T]):
+class Change(Protocol[T]):
     """Something to be made visible in one step. `run_id` identifies it through all its attempts.
 
     `advice` tells a person how to find out whether it landed, after no answer could be got.
@@ -45,10 +52,10 @@ class Change(Protocol[LoadedT, StagedT, T]):
     def run_id(self) -> str: ...
     @property
     def advice(self) -> str: ...
-    def found(self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, T]) -> T | None:
+    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[T]) -> T | None:
         """The result, where an earlier attempt (or somebody else) has done it already."""
 
-    def stage(self, loaded: LoadedT, attempts: Attempts[LoadedT, StagedT, T]) -> tuple[StagedT | None, T]:
+    def stage(self, loaded: PyIcebergLoaded, attempts: Attempts[T]) -> tuple[PyIcebergStaged | None, T]:
         """What to commit on this state (None: nothing to do), and the result once it is visible; raises to refuse."""
 
     def data_files(self, result: T) -> Collection[str]:
@@ -56,17 +63,17 @@ class Change(Protocol[LoadedT, StagedT, T]):
 
 
 @dataclass(frozen=True)
-class Attempt(Generic[LoadedT, StagedT, T]):
+class Attempt(Generic[T]):
     """What was staged on which state, and the result that it has if it lands."""
 
-    loaded: LoadedT
-    staged: StagedT
+    loaded: PyIcebergLoaded
+    staged: PyIcebergStaged
     result: T
 
 
 def commit_change(
-    change: Change[LoadedT, StagedT, T],
-    committer: Committer[LoadedT, StagedT],
+    change: Change[T],
+    committer: PyIcebergCommitter,
     environment: Environment,
     table_uuid: str,
     deadline_seconds: float = DEADLINE_SECONDS,
@@ -80,14 +87,14 @@ def commit_change(
 
 
 @dataclass(frozen=True)
-class _Lost(Generic[LoadedT, StagedT, T]):
+class _Lost(Generic[T]):
     """An attempt that the catalog said no to, and how, which a conflict that ends it all is raised from."""
 
-    attempt: Attempt[LoadedT, StagedT, T]
+    attempt: Attempt[T]
     answer: CommitLost
 
 
-class Attempts(Generic[LoadedT, StagedT, T]):
+class Attempts(Generic[T]):
     """One change on its way (a `Commitment`): `made` are its attempts so far, `losses` counts those that others beat.
 
     An attempt is unsettled from the moment that the catalog is asked until it is certain that it has not landed.
@@ -95,14 +102,14 @@ class Attempts(Generic[LoadedT, StagedT, T]):
 
     def __init__(
         self,
-        change: Change[LoadedT, StagedT, T],
-        committer: Committer[LoadedT, StagedT],
+        change: Change[T],
+        committer: PyIcebergCommitter,
         environment: Environment,
         table_uuid: str,
         deadline_seconds: float,
     ) -> None:
         self.environment = environment
-        self.made: list[Attempt[LoadedT, StagedT, T]] = []
+        self.made: list[Attempt[T]] = []
         self.losses = self.unknown = 0
         self._change = change
         self._committer = committer
@@ -110,9 +117,9 @@ class Attempts(Generic[LoadedT, StagedT, T]):
         self._deadline_seconds = deadline_seconds
         self._started = environment.monotonic()
         self._unanswered = 0
-        self._unsettled: list[Attempt[LoadedT, StagedT, T]] = []
-        self._lost: _Lost[LoadedT, StagedT, T] | None = None
-        self._landed: Attempt[LoadedT, StagedT, T] | None = None
+        self._unsettled: list[Attempt[T]] = []
+        self._lost: _Lost[T] | None = None
+        self._landed: Attempt[T] | None = None
         self._found: tuple[T, ...] = ()
         self._wait = wait_random_exponential(multiplier=0.1, max=10)
 
@@ -175,7 +182,7 @@ class Attempts(Generic[LoadedT, StagedT, T]):
         staged, result = self._change.stage(loaded, self)
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
-    def _load(self) -> LoadedT | None:
+    def _load(self) -> PyIcebergLoaded | None:
         try:
             return self._committer.load()
         except IcesizeError:
@@ -191,7 +198,7 @@ class Attempts(Generic[LoadedT, StagedT, T]):
             self._pause(self._unanswered + 3)
             return None
 
-    def _look_after_loss(self, loaded: LoadedT) -> None:
+    def _look_after_loss(self, loaded: PyIcebergLoaded) -> None:
         """The attempt before this one lost, and was not found."""
         lost, self._lost = self._lost, None
         if lost is None:
@@ -207,22 +214,22 @@ class Attempts(Generic[LoadedT, StagedT, T]):
                 attempts=self.losses,
             ) from lost.answer
 
-    def settle_loss(self, loaded: LoadedT) -> None:
+    def settle_loss(self, loaded: PyIcebergLoaded) -> None:
         """Others have done what was wanted: if an attempt has lost, and that certainly, its metadata is removed."""
         if self._lost is not None:
             self._settled(self._lost, loaded)
 
-    def _settled(self, lost: _Lost[LoadedT, StagedT, T], loaded: LoadedT) -> bool:
+    def _settled(self, lost: _Lost[T], loaded: PyIcebergLoaded) -> bool:
         if not isinstance(lost.answer, CatalogBusy) and not loaded.later_than(lost.attempt.loaded):
             return False
         self._give_up(lost.attempt)
         return True
 
-    def _give_up(self, attempt: Attempt[LoadedT, StagedT, T]) -> None:
+    def _give_up(self, attempt: Attempt[T]) -> None:
         self._unsettled = [other for other in self._unsettled if other is not attempt]
         self._committer.discard(attempt.staged)
 
-    def _commit(self, attempt: Attempt[LoadedT, StagedT, T]) -> T | None:
+    def _commit(self, attempt: Attempt[T]) -> T | None:
         self.made.append(attempt)
         name = attempt.loaded.name
         try:

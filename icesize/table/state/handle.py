@@ -24,7 +24,7 @@ from icesize.table.catalog import loading, opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import Change, commit_change
 from icesize.table.state.cluster_reader import ClusterReader
@@ -177,9 +177,7 @@ class TableHandle:
         )
         return commit_files(request, self._committer(current, environment), environment, _deadline_seconds(current))
 
-    def change(
-        self, current: Current, change: Change[PyIcebergLoaded, PyIcebergStaged, T], environment: Environment
-    ) -> T:
+    def change(self, current: Current, change: Change[T], environment: Environment) -> T:
         """Commit a change to the table that `current` is a state of; raises as `commit_change`."""
         committer = self._committer(current, environment)
         return commit_change(change, committer, environment, current.uuid, _deadline_seconds(current))

@@ -22,8 +22,7 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
-from icesize.table.commit.committer import CommitLost
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
+from icesize.table.commit.pyiceberg_committer import CommitLost, PyIcebergCommitter, PyIcebergLoaded
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, Overtaken
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
