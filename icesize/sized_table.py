@@ -35,7 +35,7 @@ from icesize.table.cleanup.orphan_rules import DEFAULT_OLDER_THAN_MS
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import ledger
-from icesize.table.commit.forget_stream import forget_stream
+from icesize.table.commit.metadata_change import forget_stream
 from icesize.table.state import versions as history
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.layout_reader import Labels

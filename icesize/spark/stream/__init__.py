@@ -1,11 +1,9 @@
 """The function for `foreachBatch`, and what goes on beside the batches.
 
-- `background`: merges and clustering of one stream beside its batches: `merge="async"`, `cluster="async"`
-- `background_pass`: what is done beside the batches of a stream: merges and clustering, committed in a moment when no
-  batch does
+- `background`: merges and clustering of one stream beside its batches, committed in a moment when no batch does:
+  `merge="async"`, `cluster="async"`
 - `batch`: takes one batch in, exactly once: plan, run, commit; none of these goes back to one before it
 - `batch_plan`: what is done with one batch: looked at once, on one state of the table, before anything is written
-- `batch_run`: writes the files of one batch: its rows, and the merges that were decided on, beside each other
 - `merge_decision`: what a batch merges, and when that is decided: before its rows are written, or once its files are
   known
 - `process_state`: what a process remembers between batches: catalogs, manifests read, back-off, the last report

@@ -18,8 +18,7 @@ from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
 from icesize.spark.engine import session
 from icesize.spark.stream import process_state
-from icesize.spark.stream.background import expiry_note
-from icesize.spark.stream.background_pass import Trigger
+from icesize.spark.stream.background import Trigger, expiry_note
 from icesize.spark.stream.batch import take_in
 from icesize.spark.stream.batch_plan import BatchOptions
 from icesize.spark.stream.stopping import interruptions_told, was_interrupted

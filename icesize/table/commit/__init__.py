@@ -1,7 +1,6 @@
 """The one door through which anything becomes visible, and what goes through it.
 
 - `commit_files`: the change that brings data files: new rows, and files in the place of others
-- `forget_stream`: taking a stream out of the ledger
 - `ledger`: which micro-batches are in the table already: one small entry per stream, kept as a table property
 - `metadata_change`: changes of a table's metadata other than batches: a stream forgotten, a column added, a restore,
   fewer manifests

@@ -22,7 +22,7 @@ from icesize.parquet.files.names import writer_of
 from icesize.report import Report
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.routing import statistics
-from icesize.spark.stream import batch_run, process_state
+from icesize.spark.stream import batch, process_state
 from icesize.spark.stream.sink import Sink
 from tests.support import late_events
 from tests.support.routing import file_floor
@@ -252,7 +252,7 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
         begun.append((beside_write_job, [group.partition.values[0] for group in groups.values()]))
         return MergeRun(spark, groups, *rest, beside_write_job=beside_write_job, **more)
 
-    monkeypatch.setattr(batch_run, "MergeRun", spy)
+    monkeypatch.setattr(batch, "MergeRun", spy)
     lake.create()
     sink = lake.open(spark).sink("s", statistics="recent")
     batches = [events(range(n * 20, n * 20 + 20)) for n in range(7)] + [events(range(140, 180), hours=2)]

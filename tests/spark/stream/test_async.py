@@ -28,7 +28,7 @@ from icesize.report import Report
 from icesize.spark.engine import jobs, merge_job, session
 from icesize.spark.engine.worker import MergeGroups
 from icesize.spark.stream import background as background_module
-from icesize.spark.stream import background_pass, process_state
+from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import Lake, await_file, counted, events, rows_of
@@ -42,7 +42,7 @@ class Merges:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = self.running = self.most_running = 0
         self.before: Callable[[], object] = lambda: None
-        monkeypatch.setattr(background_pass, "run_merges", self)
+        monkeypatch.setattr(background_module, "run_merges", self)
 
     def __call__(
         self,
@@ -283,7 +283,7 @@ def test_no_thread_to_be_had(spark: SparkSession, lake: Lake, monkeypatch: pytes
     assert fill(spark, sink, range(1))[0].notes == ("background merge failed: RuntimeError: can't start new thread",)
 
 
-def _trigger(spark: SparkSession, sink: Sink) -> background_pass.Trigger:
+def _trigger(spark: SparkSession, sink: Sink) -> background_module.Trigger:
     state = process_state.state_of(sink.source, sink.stream_id)
     process_state.handle_of(spark, sink.source, state)
     assert state.handle is not None
