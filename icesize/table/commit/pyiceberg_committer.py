@@ -7,7 +7,7 @@ an APPEND snapshot with the new files, on top of it a REPLACE with the merged on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
@@ -165,7 +165,8 @@ class PyIcebergLoaded:
         inputs = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
         if not inputs or self.head_id == request.base_snapshot_id:
             return {}
-        if not self._came_from(request.base_snapshot_id):
+        # a base that main has left says nothing of the head
+        if all(s.snapshot_id != request.base_snapshot_id for s in known_ancestors(self.table.metadata)):
             return dict.fromkeys(inputs, BASE_EXPIRED)
         gone = inputs.keys() - self._live_inputs(inputs.values())
         lost = dict.fromkeys(gone, "another writer removed a file of it")
@@ -190,16 +191,10 @@ class PyIcebergLoaded:
     def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
         """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
         manifests = {m.manifest_path: m for m in self._manifests(ManifestContent.DATA)}
-        live: set[str] = set()
-        missing: set[str] = set()
-        for input_file in inputs:
-            (live if input_file.manifest_path in manifests else missing).add(input_file.path)
-        if missing:
-            known = {v.manifest_path for v in inputs}
-            for path, manifest in manifests.items():
-                if path not in known:
-                    entries = read_entries(self.table.io, manifest)
-                    live |= {e.path for e in entries if e.path in missing}
+        live = {v.path for v in inputs if v.manifest_path in manifests}
+        if missing := {v.path for v in inputs} - live:
+            for path in manifests.keys() - {v.manifest_path for v in inputs}:
+                live |= {e.path for e in read_entries(self.table.io, manifests[path]) if e.path in missing}
         return live
 
     def later_than(self, before: PyIcebergLoaded) -> bool:
@@ -226,10 +221,6 @@ class PyIcebergLoaded:
     def _counters(self) -> tuple[int, ...]:
         metadata = self.table.metadata
         return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
-
-    def _came_from(self, snapshot_id: int | None) -> bool:
-        """Whether the head is known to descend from a snapshot: one that main has left says nothing of the head."""
-        return any(s.snapshot_id == snapshot_id for s in known_ancestors(self.table.metadata))
 
     def _manifests(self, content: ManifestContent) -> list[ManifestFile]:
         head = self.table.metadata.current_snapshot()
@@ -265,26 +256,11 @@ class PyIcebergCommitter:
     def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:
         """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
         with SnapshotBuilder(loaded.table, self._clock_ms()) as builder:
-            snapshots = self._build(builder, request)
-        same = (loaded.same_spec, loaded.same_schema)
-        return loaded.staged_snapshots(builder, snapshots, same, _ledger_update(loaded, request))
-
-    def _build(self, builder: SnapshotBuilder, request: CommitRequest) -> list[Snapshot]:
-        summary = {**request.summary, RUN_ID: request.run_id}
-        if request.ledger:
-            summary[LEDGER] = request.ledger.to_json()
-        snapshots = []
-        if request.absorbed:
-            snapshots.append(builder.overwrite([f.path for f in request.absorbed], request.appended, [], summary))
-        elif request.appended:
-            snapshots.append(builder.append(request.appended, summary))
-        if request.merged:
-            if request.base_snapshot_id is not None:
-                summary[BASE_ID] = str(request.base_snapshot_id)
-            inputs = [v for g in request.merged for v in g.inputs]
-            outputs = [f for g in request.merged for f in g.files]
-            snapshots.append(builder.replace(inputs, outputs, summary))
-        return snapshots
+            snapshots = list(_build(builder, request))
+        same, entry = (loaded.same_spec, loaded.same_schema), request.ledger
+        ledger = {entry.key: entry.after(loaded.properties).to_json()} if entry else {}
+        updates = [SetPropertiesUpdate(updates=ledger)] if ledger else []
+        return loaded.staged_snapshots(builder, snapshots, same, updates)
 
     def commit(self, loaded: PyIcebergLoaded, staged: PyIcebergStaged) -> None:
         """One compare-and-swap, never repeated here.
@@ -314,9 +290,20 @@ class PyIcebergCommitter:
         remove(self._table.io, staged.written)
 
 
-def _ledger_update(loaded: PyIcebergLoaded, request: CommitRequest) -> list[TableUpdate]:
-    entry = request.ledger
-    return [SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()})] if entry else []
+def _build(builder: SnapshotBuilder, request: CommitRequest) -> Iterator[Snapshot]:
+    summary = {**request.summary, RUN_ID: request.run_id}
+    if request.ledger:
+        summary[LEDGER] = request.ledger.to_json()
+    if request.absorbed:
+        yield builder.overwrite([f.path for f in request.absorbed], request.appended, [], summary)
+    elif request.appended:
+        yield builder.append(request.appended, summary)
+    if request.merged:
+        if request.base_snapshot_id is not None:
+            summary[BASE_ID] = str(request.base_snapshot_id)
+        inputs = [v for g in request.merged for v in g.inputs]
+        outputs = [f for g in request.merged for f in g.files]
+        yield builder.replace(inputs, outputs, summary)
 
 
 def _status_of(error: Exception) -> int:

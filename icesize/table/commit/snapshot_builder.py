@@ -58,6 +58,7 @@ class SnapshotBuilder:
         self._io = table.io
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
         self._commit = uuid.uuid4()
+        self._snapshot_id = table.metadata.new_snapshot_id()
         self._parent = table.metadata.current_snapshot()
         self.manifests = self._parent.manifests(table.io) if self._parent else []
         self._numbered = table.metadata.format_version > 1
@@ -82,11 +83,8 @@ class SnapshotBuilder:
 
     def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
         """New rows: one manifest per partition spec, the others stay (or are folded when there are too many)."""
-        snapshot_id = self._metadata.new_snapshot_id()
-        self.manifests = self._folded(snapshot_id, self.manifests)
-        manifests = self._rewritten(snapshot_id, _Split(), files)
-        facts = counts(added=files)
-        return self._with_new(files, self._finish(snapshot_id, Operation.APPEND, manifests, {**facts, **summary}))
+        self.manifests = self._folded()
+        return self._with_new(files, self._exchange(Operation.APPEND, _Split(), files, summary))
 
     def replace(
         self, inputs: Sequence[FileFact], outputs: Sequence[WrittenFile], summary: Mapping[str, str]
@@ -95,11 +93,8 @@ class SnapshotBuilder:
 
         Every input file must be live; raises LookupError naming one that is not.
         """
-        snapshot_id = self._metadata.new_snapshot_id()
         split = self._split([v.path for v in inputs])
-        manifests = self._rewritten(snapshot_id, split, self._renumbered(inputs, outputs))
-        facts = counts(added=outputs, removed=inputs)
-        return self._finish(snapshot_id, Operation.REPLACE, manifests, {**facts, **summary})
+        return self._exchange(Operation.REPLACE, split, self._renumbered(inputs, outputs), summary)
 
     def overwrite(
         self,
@@ -115,15 +110,8 @@ class SnapshotBuilder:
         they are copies of, and are of the table's current partition spec. Every input file must be live; raises
         LookupError naming one that is not.
         """
-        snapshot_id = self._metadata.new_snapshot_id()
-        split = self._split(inputs)
         fresh = [replace(f, sequence_number=None) for f in added]
-        manifests = self._rewritten(snapshot_id, split, fresh, copied)
-        facts = counts(
-            added=[*fresh, *(_fact(e, self._metadata.default_spec_id) for e in copied)],
-            removed=[_fact(e, spec_id) for spec_id, entries in split.deleted.items() for e in entries],
-        )
-        return self._with_new(added, self._finish(snapshot_id, Operation.OVERWRITE, manifests, {**facts, **summary}))
+        return self._with_new(added, self._exchange(Operation.OVERWRITE, self._split(inputs), fresh, summary, copied))
 
     def rewrite(self, summary: Mapping[str, str]) -> Snapshot | None:
         """The same files in fewer data manifests, sorted by partition; None when their number would stay the same.
@@ -131,11 +119,10 @@ class SnapshotBuilder:
         Delete manifests stay, and so do data manifests that are filled to half of `commit.manifest.target-size-bytes`.
         Entries are copied as bytes; their numbers, their snapshots and the table's totals stay what they are.
         """
-        snapshot_id = self._metadata.new_snapshot_id()
         created: list[ManifestFile] = []
         replaced: set[str] = set()
         for spec_id, small in worth_packing(self.manifests, int(self._property(_TARGET_BYTES))).items():
-            if packed := self._packed(snapshot_id, spec_id, small):
+            if packed := self._packed(spec_id, small):
                 created += packed
                 replaced |= {m.manifest_path for m in small}
         if not replaced:
@@ -148,12 +135,12 @@ class SnapshotBuilder:
             "entries-processed": sum(m.existing_files_count or 0 for m in created),
         }
         named = {key: str(value) for key, value in facts.items()}
-        return self._finish(snapshot_id, Operation.REPLACE, [*created, *kept], {**named, **summary})
+        return self._finish(Operation.REPLACE, [*created, *kept], {**named, **summary})
 
-    def _packed(self, snapshot_id: int, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
+    def _packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
         """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
         before = len(self.written)
-        target = Target(self._io, self._metadata, snapshot_id, spec_id, self._new_path)
+        target = Target(self._io, self._metadata, self._snapshot_id, spec_id, self._new_path)
         packed = pack(target, entries_by_partition(self._io, small))
         if len(packed) < len(small):
             return packed
@@ -176,8 +163,24 @@ class SnapshotBuilder:
         absorbing = {v.partition for v in inputs if v.path in self._new}
         return [replace(f, sequence_number=self._new_number) if f.partition in absorbing else f for f in outputs]
 
+    def _exchange(
+        self,
+        operation: Operation,
+        split: _Split,
+        added: Sequence[WrittenFile],
+        summary: Mapping[str, str],
+        copied: Sequence[Entry] = (),
+    ) -> Snapshot:
+        """The next snapshot: entries that go are replaced by these files."""
+        own_spec = self._metadata.default_spec_id
+        facts = counts(
+            added=[*added, *(_fact(e, own_spec) for e in copied)],
+            removed=[_fact(e, spec_id) for spec_id, entries in split.deleted.items() for e in entries],
+        )
+        return self._finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
+
     def _rewritten(
-        self, snapshot_id: int, split: _Split, added: Sequence[WrittenFile], copied: Sequence[Entry] = ()
+        self, split: _Split, added: Sequence[WrittenFile] = (), copied: Sequence[Entry] = ()
     ) -> list[ManifestFile]:
         """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
         by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
@@ -187,7 +190,7 @@ class SnapshotBuilder:
         new: list[ManifestFile] = []
         for spec_id in sorted({*by_spec, *back, *split.survivors, *split.deleted}):
             new += write_manifests(
-                self._io, self._metadata, snapshot_id=snapshot_id, spec_id=spec_id, new_path=self._new_path,
+                self._io, self._metadata, snapshot_id=self._snapshot_id, spec_id=spec_id, new_path=self._new_path,
                 added=by_spec.get(spec_id, ()), copied=back.get(spec_id, ()),
                 existing=split.survivors.get(spec_id, ()), deleted=split.deleted.get(spec_id, ()),
             )  # fmt: skip
@@ -216,41 +219,34 @@ class SnapshotBuilder:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
         return split
 
-    def _folded(self, snapshot_id: int, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    def _folded(self) -> list[ManifestFile]:
         """Small data manifests written together when there are too many; Iceberg's merge-append does the same."""
         target = int(self._property(_TARGET_BYTES))
-        small = [m for m in manifests if m.content == ManifestContent.DATA and m.manifest_length < target // 2]
+        small = [m for m in self.manifests if m.content == ManifestContent.DATA and m.manifest_length < target // 2]
         enabled = self._property(_MERGE_ENABLED).lower() == "true"
         if not enabled or len(small) < max(2, int(self._property(_MIN_TO_MERGE))):
-            return manifests
+            return self.manifests
         split = _Split({m.manifest_path for m in small})
         for manifest in small:
             split.survivors[manifest.partition_spec_id] += read_entries(self._io, manifest)
-        return self._rewritten(snapshot_id, split, ())
+        return self._rewritten(split)
 
     def _new_path(self) -> str:
         path = self._locations.new_metadata_location(f"{self._commit}-m{len(self.written)}.avro")
         self.written.append(path)
         return path
 
-    def _finish(
-        self, snapshot_id: int, operation: Operation, manifests: list[ManifestFile], summary: dict[str, str]
-    ) -> Snapshot:
+    def _finish(self, operation: Operation, manifests: list[ManifestFile], summary: dict[str, str]) -> Snapshot:
         """Write the manifest list and make the snapshot the parent of the next one."""
-        parent = self._parent
+        parent, snapshot_id = self._parent, self._snapshot_id
         self._sequence_number += 1 if self._numbered else 0
         location = self._locations.new_metadata_location(f"snap-{snapshot_id}-0-{self._commit}.avro")
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
-        listed = write_list(
-            self._metadata,
-            self._io,
-            location,
-            manifests,
-            snapshot_id=snapshot_id,
-            parent_id=parent_id,
-            sequence_number=self._sequence_number,
-        )
+        self.manifests = write_list(
+            self._metadata, self._io, location, manifests,
+            snapshot_id=snapshot_id, parent_id=parent_id, sequence_number=self._sequence_number,
+        )  # fmt: skip
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
         self._parent = Snapshot(
             snapshot_id=snapshot_id,
@@ -262,7 +258,7 @@ class SnapshotBuilder:
             summary=with_totals(operation, summary, parent),
             schema_id=self._metadata.current_schema_id,
         )
-        self.manifests = listed
+        self._snapshot_id = self._metadata.new_snapshot_id()
         return self._parent
 
     def _property(self, key_and_default: tuple[str, str]) -> str:
