@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from tenacity import RetryCallState, wait_random_exponential
@@ -38,6 +38,8 @@ UNKNOWN_ATTEMPTS = 10
 
 DEADLINE_SECONDS = 600.0
 """How long others may come first, as the policy key `commit-deadline-ms` has it by default."""
+
+_WAIT = wait_random_exponential(multiplier=0.1, max=10)
 
 T = TypeVar("T")
 
@@ -86,42 +88,30 @@ def commit_change(
     return Attempts(change, committer, environment, table_uuid, deadline_seconds).run()
 
 
-@dataclass(frozen=True)
-class _Lost(Generic[T]):
-    """An attempt that the catalog said no to, and how, which a conflict that ends it all is raised from."""
-
-    attempt: Attempt[T]
-    answer: CommitLost
-
-
+@dataclass(eq=False)
 class Attempts(Generic[T]):
     """One change on its way (a `Commitment`): `made` are its attempts so far, `losses` counts those that others beat.
 
     An attempt is unsettled from the moment that the catalog is asked until it is certain that it has not landed.
     """
 
-    def __init__(
-        self,
-        change: Change[T],
-        committer: PyIcebergCommitter,
-        environment: Environment,
-        table_uuid: str,
-        deadline_seconds: float,
-    ) -> None:
-        self.environment = environment
-        self.made: list[Attempt[T]] = []
-        self.losses = self.unknown = 0
-        self._change = change
-        self._committer = committer
-        self._table_uuid = table_uuid
-        self._deadline_seconds = deadline_seconds
-        self._started = environment.monotonic()
-        self._unanswered = 0
-        self._unsettled: list[Attempt[T]] = []
-        self._lost: _Lost[T] | None = None
-        self._landed: Attempt[T] | None = None
-        self._found: tuple[T, ...] = ()
-        self._wait = wait_random_exponential(multiplier=0.1, max=10)
+    change: Change[T]
+    committer: PyIcebergCommitter
+    environment: Environment
+    table_uuid: str
+    deadline_seconds: float
+    made: list[Attempt[T]] = field(default_factory=list)
+    losses: int = 0
+    unknown: int = 0
+    _unanswered: int = 0
+    _unsettled: list[Attempt[T]] = field(default_factory=list)
+    # the attempt that the catalog said no to last, and how, which a conflict that ends it all is raised from
+    _lost: tuple[Attempt[T], CommitLost] | None = None
+    _landed: Attempt[T] | None = None
+    _found: tuple[T, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._started = self.environment.monotonic()
 
     @property
     def may_have_landed(self) -> bool:
@@ -131,7 +121,7 @@ class Attempts(Generic[T]):
     def may_be_visible(self) -> set[str]:
         """Data files of this change that are visible, or may be, or may still become so."""
         results = (*(attempt.result for attempt in self._unsettled), *self._found)
-        return {path for result in results for path in self._change.data_files(result)}
+        return {path for result in results for path in self.change.data_files(result)}
 
     def fate(self) -> Fate:
         """Whether this change is in the table."""
@@ -140,12 +130,12 @@ class Attempts(Generic[T]):
         if not self._unsettled:
             return Fate(False)
         try:
-            loaded = self._committer.load()
-            if self._change.found(loaded, self) is not None:
-                return Fate(True, tuple(snapshot_id for snapshot_id, _ in loaded.snapshots_of(self._change.run_id)))
+            loaded = self.committer.load()
+            if self.change.found(loaded, self) is not None:
+                return Fate(True, tuple(snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.change.run_id)))
         except Exception as error:
             LOG.debug("an interrupted commit could not be looked up: %s", brief(error))
-        return Fate(None, advice=self._change.advice)
+        return Fate(None, advice=self.change.advice)
 
     def run(self) -> T:
         """Until it landed; raises as `commit_change` does."""
@@ -167,7 +157,7 @@ class Attempts(Generic[T]):
         loaded = self._load()
         if loaded is None:
             return None
-        if loaded.uuid != self._table_uuid:
+        if loaded.uuid != self.table_uuid:
             # an attempt that the catalog said no to stays unsettled: a request that was sent twice is told that of its
             # second half, and the table in which the first one landed may live on under another name
             raise TableError(
@@ -175,16 +165,16 @@ class Attempts(Generic[T]):
                 "planned; nothing was written to the new table",
                 table=loaded.name,
             )
-        if (result := self._change.found(loaded, self)) is not None:
+        if (result := self.change.found(loaded, self)) is not None:
             self._found = (result,)
             return result
         self._look_after_loss(loaded)
-        staged, result = self._change.stage(loaded, self)
+        staged, result = self.change.stage(loaded, self)
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
     def _load(self) -> PyIcebergLoaded | None:
         try:
-            return self._committer.load()
+            return self.committer.load()
         except IcesizeError:
             raise
         except Exception as error:
@@ -203,31 +193,32 @@ class Attempts(Generic[T]):
         lost, self._lost = self._lost, None
         if lost is None:
             return
-        if not self._settled(lost, loaded):
+        attempt, answer = lost
+        if not self._settled(attempt, answer, loaded):
             # told "conflict", but nothing moved: a stale answer on one side, so nothing may be deleted
-            self._note_unknown(lost.answer)
+            self._note_unknown(answer)
         if self._late():
             raise CommitConflict(
                 f"Cannot commit to '{loaded.name}': other writers came first {self.losses} times in "
-                f"{self._deadline_seconds:.0f} s ('commit-deadline-ms'); nothing landed",
+                f"{self.deadline_seconds:.0f} s ('commit-deadline-ms'); nothing landed",
                 table=loaded.name,
                 attempts=self.losses,
-            ) from lost.answer
+            ) from answer
 
     def settle_loss(self, loaded: PyIcebergLoaded) -> None:
         """Others have done what was wanted: if an attempt has lost, and that certainly, its metadata is removed."""
         if self._lost is not None:
-            self._settled(self._lost, loaded)
+            self._settled(*self._lost, loaded)
 
-    def _settled(self, lost: _Lost[T], loaded: PyIcebergLoaded) -> bool:
-        if not isinstance(lost.answer, CatalogBusy) and not loaded.later_than(lost.attempt.loaded):
+    def _settled(self, lost: Attempt[T], answer: CommitLost, loaded: PyIcebergLoaded) -> bool:
+        if not isinstance(answer, CatalogBusy) and not loaded.later_than(lost.loaded):
             return False
-        self._give_up(lost.attempt)
+        self._give_up(lost)
         return True
 
     def _give_up(self, attempt: Attempt[T]) -> None:
         self._unsettled = [other for other in self._unsettled if other is not attempt]
-        self._committer.discard(attempt.staged)
+        self.committer.discard(attempt.staged)
 
     def _commit(self, attempt: Attempt[T]) -> T | None:
         self.made.append(attempt)
@@ -235,13 +226,13 @@ class Attempts(Generic[T]):
         try:
             failpoints.reach("before-swap")
         except BaseException:
-            self._committer.discard(attempt.staged)
+            self.committer.discard(attempt.staged)
             raise
         self._unsettled.append(attempt)
         try:
-            self._committer.commit(attempt.loaded, attempt.staged)
+            self.committer.commit(attempt.loaded, attempt.staged)
         except CommitLost as error:
-            self._lost = _Lost(attempt, error)
+            self._lost = attempt, error
             self.losses += 1
             LOG.info("commit to %s: another writer came first, attempt %d", name, self.losses)
             self._pause(self.losses)
@@ -264,15 +255,15 @@ class Attempts(Generic[T]):
         self._pause(self.unknown + 3)
 
     def _late(self) -> bool:
-        return self.environment.monotonic() - self._started > self._deadline_seconds
+        return self.environment.monotonic() - self._started > self.deadline_seconds
 
     def _undecided(self, error: Exception) -> CommitStateUnknown:
         return CommitStateUnknown(
-            f"Cannot tell whether the commit landed: {brief(error)}. Nothing was deleted. {self._change.advice}",
-            run_id=self._change.run_id,
+            f"Cannot tell whether the commit landed: {brief(error)}. Nothing was deleted. {self.change.advice}",
+            run_id=self.change.run_id,
         )
 
     def _pause(self, attempt: int) -> None:
         state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
         state.attempt_number = attempt
-        self.environment.sleep(self._wait(state))
+        self.environment.sleep(_WAIT(state))
