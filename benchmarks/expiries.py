@@ -18,6 +18,7 @@ import resource
 import statistics
 import time
 import uuid
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,11 @@ from typing import Any
 import icesize
 from benchmarks import peers
 from benchmarks.snapshots import data_file
-from icesize.clock import Environment
+from icesize.clock import Environment, Stopwatch
+from icesize.maintenance.batch_commit import CommitContext, commit
+from icesize.maintenance.reporting import WrittenBatch
+from icesize.parquet.rewriting.absorb import Written
+from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
 from tests.support.children import run_child
 
@@ -136,7 +141,11 @@ def _commit_seconds(table: SizedTable) -> float:
         layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
         file = data_file(f"{current.table.location()}/data/{uuid.uuid4()}.parquet", "h0")
         began = time.perf_counter()
-        handle.commit(current, layout, environment.new_id(), environment, appended=[file])
+        commit(
+            WrittenBatch(current, layout, plan_merges(layout, current.policy), rows=Written((file,))),
+            handle,
+            CommitContext(environment.new_id(), environment, Stopwatch(environment), nullcontext()),
+        )
         seconds.append(time.perf_counter() - began)
     return round(statistics.median(seconds[1:]), 3)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.maintenance.reporting import Outcome, WrittenBatch
+from icesize.parquet.files.merge_result import MergeResult
 from icesize.planning.merging.contention import BackOff
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.input_metrics import with_carried_over_metrics
 from icesize.table.state.missing_files import check_still_there
@@ -38,22 +39,37 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     Raises what `icesize.table.commit.commit_files.commit_files` raises, Overtaken among it: then the files have to be
     written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
     """
-    appended, io, settings = written.rows.files, written.current.table.io, written.current.settings
+    current, appended = written.current, written.rows.files
     # takes reading manifests: before a commit keeps others waiting
-    merged = with_carried_over_metrics(written.merges.merged, appended, io, settings)
+    merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
     failpoints.reach("files-written")
-    paths = [file.path for file in (*appended, *(f for group in merged for f in group.files))]
-    check_still_there(handle, paths, how.watch)
+    request = _request(written, merged, how)
+    check_still_there(handle, sorted(request.paths()), how.watch)
     with how.lock:
         outcome = CommitOutcome()
         if appended or merged:
-            outcome = handle.commit(
-                written.current, written.layout, how.run_id, how.environment,
-                appended=appended, merged=merged, absorbed=written.rows.absorbed,
-                ledger=how.ledger, accept_new_checkpoint=how.accept_new_checkpoint,
-            )  # fmt: skip
+            outcome = handle.commit(current, request, how.environment)
     how.watch.lap("commit")
     return outcome
+
+
+def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: CommitContext) -> CommitRequest:
+    metadata = written.current.table.metadata
+    return CommitRequest(
+        table_uuid=written.current.uuid,
+        base_snapshot_id=written.layout.snapshot_id,
+        base_sequence_number=written.layout.sequence_number,
+        schema_id=metadata.current_schema_id,
+        spec_id=metadata.default_spec_id,
+        schema=metadata.schema(),
+        spec=metadata.spec(),
+        run_id=how.run_id,
+        appended=written.rows.files,
+        merged=merged,
+        absorbed=written.rows.absorbed,
+        ledger=how.ledger,
+        accept_new_checkpoint=how.accept_new_checkpoint,
+    )
 
 
 def remember(backoff: BackOff, outcome: Outcome) -> None:

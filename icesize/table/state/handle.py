@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -13,23 +13,19 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 
 from icesize.clock import Environment
 from icesize.errors import IcesizeError
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
-from icesize.planning.files import FileFact, Layout, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import loading, opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.commit_files import commit_files
-from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import Change, commit_change
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
-from icesize.table.state.input_metrics import with_carried_over_metrics
 from icesize.table.state.layout_reader import LayoutReader
 
 LOG = logging.getLogger("icesize")
@@ -145,36 +141,8 @@ class TableHandle:
             self._cluster_reader = ClusterReader(by)
         return self._cluster_reader
 
-    def commit(
-        self,
-        current: Current,
-        layout: Layout,
-        run_id: str,
-        environment: Environment,
-        *,
-        appended: Sequence[WrittenFile] = (),
-        merged: tuple[MergeResult, ...] = (),
-        absorbed: Sequence[FileFact] = (),
-        ledger: LedgerEntry | None = None,
-        accept_new_checkpoint: bool = False,
-    ) -> CommitOutcome:
-        """Make files visible that were written for `current` and planned on `layout`; raises as `commit_files`."""
-        metadata = current.table.metadata
-        request = CommitRequest(
-            table_uuid=current.uuid,
-            base_snapshot_id=layout.snapshot_id,
-            base_sequence_number=layout.sequence_number,
-            schema_id=metadata.current_schema_id,
-            spec_id=metadata.default_spec_id,
-            schema=metadata.schema(),
-            spec=metadata.spec(),
-            run_id=run_id,
-            appended=tuple(appended),
-            merged=with_carried_over_metrics(merged, appended, current.table.io, current.settings),
-            absorbed=tuple(absorbed),
-            ledger=ledger,
-            accept_new_checkpoint=accept_new_checkpoint,
-        )
+    def commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
+        """Make files visible that were written for `current`; raises as `commit_files`."""
         return commit_files(request, self._committer(current, environment), environment, _deadline_seconds(current))
 
     def change(self, current: Current, change: Change[T], environment: Environment) -> T:

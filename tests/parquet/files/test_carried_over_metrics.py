@@ -6,6 +6,7 @@ import logging
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -42,12 +43,17 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
-from icesize.clock import Environment
+from icesize.clock import Environment, Stopwatch
+from icesize.maintenance.batch_commit import CommitContext, commit
+from icesize.maintenance.reporting import MergeResults, WrittenBatch
 from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
 from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import PartitionKey
+from icesize.planning.merging.planner import plan_merges
+from icesize.policy import SizePolicy
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.input_metrics import metrics_of, with_carried_over_metrics
 from tests.support.examples import examples
@@ -590,10 +596,11 @@ def test_a_commit_completes_what_was_copied(tmp_path: Path, version: str, caplog
     table = two_files(catalog, properties={"format-version": version})
     new = write(table, [9])
     group = merged(table, [*small_files(table), fact(new)])
-    handle = TableHandle(catalog, ("db", "t"))
-    outcome = handle.commit(
-        handle.load(), layout_of(table), "run", Environment(), appended=[new], merged=(_bare(group),)
+    handle, layout, environment = TableHandle(catalog, ("db", "t")), layout_of(table), Environment()
+    written = WrittenBatch(
+        handle.load(), layout, plan_merges(layout, SizePolicy()), MergeResults((_bare(group),)), Written((new,))
     )
+    outcome = commit(written, handle, CommitContext("run", environment, Stopwatch(environment), nullcontext()))
     assert outcome.merged == (group,)
     assert caplog.text == ""
     table = landed(catalog, [1, 2, 9])
