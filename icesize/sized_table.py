@@ -31,8 +31,7 @@ from icesize.report import Report
 from icesize.table.catalog import loading, opening
 from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.expiry import ExpiryReport, expire
-from icesize.table.cleanup.orphan_rules import DEFAULT_OLDER_THAN_MS
-from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
+from icesize.table.cleanup.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import ledger
 from icesize.table.commit.metadata_change import forget_stream

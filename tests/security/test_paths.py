@@ -13,7 +13,7 @@ import icesize
 from icesize.errors import TableError
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_inside
-from icesize.table.cleanup.delete_expired import due_files, own_folders
+from icesize.table.cleanup.expired_files import due_files, own_folders
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.storage.reachable import read_reachable
 from tests.support.tables import append, check, local, make_table, two_files

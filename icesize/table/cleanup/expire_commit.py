@@ -29,11 +29,9 @@ from pyiceberg.table.update import (
 
 from icesize.planning.retention.planner import Retention
 from icesize.table.catalog.access_errors import readable
-from icesize.table.cleanup.checkpoints import Reader
-from icesize.table.cleanup.journal import JOURNAL, Journal
-from icesize.table.cleanup.lost_refs import LOST_REFS, lost_refs
+from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
+from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, lost_refs
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
-from icesize.table.cleanup.stream_readers import positions_in, stranded
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.retry import Attempts
 from icesize.table.state.handle import Current

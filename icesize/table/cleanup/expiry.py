@@ -14,8 +14,8 @@ from icesize.errors import UnsupportedTable
 from icesize.report import with_text_ids
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
-from icesize.table.cleanup.delete_expired import Deletions, ExpiredFilesDeletion, due_files
 from icesize.table.cleanup.expire_commit import Decision, Expiry
+from icesize.table.cleanup.expired_files import Deletions, ExpiredFilesDeletion, due_files
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.state.handle import Current, TableHandle

@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError
+from icesize.table.catalog.metadata_files import read_metadata_file
 
 JOURNAL = "icesize.expiry.journal"
 """Table property: where the journal of the newest expiry lies."""
 VERSION = 1
+LOST_REFS = (
+    "while snapshots were being expired somebody made {} on one of them, and the catalog removed both: no file was "
+    "deleted, so an older metadata file still leads to the snapshot; orphan cleanup removes what nobody wants back"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,11 @@ class Journal:
         files = [*metadata.statistics, *metadata.partition_statistics]
         return cls(
             str(metadata.table_uuid),
-            tuple(_expired(s) for s in metadata.snapshots if s.snapshot_id in gone),
+            tuple(
+                Expired(s.snapshot_id, s.parent_snapshot_id, s.manifest_list)
+                for s in metadata.snapshots
+                if s.snapshot_id in gone
+            ),
             tuple(f.statistics_path for f in files if f.snapshot_id in gone),
             table.metadata_location,
             tuple(sorted(metadata.refs)),
@@ -112,5 +120,25 @@ class Journal:
             return None
 
 
-def _expired(snapshot: Snapshot) -> Expired:
-    return Expired(snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.manifest_list)
+def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
+    """Names of refs that another writer made on a snapshot while it was being expired, as the table's log tells.
+
+    A catalog that only checks what it is asked to assert knows no "no other ref": the REST protocol cannot say it. Such
+    a catalog removes a new tag together with the snapshot it stands on. It cannot be put back, but its files can be
+    spared. Reads the metadata files between the one that was decided on and that of the expiry: usually none. Empty
+    also where the log does not go back that far. Raises TableError for one that cannot be understood.
+    """
+    log = [*(entry.metadata_file for entry in now.metadata.metadata_log), now.metadata_location]
+    if journal.base_metadata not in log:
+        return []
+    expired = {each.snapshot_id for each in journal.expired}
+    found: set[str] = set()
+    for path in log[log.index(journal.base_metadata) + 1 :]:
+        if path == now.metadata_location:
+            break
+        metadata = read_metadata_file(now.io, path) or {}
+        if metadata.get("properties", {}).get(JOURNAL) == journal_location:
+            break
+        refs = metadata.get("refs", {})
+        found |= {name for name, ref in refs.items() if ref.get("snapshot-id") in expired}
+    return sorted(found - now.metadata.refs.keys() - set(journal.refs))

@@ -5,26 +5,44 @@ A file that is being written now looks the same, so age decides, and every doubt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
+from urllib.parse import quote_plus
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import IcesizeError, TableError, UnsupportedTable
+from icesize.errors import IcesizeError, PolicyError, TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief
-from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_inside, normalised
-from icesize.table.cleanup.orphan_rules import DEFAULT_OLDER_THAN_MS, Found, check_age, find_orphans
+from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
+from icesize.table.commit import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all
 from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
-from icesize.table.storage.ownership import GC_ENABLED, check_metadata_files, check_spelling, owns_its_files
+from icesize.table.storage.ownership import (
+    GC_ENABLED,
+    check_metadata_files,
+    check_spelling,
+    is_metadata_file,
+    owns_its_files,
+)
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_bytes, format_count
 
+DAY_MS = 24 * 3_600_000
+"""Least age of a file that may be deleted, also of leftovers of batches that the ledger has passed: merges in the
+background carry the number of a committed batch, and a new checkpoint counts from 0 again."""
+
+
+DEFAULT_OLDER_THAN_MS = 3 * DAY_MS
+"""Age at which a file that nobody needs is an orphan: Iceberg's default."""
+
+
+_OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
 SKEW_MS = 5 * 60_000
 """Difference of two clocks that is worth a note."""
 EXAMPLES = 20
@@ -104,14 +122,12 @@ class OrphanSearch:
         now_ms, notes = self._now_ms(table, location, dry_run)
         self._learn(table)
         watch.lap("read")
-        found, metadata_files = find_orphans(
-            self.lister(table.io, location), table.metadata, self._reachable, now_ms, older_than_ms
-        )
+        found = find_orphans(self.lister(table.io, location), table.metadata, self._reachable, now_ms, older_than_ms)
         uploads = incomplete_uploads(table.io, location)
         watch.lap("list")
         self._learn(self._again(table))
         due = tuple(file for file in found.due if file.location not in self._reachable)
-        check_metadata_files(table.io, str(table.metadata.table_uuid), metadata_files)
+        check_metadata_files(table.io, str(table.metadata.table_uuid), found.metadata_files)
         check_spelling(location, self._reachable, [file.location for file in due])
         watch.lap("check")
         report = OrphanReport(
@@ -218,3 +234,77 @@ def _unaddressable(found: Found) -> Iterator[str]:
             f"{format_count(found.unaddressable, 'file')} left alone: by a name with ? or # in it another file "
             "could be deleted"
         )
+
+
+@dataclass
+class Found:
+    """Files that no state of the table needs: `due` are old enough, `passed` of them ours and left behind. The owner
+    of the `metadata_files` among them is to be checked.
+    """
+
+    due: list[Listed] = field(default_factory=list)
+    metadata_files: list[str] = field(default_factory=list)
+    passed: int = 0
+    young: int = 0
+    unaddressable: int = 0
+
+
+def check_age(older_than_ms: int) -> None:
+    """Refuse ages by which files of a batch that is being written would be orphans. Raises PolicyError."""
+    if older_than_ms < DAY_MS:
+        raise PolicyError(
+            f"'older-than' ({older_than_ms / 1000:.15g} s) must be >= 24 h: a batch that is being written would lose "
+            "its files",
+            older_than_ms=older_than_ms,
+        )
+
+
+def find_orphans(
+    listed: Iterable[Listed], metadata: TableMetadata, reachable: Reachable, now_ms: int, older_than_ms: int
+) -> Found:
+    """What of a listing nobody needs.
+
+    Hidden files are passed over as Iceberg does: those with a segment that begins with `.` or `_` below the table's
+    location, unless it belongs to a partition field of such a name. `now_ms` is the time of the storage's clock.
+    """
+    visible, passed_by = _visibility(metadata), _batches(metadata.properties)
+    found = Found()
+    for file in listed:
+        if not visible(file.location) or file.location in reachable:
+            continue
+        if is_metadata_file(file.location):
+            found.metadata_files.append(file.location)
+        age_ms = now_ms - file.modified_ms
+        ours = _is_passed(file.location, passed_by)
+        if not is_addressable(file.location):
+            found.unaddressable += 1
+        elif age_ms >= older_than_ms or (ours and age_ms >= DAY_MS):
+            found.due.append(file)
+            found.passed += ours
+        else:
+            found.young += 1
+    found.due.sort(key=lambda each: each.location)
+    return found
+
+
+def _visibility(metadata: TableMetadata) -> Callable[[str], bool]:
+    names = {f.name for spec in metadata.partition_specs for f in spec.fields if f.name[0] in "._"}
+    partitions = tuple(f"{written}=" for name in names for written in (name, quote_plus(name)))
+    start = len(metadata.location.rstrip("/"))
+
+    def visible(location: str) -> bool:
+        segments = location[start:].split("/")
+        return not any(s[:1] in ("_", ".") and not s.startswith(partitions) for s in segments)
+
+    return visible
+
+
+def _batches(properties: Mapping[str, str]) -> dict[str, int]:
+    """The newest batch in the table, by the stream's hash in file names."""
+    return {ledger.stream_hash(entry.stream_id): entry.batch_id for entry in ledger.entries(properties)}
+
+
+def _is_passed(location: str, batches: Mapping[str, int]) -> bool:
+    """Whether icesize wrote the file for a batch that cannot be written any more: it or a later one is in the table."""
+    match = _OURS.fullmatch(location.rpartition("/")[2])
+    return match is not None and int(match[2]) <= batches.get(match[1], -1)

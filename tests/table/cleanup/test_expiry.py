@@ -17,7 +17,7 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
-from icesize.table.cleanup.delete_expired import ExpiredFilesDeletion
+from icesize.table.cleanup.expired_files import ExpiredFilesDeletion
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
 from tests.support.expiry import HOUR_MS, assert_clean, history, run_expiry

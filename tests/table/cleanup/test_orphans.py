@@ -25,8 +25,7 @@ from icesize.errors import PolicyError, TableError
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.table.cleanup.orphan_rules import DAY_MS, DEFAULT_OLDER_THAN_MS
-from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
+from icesize.table.cleanup.orphans import DAY_MS, DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.listing import Listed, list_files

@@ -23,8 +23,7 @@ from icesize.maintenance import file_copies
 from icesize.maintenance.file_copies import Copy, copy_files
 from icesize.parquet.files.storage import Storage
 from icesize.table.cleanup.checkpoints import read_checkpoint
-from icesize.table.cleanup.orphan_rules import DAY_MS
-from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
+from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
 from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
 from icesize.table.storage.bulk_delete import Deleted, delete_all, deleter
 from icesize.table.storage.listing import incomplete_uploads, list_files, modified_ms, storage_now_ms
