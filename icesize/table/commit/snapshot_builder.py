@@ -27,9 +27,8 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.summary import counts, with_totals
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.packing import entries_by_partition, pack, worth_packing
-from icesize.table.manifests.write import write_list, write_manifests
-from icesize.table.manifests.writer import Target
+from icesize.table.manifests.packing import entries_by_partition, worth_packing
+from icesize.table.manifests.writer import write_list, write_manifests
 
 LOG = logging.getLogger("icesize")
 
@@ -140,8 +139,10 @@ class SnapshotBuilder:
     def _packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
         """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
         before = len(self.written)
-        target = Target(self._io, self._metadata, self._snapshot_id, spec_id, self._new_path)
-        packed = pack(target, entries_by_partition(self._io, small))
+        packed = write_manifests(
+            self._io, self._metadata, spec_id, self._snapshot_id, self._new_path,
+            existing=entries_by_partition(self._io, small),
+        )  # fmt: skip
         if len(packed) < len(small):
             return packed
         self.discard(before)

@@ -25,8 +25,7 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 
 from icesize.errors import TableError
-from icesize.table.manifests.avro_decode import AvroSchema
-from icesize.table.manifests.avro_encode import write_bytes, write_long
+from icesize.table.manifests.avro_values import AvroSchema, write_bytes, write_long
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16

@@ -16,8 +16,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.table.manifests.avro_container import read_records
-from icesize.table.manifests.avro_decode import AvroSchema, fields_reader, inlined, skipper, structure
-from icesize.table.manifests.avro_encode import writer
+from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""

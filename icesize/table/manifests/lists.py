@@ -17,7 +17,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.table.manifests.avro_container import read_records
-from icesize.table.manifests.avro_decode import Read, fields_reader, inlined, reader, skipper
+from icesize.table.manifests.avro_values import fields_reader, inlined, reader, skipper
 
 _PATH = 500
 # Names of a manifest's fields by Iceberg field id; summaries of partitions and key metadata are passed over.
@@ -57,40 +57,28 @@ def read_new(io: FileIO, location: str, known: Callable[[str], bool]) -> Iterato
 
     Raises TableError for a damaged list and what `io` raises for a missing one.
     """
-    for manifest in read_records(io, location, lambda schema: partial(_read, _compiled(schema), known)):
+    for manifest in read_records(io, location, lambda schema: partial(_compiled(schema), known)):
         if manifest is not None:
             yield manifest
 
 
-class _Fields(NamedTuple):
-    """How the fields before the path are read, the path, and those after it: read, or passed over."""
-
-    before: Callable[[BinaryDecoder, dict[str, Any]], None]
-    path: Read
-    after: Callable[[BinaryDecoder, dict[str, Any]], None]
-    skip_after: Read
-
-
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str) -> _Fields:
+def _compiled(schema_json: str) -> Callable[[Callable[[str], bool], BinaryDecoder, bytes], ManifestFile | None]:
     fields = inlined(json.loads(schema_json))["fields"]
     at = next(i for i, field in enumerate(fields) if field["field-id"] == _PATH)
-    before, after = fields[:at], fields[at + 1 :]
-    return _Fields(
-        fields_reader(before, _NAMES),
-        reader(fields[at]["type"]),
-        fields_reader(after, _NAMES),
-        skipper({"type": "record", "fields": after}),
-    )
+    read_before, read_after = (fields_reader(some, _NAMES) for some in (fields[:at], fields[at + 1 :]))
+    read_path = reader(fields[at]["type"])
+    skip_after = skipper({"type": "record", "fields": fields[at + 1 :]})
 
+    def read(known: Callable[[str], bool], decoder: BinaryDecoder, _: bytes) -> ManifestFile | None:
+        values: dict[str, Any] = {"content": 0, "sequence_number": 0, "min_sequence_number": 0}
+        read_before(decoder, values)
+        path = read_path(decoder)
+        if known(path):
+            skip_after(decoder)
+            return None
+        read_after(decoder, values)
+        values["content"] = ManifestContent(values["content"])
+        return ManifestFile.from_args(manifest_path=path, **values)
 
-def _read(fields: _Fields, known: Callable[[str], bool], decoder: BinaryDecoder, _: bytes) -> ManifestFile | None:
-    values: dict[str, Any] = {"content": 0, "sequence_number": 0, "min_sequence_number": 0}
-    fields.before(decoder, values)
-    path = fields.path(decoder)
-    if known(path):
-        fields.skip_after(decoder)
-        return None
-    fields.after(decoder, values)
-    values["content"] = ManifestContent(values["content"])
-    return ManifestFile.from_args(manifest_path=path, **values)
+    return read

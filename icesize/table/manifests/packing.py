@@ -14,9 +14,7 @@ from typing import Any
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.table.manifests.avro_container import without_gc
-from icesize.table.manifests.entries import EXISTING, Entry, read_entries
-from icesize.table.manifests.writer import ManifestStreams, Target
+from icesize.table.manifests.entries import Entry, read_entries
 
 SORTED_AT_ONCE = 100_000
 """Entries that are held in memory and sorted together, and at most one manifest more: some 100 MB."""
@@ -39,15 +37,6 @@ def _live_bytes(manifest: ManifestFile) -> float:
     live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     deleted = manifest.deleted_files_count or 0
     return manifest.manifest_length * (live / (live + deleted) if deleted else 1.0)
-
-
-def pack(target: Target, entries: Iterable[Entry]) -> list[ManifestFile]:
-    """Entries that stay, written one after another: one manifest, more when full or when their encodings differ."""
-    streams = ManifestStreams(target)
-    with without_gc():
-        for entry in entries:
-            streams.copy(entry, EXISTING)
-    return streams.finish()
 
 
 def entries_by_partition(

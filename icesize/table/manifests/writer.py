@@ -1,10 +1,20 @@
-"""One stream of data manifests: entries of one encoding in, files and their descriptions out."""
+"""Manifests and manifest lists, written without decoding what is only kept.
+
+Surviving entries are copied as bytes under the Avro schema that they were written with: fast, and lossless for
+statistics that nobody here understands. Only partition values are encoded anew, where a column has been promoted since:
+a manifest's header says of which types its partition values are, and Iceberg's promotions (int to long, float to
+double, a decimal of more digits) change these types for new manifests alone, so values of today may not fit an older
+manifest. The files of one call go into as few manifests as their schemas allow.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Literal, cast
 
 from pydantic_core import to_json
@@ -16,6 +26,7 @@ from pyiceberg.manifest import (
     ManifestFile,
     PartitionFieldSummary,
     data_file_with_partition,
+    write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -28,13 +39,112 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import widened
-from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerWriter
-from icesize.table.manifests.avro_decode import AvroSchema, inlined, structure
-from icesize.table.manifests.avro_encode import writer
-from icesize.table.manifests.entries import ADDED, DATA, DELETED, EXISTING, DataFileSchema, Entry
-from icesize.table.manifests.partition_records import PARTITION, Fitted, fit
+from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerWriter, without_gc
+from icesize.table.manifests.avro_values import AvroSchema, inlined, structure, writer
+from icesize.table.manifests.entries import ADDED, DATA, DELETED, EXISTING, DataFileSchema, Entry, with_other_value
 
 FormatVersion = Literal[1, 2]
+_PARTITION = 102
+"""Iceberg's field id of the partition values in a data file."""
+_PROMOTIONS = {("int", "long"), ("float", "double")}
+
+
+def write_manifests(
+    io: FileIO,
+    metadata: TableMetadata,
+    spec_id: int,
+    snapshot_id: int,
+    new_path: Callable[[], str],
+    *,
+    added: Sequence[WrittenFile] = (),
+    copied: Sequence[Entry] = (),
+    existing: Iterable[Entry] = (),
+    deleted: Sequence[Entry] = (),
+) -> list[ManifestFile]:
+    """Write the data manifests of one partition spec in snapshot `snapshot_id` and say what is in them.
+
+    `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
+    files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
+    become DELETED by this snapshot. Each is of partition spec `spec_id`. `existing` may be an iterator where none are
+    added. One manifest results, more when the encodings of the entries differ in more than the types that their
+    partition values had before columns were promoted, or when it would exceed `commit.manifest.target-size-bytes`
+    (Iceberg's default: 8 MiB). In each of them changes come before what stays, so that `read_changes` ends early.
+    `new_path` names each new file. The sequence numbers of the results are assigned by `write_list`.
+
+    Raises `UnsupportedTable` for a format version above 2 and for entries that Iceberg could not read back, ValueError
+    for a file of another spec or with values that do not fit; files written before an error stay.
+    """
+    if metadata.format_version > 2:
+        raise UnsupportedTable(
+            f"Cannot write manifests of Iceberg format v{metadata.format_version}: only v1 and v2 are supported",
+            format_version=metadata.format_version,
+        )
+    target = Target(io, metadata, snapshot_id, spec_id, new_path)
+    streams: dict[DataFileSchema, ManifestStream] = {}
+    fitted = cache(lambda schema: fit(schema, target.own_schema))
+
+    def stream(schema: DataFileSchema) -> ManifestStream:
+        return streams.get(schema) or streams.setdefault(schema, ManifestStream(target, schema))
+
+    with without_gc():
+        if added:
+            beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
+            for schema in beside:
+                stream(fitted(schema).schema)
+            stream(_fullest(beside, fitted) or target.own_schema).add(added)
+        for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
+            for schema, run in groupby(entries, attrgetter("schema")):
+                how = fitted(schema)
+                copies = stream(how.schema)
+                for entry in run:
+                    copies.copy(entry, status, how.data(entry))
+        return [manifest for each in streams.values() for manifest in each.finish()]
+
+
+def _fullest(beside: Counter[DataFileSchema], fitted: Callable[[DataFileSchema], Fitted]) -> DataFileSchema | None:
+    """The encoding that most entries will have, of those that have a place for new partition values.
+
+    New files are encoded like them: one manifest less results.
+    """
+    there: Counter[DataFileSchema] = Counter()
+    for schema, entries in beside.items():
+        if fitted(schema).is_current:
+            there[fitted(schema).schema] += entries
+    return max(there, key=there.__getitem__, default=None)
+
+
+def write_list(
+    metadata: TableMetadata,
+    io: FileIO,
+    location: str,
+    manifests: Sequence[ManifestFile],
+    *,
+    snapshot_id: int,
+    parent_id: int | None,
+    sequence_number: int,
+) -> list[ManifestFile]:
+    """Write the manifest list of a snapshot to `location`; `sequence_number` is ignored by format v1.
+
+    Returns the manifests as the list has them: those that this snapshot wrote now carry its sequence number, which a
+    second snapshot of the same commit needs to list and to read them. The given ones are left as they were.
+    """
+    listed = [_assigned(manifest, sequence_number if metadata.format_version > 1 else 0) for manifest in manifests]
+    output = io.new_output(location)
+    with write_manifest_list(
+        metadata.format_version, output, snapshot_id, parent_id, sequence_number, "deflate"
+    ) as out:
+        out.add_manifests(listed)
+    return listed
+
+
+def _assigned(manifest: ManifestFile, sequence_number: int) -> ManifestFile:
+    """A copy with sequence numbers; PyIceberg's own writer sets them on a shallow copy, which changes the original."""
+    copy = ManifestFile(*[manifest[i] for i in range(len(manifest))])
+    if copy.sequence_number == UNASSIGNED_SEQ:
+        copy.sequence_number = sequence_number
+    if copy.min_sequence_number == UNASSIGNED_SEQ:
+        copy.min_sequence_number = sequence_number
+    return copy
 
 
 class Target:
@@ -48,19 +158,11 @@ class Target:
         self.spec = metadata.specs()[spec_id]
         self.partition_type = self.spec.partition_type(metadata.schema())
         self.header = _header(metadata, self.spec)
+        self.own_schema = _own_schema(self.version, self.partition_type)
         default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
         self.max_bytes = (
             property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
         )
-
-    @cached_property
-    def own_schema(self) -> DataFileSchema:
-        """How Java encodes data files of this spec: partition values optional, and room for a referenced file.
-
-        PyIceberg's own differs in both; entries of manifests by Java, the most common ones, can then be copied next
-        to new files.
-        """
-        return _own_schema(self.version, self.partition_type)
 
 
 def _header(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, str]:
@@ -75,6 +177,11 @@ def _header(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, str]:
 
 
 def _own_schema(version: FormatVersion, partition_type: StructType) -> DataFileSchema:
+    """How Java encodes data files of this spec: partition values optional, and room for a referenced file.
+
+    PyIceberg's own differs in both; entries of manifests by Java, the most common ones, can then be copied next to new
+    files.
+    """
     optional = [NestedField(f.field_id, f.name, f.field_type, required=False) for f in partition_type.fields]
     fields = list(data_file_with_partition(StructType(*optional), version).fields)
     if version > 1:
@@ -88,7 +195,7 @@ def _own_schema(version: FormatVersion, partition_type: StructType) -> DataFileS
 def _with_plain_nulls(record: Any) -> Any:
     """PyIceberg makes a union of null and null, which is not Avro, of a partition field whose column was dropped."""
     for field in record["fields"]:
-        if field["field-id"] == PARTITION:
+        if field["field-id"] == _PARTITION:
             for value in field["type"]["fields"]:
                 value["type"] = "null" if value["type"] == ["null", "null"] else value["type"]
     return record
@@ -108,52 +215,17 @@ _ENTRY_FIELDS: dict[FormatVersion, list[dict[str, Any]]] = {
 }
 
 
-class ManifestStreams:
-    """The data manifests of a target: as few streams as the encodings of their entries allow."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._fitted: dict[str, Fitted] = {}
-        self._streams: dict[str, ManifestStream] = {}
-
-    def copy(self, entry: Entry, status: int) -> None:
-        """Append a file that is or was in the table, as `ManifestStream.copy` says."""
-        fitted = self._fit(entry.schema)
-        self._stream(fitted.schema).copy(entry, status, fitted.data(entry))
-
-    def add(self, files: Iterable[WrittenFile], beside: Counter[DataFileSchema]) -> None:
-        """Append files that are new to the table, next to as many as possible of the entries counted by `beside`.
-
-        One manifest less results, whatever those are encoded by, but only where new partition values have a place.
-        """
-        there: Counter[DataFileSchema] = Counter()
-        for schema, entries in beside.items():
-            fitted = self._fit(schema)
-            there[fitted.schema] += entries if fitted.is_current else 0
-        fullest = max(+there, key=there.__getitem__, default=self._target.own_schema)
-        for schema in beside:
-            self._stream(self._fit(schema).schema)
-        self._stream(fullest).add(files)
-
-    def finish(self) -> list[ManifestFile]:
-        """Everything that was appended, on storage."""
-        return [manifest for stream in self._streams.values() for manifest in stream.finish()]
-
-    def _fit(self, schema: DataFileSchema) -> Fitted:
-        known = self._fitted.get(schema.key)
-        if known is None:
-            known = self._fitted[schema.key] = fit(schema, self._target.own_schema)
-        return known
-
-    def _stream(self, schema: DataFileSchema) -> ManifestStream:
-        stream = self._streams.get(schema.key)
-        if stream is None:
-            stream = self._streams[schema.key] = ManifestStream(self._target, schema)
-        return stream
-
-
 _Header = tuple[int, int | None, int | None, int | None]
 """Of an entry: status, snapshot id, data sequence number and file sequence number."""
+
+
+@lru_cache(maxsize=1024)
+def _encoded(version: FormatVersion, header: _Header) -> bytes:
+    """What comes before the data file; few distinct ones are needed, as there is one for each snapshot."""
+    out = bytearray()
+    for field, value in zip(_ENTRY_FIELDS[version], header, strict=False):
+        writer(field["type"])(out, value)
+    return bytes(out)
 
 
 class ManifestStream:
@@ -163,7 +235,6 @@ class ManifestStream:
         self._target, self._schema = target, schema
         wrapper = {"name": "data_file", "type": schema.avro, "field-id": 2}
         self._avro = {"type": "record", "name": "manifest_entry", "fields": [*_ENTRY_FIELDS[target.version], wrapper]}
-        self._headers: dict[_Header, bytes] = {}
         self._done: list[ManifestFile] = []
         self._begin()
 
@@ -200,18 +271,8 @@ class ManifestStream:
             header = ADDED, self._target.snapshot_id, file.sequence_number, None
             self._add(header, file.rows, file.partition.values, bytes(data))
 
-    def _encoded(self, header: _Header) -> bytes:
-        """What comes before the data file; few distinct ones are needed, as there is one for each snapshot."""
-        if (encoded := self._headers.get(header)) is None:
-            fields = _ENTRY_FIELDS[self._target.version]
-            out = bytearray()
-            for field, value in zip(fields, header, strict=False):
-                writer(field["type"])(out, value)
-            encoded = self._headers[header] = bytes(out)
-        return encoded
-
     def _add(self, header: _Header, rows: int, values: tuple[Any, ...], data: bytes) -> None:
-        self._file.add(self._encoded(header), data)
+        self._file.add(_encoded(self._target.version, header), data)
         status, _, sequence, _ = header
         self._files[status] += 1
         self._rows[status] += rows
@@ -288,7 +349,7 @@ _FIELDS: Mapping[int, _Get] = {
     134: lambda file: DATA,
     100: lambda file: file.path,
     101: lambda file: "PARQUET",
-    PARTITION: lambda file: file.partition.values,
+    _PARTITION: lambda file: file.partition.values,
     103: lambda file: file.rows,
     104: lambda file: file.size_bytes,
     105: lambda file: _BLOCK_SIZE_IN_BYTES,
@@ -303,16 +364,76 @@ _FIELDS: Mapping[int, _Get] = {
 }
 
 
-def _nothing(_: WrittenFile) -> None:
-    return None
-
-
 def _encoder(record: AvroSchema) -> Callable[[bytearray, WrittenFile], None]:
     """A function that encodes a new file by any manifest's data file schema; what it does not have is null."""
-    steps = [(_FIELDS.get(field["field-id"], _nothing), writer(field["type"])) for field in record["fields"]]
+    steps = [(_FIELDS.get(field["field-id"]), writer(field["type"])) for field in record["fields"]]
 
     def encode(out: bytearray, file: WrittenFile) -> None:
         for get, write in steps:
-            write(out, get(file))
+            write(out, get(file) if get else None)
 
     return encode
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """How entries of some encoding are written: under `schema`, whose partition record takes new values too where it
+    `is_current`. `data` gives the encoded data file of an entry.
+    """
+
+    schema: DataFileSchema
+    is_current: bool
+    data: Callable[[Entry], bytes]
+
+
+def fit(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
+    """How entries encoded by `schema` are written in a table that encodes new files by `own`.
+
+    Each partition field takes its type of today where every older value has a place in it; all else is copied as bytes.
+    A field keeps its type where it has none today, as when its column was dropped: its values stay what they are.
+    """
+    old, new = (each.avro["fields"][each.place(_PARTITION)]["type"] for each in (schema, own))
+    record = _promoted(old, new)
+    whole = [{**f, "type": record} if f["field-id"] == _PARTITION else f for f in schema.avro["fields"]]
+    avro = inlined({**schema.avro, "fields": whole})
+    fitted = DataFileSchema(structure(avro), avro)
+    is_current = structure(record) == structure(new)
+    if fitted == schema:
+        return Fitted(fitted, is_current, lambda entry: entry.data)
+    written = with_other_value(schema, _PARTITION, record)
+    return Fitted(fitted, is_current, lambda entry: written(entry.data, entry.values))
+
+
+def _promoted(old: AvroSchema, new: AvroSchema) -> AvroSchema:
+    if [f["field-id"] for f in old["fields"]] != [f["field-id"] for f in new["fields"]]:
+        return old
+    pairs = zip(old["fields"], new["fields"], strict=True)
+    return {**new, "fields": [now if _takes(now["type"], before["type"]) else before for before, now in pairs]}
+
+
+def _takes(new: AvroSchema, old: AvroSchema) -> bool:
+    """Whether every value of one type is the same value of the other."""
+    (old_type, old_null), (new_type, new_null) = _without_null(old), _without_null(new)
+    if old_null and not new_null:
+        return False
+    if old_type is None or new_type is None:
+        return old_type is None
+    same = structure(old_type) == structure(new_type)
+    return same or (_name(old_type), _name(new_type)) in _PROMOTIONS or _is_wider(new_type, old_type)
+
+
+def _without_null(schema: AvroSchema) -> tuple[AvroSchema | None, bool]:
+    """The type of values that are there, None when there are none, and whether null is allowed."""
+    branches = schema if isinstance(schema, list) else [schema]
+    there = [branch for branch in branches if branch != "null"]
+    return (there[0] if there else None), len(there) < len(branches)
+
+
+def _name(schema: AvroSchema) -> Any:
+    return schema["type"] if isinstance(schema, dict) else schema
+
+
+def _is_wider(new: AvroSchema, old: AvroSchema) -> bool:
+    if any(_name(each) != "fixed" or each.get("logicalType") != "decimal" for each in (new, old)):
+        return False
+    return bool(new["size"] >= old["size"] and new.get("scale", 0) == old.get("scale", 0))

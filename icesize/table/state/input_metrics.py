@@ -24,7 +24,7 @@ from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief
-from icesize.table.manifests.avro_decode import fields_reader
+from icesize.table.manifests.avro_values import fields_reader
 from icesize.table.manifests.entries import DataFileSchema, read_entries
 
 LOG = logging.getLogger("icesize")

@@ -16,8 +16,7 @@ from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_de
 
 from icesize.errors import TableError
 from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerReader, ContainerWriter
-from icesize.table.manifests.avro_decode import inlined, reader, skipper, structure
-from icesize.table.manifests.avro_encode import write_bytes, write_long, writer
+from icesize.table.manifests.avro_values import inlined, reader, skipper, structure, write_bytes, write_long, writer
 
 _LONGS = st.integers(-(2**63), 2**63 - 1)
 _INT_MAP = {

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icesize.errors import TableError
 from icesize.table.manifests.avro_container import ContainerWriter
-from icesize.table.manifests.avro_encode import write_bytes, write_long
+from icesize.table.manifests.avro_values import write_bytes, write_long
 from icesize.table.manifests.lists import read_new
 from tests.support.row_deletes import delete_ids
 from tests.support.tables import append, compact, local, small_files, two_files

@@ -65,7 +65,7 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter, without_gc
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
-from icesize.table.manifests.write import write_list, write_manifests
+from icesize.table.manifests.writer import write_list, write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
 

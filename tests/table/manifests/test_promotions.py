@@ -41,9 +41,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.packing import pack
-from icesize.table.manifests.write import write_manifests
-from icesize.table.manifests.writer import Target
+from icesize.table.manifests.writer import write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
 
@@ -208,8 +206,10 @@ def test_entries_of_any_age_are_packed_together(bench: Bench, history: list[Stag
     for stage, metadata in zip(history, origins, strict=True):
         write = bench.write if stage.by_icesize else bench.write_by_pyiceberg
         manifests += write(metadata, [_file(values) for values in stage.files])
-    target = Target(bench.io, _metadata(now, 2, _identities(now)), 99, 0, bench.path)
-    packed = bench.numbered(pack(target, [e for m in manifests for e in read_entries(bench.io, m)]))
+    entries = (e for m in manifests for e in read_entries(bench.io, m))
+    packed = bench.numbered(
+        write_manifests(bench.io, _metadata(now, 2, _identities(now)), 0, 99, bench.path, existing=entries)
+    )
     assert len(packed) == len({stage.by_icesize for stage in history})
     assert bench.ours(packed) == bench.ours(manifests)
     assert bench.statistics(packed) == bench.statistics(manifests)

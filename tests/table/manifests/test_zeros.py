@@ -28,7 +28,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.write import write_manifests
+from icesize.table.manifests.writer import write_manifests
 from tests.support import tables
 from tests.support.examples import examples
 

@@ -1,4 +1,4 @@
-"""Avro values by the schema that they were written with: one function per schema, made once.
+"""Avro values out of bytes and into bytes: one function per schema, made once.
 
 A schema is parsed JSON: the name of a primitive, a list (a union) or a dict. Values become what PyIceberg's reader
 makes of them: decimals and UUIDs are objects, dates and timestamps stay numbers, Iceberg's "logical maps" (arrays of
@@ -14,16 +14,18 @@ import itertools
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from operator import methodcaller
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.utils.decimal import bytes_to_decimal
+from pyiceberg.utils.decimal import bytes_to_decimal, decimal_to_bytes
 
 AvroSchema: TypeAlias = Any
 Read: TypeAlias = Callable[[BinaryDecoder], Any]
-_ReadBlock: TypeAlias = Callable[[BinaryDecoder, int, Any], None]
+Write: TypeAlias = Callable[[bytearray, Any], object]
+_ReadBlock: TypeAlias = Callable[[BinaryDecoder, int, Any], object]
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "enum", "fixed"})
@@ -100,10 +102,6 @@ def is_pairs(node: Mapping[str, Any]) -> bool:
     return node.get("logicalType") == "map"
 
 
-def _null(_: BinaryDecoder) -> None:
-    return None
-
-
 _READ_EIGHT = methodcaller("read", 8)
 
 
@@ -113,26 +111,15 @@ def _read_double(decoder: BinaryDecoder) -> float:
     return value
 
 
-_READ_INT = methodcaller("read_int")
 _READ: dict[str, Read] = {
-    "null": _null,
+    "null": lambda decoder: None,
     "boolean": methodcaller("read_boolean"),
-    "int": _READ_INT,
-    "long": _READ_INT,
+    "int": methodcaller("read_int"),
+    "long": methodcaller("read_int"),
     "float": methodcaller("read_float"),
     "double": _read_double,
     "bytes": methodcaller("read_bytes"),
     "string": methodcaller("read_utf8"),
-}
-_SKIP: dict[str, Read] = {
-    "null": _null,
-    "boolean": methodcaller("skip_boolean"),
-    "int": methodcaller("skip_int"),
-    "long": methodcaller("skip_int"),
-    "float": methodcaller("skip_float"),
-    "double": methodcaller("skip_double"),
-    "bytes": methodcaller("skip_bytes"),
-    "string": methodcaller("skip_utf8"),
 }
 
 
@@ -146,11 +133,13 @@ def reader(schema: AvroSchema) -> Read:
     if kind == "record":
         reads = [reader(field["type"]) for field in schema["fields"]]
         return lambda decoder: tuple([read(decoder) for read in reads])
-    if kind == "array":
-        items = schema["items"]
-        return _array_reader(_pairs_reader(items), dict) if is_pairs(schema) else _list_reader(items)
     if kind == "map":
-        return _array_reader(_pairs(_pair(_READ["string"], reader(schema["values"]))), dict)
+        return _array_reader(_pairs_reader({"fields": [{"type": "string"}, {"type": schema["values"]}]}), dict)
+    if kind == "array" and is_pairs(schema):
+        return _array_reader(_pairs_reader(schema["items"]), dict)
+    if kind == "array":
+        item = reader(schema["items"])
+        return _array_reader(lambda decoder, count, items: items.extend([item(decoder) for _ in range(count)]), list)
     if kind == "enum":
         symbols = schema["symbols"]
         return lambda decoder: symbols[decoder.read_int()]
@@ -190,21 +179,22 @@ def fields_reader(
 
 
 def skipper(schema: AvroSchema) -> Read:
-    """A function that passes over one value of an inlined schema, cheaply for the maps that carry statistics."""
-    if isinstance(schema, str):
-        return _SKIP[schema]
+    """A function that passes over one value of an inlined schema, cheaply for the maps that carry statistics.
+
+    Decoding them into values that are dropped is the fastest way: one call into compiled code for all columns.
+    """
     if isinstance(schema, list):
         return _union([skipper(branch) for branch in schema], nothing_first=schema[0] == "null")
-    kind = schema["type"]
-    if kind == "record":
+    if isinstance(schema, dict) and schema["type"] == "record":
         return _fields_skipper([field["type"] for field in schema["fields"]])
-    if kind == "array":
-        return _array_skipper(schema["items"])
-    if kind == "map":
-        return _skip_each(_sequence([_SKIP["string"], skipper(schema["values"])]))
-    if kind == "fixed":
-        return methodcaller("skip", schema["size"])
-    return _SKIP["int"] if kind == "enum" else _SKIP[kind]
+    if isinstance(schema, dict) and schema["type"] == "array":
+        types = _types_of(schema["items"])
+        if all(map(_is_number, types)):
+            return _array_reader(lambda decoder, count, _: decoder.read_ints(count * len(types)), list)
+        if not is_pairs(schema):
+            item = skipper(schema["items"])
+            return _array_reader(lambda decoder, count, _: [item(decoder) for _ in range(count)], list)
+    return reader(schema)
 
 
 def _is_number(schema: AvroSchema) -> bool:
@@ -217,16 +207,12 @@ def _fields_skipper(types: Iterable[AvroSchema]) -> Read:
     for numbers, run in itertools.groupby(types, _is_number):
         some = list(run)
         steps += [methodcaller("read_ints", len(some))] if numbers else [skipper(each) for each in some]
-    return steps[0] if len(steps) == 1 else _sequence(steps)
 
+    def skip(decoder: BinaryDecoder) -> None:
+        for step in steps:
+            step(decoder)
 
-def _array_skipper(items: AvroSchema) -> Read:
-    types = _types_of(items)
-    if all(map(_is_number, types)):
-        return _skip_ints(len(types))
-    if types == ["int", "bytes"]:
-        return _skip_int_bytes
-    return _skip_each(skipper(items))
+    return steps[0] if len(steps) == 1 else skip
 
 
 def _types_of(items: AvroSchema) -> list[AvroSchema]:
@@ -239,23 +225,6 @@ def _union(branches: list[Read], *, nothing_first: bool) -> Read:
         inner = branches[1]
         return lambda decoder: inner(decoder) if decoder.read_int() else None
     return lambda decoder: branches[decoder.read_int()](decoder)
-
-
-def _sequence(reads: list[Read]) -> Read:
-    def run(decoder: BinaryDecoder) -> None:
-        for read in reads:
-            read(decoder)
-
-    return run
-
-
-def _pair(key: Read, value: Read) -> Read:
-    return lambda decoder: (key(decoder), value(decoder))
-
-
-def _list_reader(items: AvroSchema) -> Read:
-    item = reader(items)
-    return _array_reader(lambda decoder, count, values: values.extend([item(decoder) for _ in range(count)]), list)
 
 
 def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:
@@ -272,16 +241,15 @@ def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:
     return read
 
 
-def _pairs_reader(items: AvroSchema) -> _ReadBlock:
-    """Reads a block of a logical map; one of counts or bounds by field id, of which a file has six, by one call."""
+def _pairs_reader(items: Mapping[str, Any]) -> _ReadBlock:
+    """Reads a block of a map; one of counts or bounds by field id, of which a file has six, by one call."""
     types = _types_of(items)
     if types == ["int", "long"]:
         return _read_counts
-    return _read_bounds if types == ["int", "bytes"] else _pairs(reader(items))
-
-
-def _pairs(pair: Read) -> _ReadBlock:
-    return lambda decoder, count, values: values.update([pair(decoder) for _ in range(count)])
+    if types == ["int", "bytes"]:
+        return lambda decoder, count, values: decoder.read_int_bytes_dict(count, values)
+    key, value = map(reader, types)
+    return lambda decoder, count, values: values.update([(key(decoder), value(decoder)) for _ in range(count)])
 
 
 def _read_counts(decoder: BinaryDecoder, count: int, values: dict[int, int]) -> None:
@@ -293,37 +261,137 @@ def _read_counts(decoder: BinaryDecoder, count: int, values: dict[int, int]) -> 
     values.update(zip(pairs, pairs, strict=True))
 
 
-def _read_bounds(decoder: BinaryDecoder, count: int, values: dict[int, bytes]) -> None:
-    decoder.read_int_bytes_dict(count, values)
+def _integer_writer(kind: str, bits: int) -> Callable[[bytearray, int], None]:
+    most = 2**bits - 1  # after zigzag
+
+    def write(out: bytearray, number: int) -> None:
+        value = (number << 1) ^ (number >> 63)
+        if value > most:
+            raise ValueError(f"Cannot write {number} as an Avro {kind}")
+        while value > 0x7F:
+            out.append((value & 0x7F) | 0x80)
+            value >>= 7
+        out.append(value)
+
+    return write
 
 
-def _skip_each(skip: Read) -> Read:
-    def run(decoder: BinaryDecoder) -> None:
-        while count := decoder.read_int():
-            if count < 0:
-                decoder.skip(decoder.read_int())
-            else:
-                for _ in range(count):
-                    skip(decoder)
-
-    return run
+write_long = _integer_writer("long", 64)
+"""Append a long: zigzag, seven bits per byte, low bits first. Raises ValueError for a number of more than 64 bits."""
 
 
-# Decoding into values that are dropped is the fastest way past statistics: one call into compiled code for all columns.
-def _skip_ints(width: int) -> Read:
-    def run(decoder: BinaryDecoder) -> None:
-        while count := decoder.read_int():
-            if count < 0:
-                decoder.skip(decoder.read_int())
-            else:
-                decoder.read_ints(count * width)
-
-    return run
+def write_bytes(out: bytearray, value: bytes) -> None:
+    """Append bytes after their length."""
+    write_long(out, len(value))
+    out += value
 
 
-def _skip_int_bytes(decoder: BinaryDecoder) -> None:
-    while count := decoder.read_int():
-        if count < 0:
-            decoder.skip(decoder.read_int())
+def _write_null(_: bytearray, value: object) -> None:
+    if value is not None:
+        raise ValueError(f"Cannot write {value!r} as an Avro null")
+
+
+def _float_writer(kind: str, layout: struct.Struct) -> Write:
+    def write(out: bytearray, value: float) -> None:
+        try:
+            packed = layout.pack(value)
+        except OverflowError as error:
+            raise ValueError(f"Cannot write {value!r} as an Avro {kind}") from error
+        if layout.unpack(packed)[0] != value and value == value:
+            raise ValueError(f"Cannot write {value!r} as an Avro {kind}: it would not be the same number")
+        out += packed
+
+    return write
+
+
+_WRITE: dict[str, Write] = {
+    "null": _write_null,
+    "boolean": lambda out, value: out.append(1 if value else 0),
+    "int": _integer_writer("int", 32),
+    "long": write_long,
+    "float": _float_writer("float", struct.Struct("<f")),
+    "double": _float_writer("double", struct.Struct("<d")),
+    "bytes": write_bytes,
+    "string": lambda out, value: write_bytes(out, value.encode()),
+}
+
+
+def writer(schema: AvroSchema) -> Write:
+    """A function that appends one value of an inlined schema; records are given as sequences, logical maps as dicts.
+
+    Raises ValueError for a type that no manifest has (unions of more than null and one type, enums, string maps). So
+    does the function for a number that has no place in its type: it is never shortened.
+    """
+    if isinstance(schema, str):
+        return _WRITE[schema]
+    if isinstance(schema, list) and len(schema) == 2 and "null" in schema:
+        return _optional(schema.index("null"), writer(schema[1 - schema.index("null")]))
+    if not isinstance(schema, dict) or schema["type"] in ("enum", "map"):
+        raise ValueError(f"Cannot write a value of the Avro type {json.dumps(schema)}")
+    if schema["type"] == "record":
+        return _record_writer([writer(field["type"]) for field in schema["fields"]])
+    if schema["type"] == "array":
+        return _array_writer(writer(schema["items"]), pairs=is_pairs(schema))
+    return _logical_writer(schema)
+
+
+def _logical_writer(schema: Mapping[str, Any]) -> Write:
+    kind, logical, size = schema["type"], schema.get("logicalType"), schema.get("size")
+
+    def raw(value: object) -> bytes:
+        if isinstance(value, Decimal):
+            _check_decimal(value, schema)
+            return decimal_to_bytes(value, byte_length=size)
+        return value.bytes if isinstance(value, UUID) else bytes(value)  # type: ignore[call-overload]
+
+    if kind == "fixed":
+        return lambda out, value: out.extend(_sized(raw(value), size))
+    if kind == "bytes":
+        return lambda out, value: write_bytes(out, raw(value))
+    return (lambda out, value: write_bytes(out, str(value).encode())) if logical == "uuid" else _WRITE[kind]
+
+
+def _check_decimal(value: Decimal, schema: Mapping[str, Any]) -> None:
+    """Bytes hold the digits alone, so a value of another scale would become another number."""
+    _, digits, exponent = value.as_tuple()
+    scale, precision = schema.get("scale", 0), schema["precision"]
+    if exponent != -scale or len(digits) > precision:
+        raise ValueError(f"Cannot write {value} as an Avro decimal({precision}, {scale})")
+
+
+def _sized(value: bytes, size: int | None) -> bytes:
+    if len(value) != size:
+        raise ValueError(f"Cannot write {len(value)} bytes as an Avro fixed of {size}")
+    return value
+
+
+def _optional(null_branch: int, write: Write) -> Write:
+    nothing, something = null_branch << 1, (1 - null_branch) << 1
+
+    def run(out: bytearray, value: Any) -> None:
+        if value is None:
+            out.append(nothing)
         else:
-            decoder.read_int_bytes_dict(count, {})
+            out.append(something)
+            write(out, value)
+
+    return run
+
+
+def _record_writer(writes: Sequence[Write]) -> Write:
+    def run(out: bytearray, values: Sequence[Any]) -> None:
+        for write, value in zip(writes, values, strict=True):
+            write(out, value)
+
+    return run
+
+
+def _array_writer(write: Write, *, pairs: bool) -> Write:
+    def run(out: bytearray, values: Any) -> None:
+        if values:
+            write_long(out, len(values))
+            for value in values.items() if pairs else values:
+                write(out, value)
+        out.append(0)
+
+    return run
