@@ -16,8 +16,8 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.table.state.changed_partitions import partitions_changed
 from icesize.table.state.handle import Current
+from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
 
 

@@ -16,7 +16,7 @@ from icesize import failpoints
 from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, PolicyError, RewriteFailed, TableError, TableNotFound, UnsupportedTable
 from icesize.sized_table import SizedTable
-from icesize.table.state.changed_partitions import partitions_changed
+from icesize.table.state.partition_changes import partitions_changed
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_rows

@@ -1,9 +1,7 @@
 """What a table is now, and what others did to it.
 
-- `changed_partitions`: which partitions got new files since icesize last merged: what `after_batch` has to look at
 - `cluster_reader`: the files that clustering looks at: all live ones, with bounds of the columns that they are
   clustered by
-- `commit_ages`: how old the rows of files are, counted in commits that added rows
 - `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
   rollbacks
 - `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
@@ -11,12 +9,12 @@
   files alone
 - `layout_reader`: the layout of a table: every partition counted, and its small files as values
 - `live_files`: the live files of a table by partition, each manifest read once: what layouts and clustering are made
-  of
+  of, with how old they are, counted in commits
 - `missing_files`: files that were written long ago and are not committed yet: orphan cleanup may have taken them for
   its own
 - `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and their files
-- `partition_changes`: what partitions hold at a snapshot, and what a snapshot changed in them, from manifests that
-  are read once
+- `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, and which ones got new files
+  since icesize last merged: what `after_batch` has to look at
 - `recent_batches`: what the last commits put into each partition: the traffic of a table before this process has seen
   any of it
 - `versions`: versions of partitions: what readers of `main` saw of each after every commit that touched it

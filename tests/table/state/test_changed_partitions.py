@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from icesize.table.commit.summary import BASE_ID, RUN_ID
-from icesize.table.state.changed_partitions import partitions_changed
+from icesize.table.state.partition_changes import partitions_changed
 from tests.support.tables import append, compact, make_table, merged, request_on, rewrite_manifests, run, small_files
 
 
