@@ -6,8 +6,7 @@ Every manifest is read once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pyiceberg.io import FileIO
@@ -38,48 +37,28 @@ class Contents(NamedTuple):
         return Contents(*(a + sign * b for a, b in zip(self, other, strict=True)))
 
 
-@dataclass(slots=True)
-class PartitionChange:
-    """What one snapshot did to one partition; bytes and rows are those of data files, of delete files only the number.
+class PartitionChange(NamedTuple):
+    """What one snapshot did to one partition: the files that it ADDED and those that it DELETED."""
 
-    `identity` is the difference that it makes to `Contents.identity`.
-    """
-
-    files_added: int = 0
-    size_bytes_added: int = 0
-    rows_added: int = 0
-    files_removed: int = 0
-    size_bytes_removed: int = 0
-    rows_removed: int = 0
-    deletes_added: int = 0
-    deletes_removed: int = 0
-    identity: int = 0
-
-    def count(self, entry: Entry) -> None:
-        """Take in a file that was ADDED or DELETED."""
-        data = not entry.content
-        if entry.status == DELETED:
-            self.files_removed += data
-            self.size_bytes_removed += data * entry.size_bytes
-            self.rows_removed += data * entry.rows
-            self.deletes_removed += not data
-            self.identity -= hash(entry.path)
-        else:
-            self.files_added += data
-            self.size_bytes_added += data * entry.size_bytes
-            self.rows_added += data * entry.rows
-            self.deletes_added += not data
-            self.identity += hash(entry.path)
+    added: Contents
+    removed: Contents
 
     @property
     def net(self) -> Contents:
         """What the partition has more than before."""
-        return Contents(
-            self.files_added - self.files_removed,
-            self.size_bytes_added - self.size_bytes_removed,
-            self.rows_added - self.rows_removed,
-            self.identity,
-        )
+        return self.added.plus(self.removed, -1)
+
+
+def _counted(entries: Iterable[tuple[PartitionKey, Entry]]) -> dict[PartitionKey, PartitionChange]:
+    totals: dict[PartitionKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([0, 0, 0, 0], [0, 0, 0, 0]))
+    for key, entry in entries:
+        total = totals[key][entry.status == DELETED]
+        if not entry.content:
+            total[0] += 1
+            total[1] += entry.size_bytes
+            total[2] += entry.rows
+        total[3] += hash(entry.path)
+    return {key: PartitionChange(Contents(*added), Contents(*removed)) for key, (added, removed) in totals.items()}
 
 
 class ChangeReader:
@@ -113,13 +92,14 @@ class ChangeReader:
         for manifest in read_new(io, snapshot.manifest_list, self._listed.__contains__):
             self._listed.add(manifest.manifest_path)
             self._added_by[manifest.added_snapshot_id].append(manifest)
-        changes: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
-        for manifest in self._added_by[snapshot.snapshot_id]:
-            for entry in read_changes(io, manifest):
-                if entry.snapshot_id == snapshot.snapshot_id:
-                    changes[PartitionKey(manifest.partition_spec_id, entry.values)].count(entry)
+        changes = _counted(
+            (PartitionKey(manifest.partition_spec_id, entry.values), entry)
+            for manifest in self._added_by[snapshot.snapshot_id]
+            for entry in read_changes(io, manifest)
+            if entry.snapshot_id == snapshot.snapshot_id
+        )
         del self._added_by[snapshot.snapshot_id]
-        return dict(changes)
+        return changes
 
 
 class States:
@@ -140,12 +120,12 @@ class States:
     def _of(self, manifest: ManifestFile) -> dict[PartitionKey, Contents]:
         known = self._known.get(manifest.manifest_path)
         if known is None:
-            counted: dict[PartitionKey, PartitionChange] = defaultdict(PartitionChange)
-            for entry in read_entries(self._io, manifest):
-                key = PartitionKey(manifest.partition_spec_id, entry.values)
-                if self._partition in (None, key):
-                    counted[key].count(entry)
-            known = self._known[manifest.manifest_path] = {key: change.net for key, change in counted.items()}
+            entries = (
+                (PartitionKey(manifest.partition_spec_id, entry.values), entry)
+                for entry in read_entries(self._io, manifest)
+            )
+            counted = _counted(each for each in entries if self._partition in (None, each[0]))
+            known = self._known[manifest.manifest_path] = {key: change.added for key, change in counted.items()}
         return known
 
 

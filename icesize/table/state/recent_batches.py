@@ -52,11 +52,11 @@ def _adds(snapshot: Snapshot) -> bool:
 
 
 def _seen(change: PartitionChange, ours: bool) -> Seen | None:
-    rows = change.rows_added - (change.rows_removed if ours else 0)
+    rows = change.added.rows - (change.removed.rows if ours else 0)
     if rows <= 0:
         return None
     # old rows that were written again are about as large as the new ones among them
-    return Seen(rows, change.size_bytes_added * rows // change.rows_added, change.files_added)
+    return Seen(rows, change.added.size_bytes * rows // change.added.rows, change.added.files)
 
 
 DAY_MS = 86_400_000
