@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from pyiceberg.io import FileIO
@@ -17,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import BatchError
 from icesize.planning.files import PartitionKey
+from icesize.report import with_text_ids
 from icesize.table.catalog.history import main_history, summary_of
 from icesize.table.commit import ledger
 from icesize.table.commit.summary import LEDGER, RUN_ID
@@ -54,19 +56,7 @@ class Version:
 
     def to_dict(self) -> dict[str, Any]:
         """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
-        return {
-            "partition": dict(self.partition),
-            "label": self.label,
-            "snapshot_id": str(self.snapshot_id),
-            "timestamp_ms": self.timestamp_ms,
-            "operation": self.operation,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "rows": self.rows,
-            "stream_id": self.stream_id,
-            "batch_id": self.batch_id,
-            "current": self.current,
-        }
+        return {key: value for key, value in with_text_ids(asdict(self)).items() if key != "key"}
 
 
 def versions(
@@ -79,23 +69,19 @@ def versions(
     """
     states = States(io, partition)
     listing = _Listing(Labels(metadata))
-    before: _Oldest | None = None
     history = main_history(metadata)
-    for run in _runs(history):
-        contents = states.at(run[0].last)
-        if before is not None:
-            listing.add_found(before, contents)
-        before = None
+    runs = _runs(history)
+    contents = states.at(runs[0][0].last) if runs else {}
+    for run, older in zip_longest(runs, runs[1:]):
         for commit in run:
             net = commit.net(metadata, io, reader, partition)
-            listing.add(commit, {key: contents.get(key, _NOTHING) for key in net})
-            if commit is run[-1]:
-                # having no parent does not make it the first: some catalogs drop the id of a parent that expires
-                before = _Oldest(commit, contents, net.keys())
-            else:
+            listing.add(commit, {key: contents.get(key, _NOTHING) for key in net}, *commit.batch)
+            if commit is not run[-1]:
                 contents.update((key, contents.get(key, _NOTHING).plus(change, -1)) for key, change in net.items())
-    if before is not None:
-        listing.add_found(before, {})
+        # having no parent does not make it the first: some catalogs drop the id of a parent that expires
+        below = states.at(older[0].last) if older else {}
+        listing.add(run[-1], {key: found for key, found in _differing(contents, below).items() if key not in net})
+        contents = below
     places = {snapshot.snapshot_id: place for place, snapshot in enumerate(history)}
     return sorted(listing.versions, key=lambda v: (places[v.snapshot_id], v.label, v.key.spec_id))
 
@@ -136,15 +122,6 @@ class _Commit:
         return dict(total)
 
 
-@dataclass(frozen=True)
-class _Oldest:
-    """The oldest commit of a run, what partitions held after it, and those that it touched itself."""
-
-    commit: _Commit
-    contents: Mapping[PartitionKey, Contents]
-    touched: Iterable[PartitionKey]
-
-
 def _runs(history: Iterable[Snapshot]) -> list[list[_Commit]]:
     """A history as commits, newest first, cut where snapshots have expired."""
     runs: list[list[_Commit]] = []
@@ -168,13 +145,18 @@ class _Listing:
     versions: list[Version] = field(default_factory=list)
     _names: dict[PartitionKey, tuple[str, dict[str, str]]] = field(default_factory=dict)
 
-    def add(self, commit: _Commit, contents: Mapping[PartitionKey, Contents], made_them: bool = True) -> None:
-        """The partitions' versions of a commit, which made them or only found them there."""
+    def add(
+        self,
+        commit: _Commit,
+        contents: Mapping[PartitionKey, Contents],
+        stream_id: str | None = None,
+        batch_id: int | None = None,
+    ) -> None:
+        """The partitions' versions that a commit made, or only showed, which has no batch then."""
         # the first one found of a partition is what its readers see: everything later left it alone
         new = contents.keys() - self._names.keys()
         for key in new:
             self._names[key] = self.labels.of(key), self.labels.values(key)
-        stream_id, batch_id = commit.batch if made_them else (None, None)
         for key, (files, size_bytes, rows, _) in contents.items():
             label, values = self._names[key]
             self.versions.append(
@@ -184,14 +166,13 @@ class _Listing:
                 )
             )  # fmt: skip
 
-    def add_found(self, oldest: _Oldest, older: Mapping[PartitionKey, Contents]) -> None:
-        """Versions above a gap that an expired commit made: what differs from the state below the gap."""
-        found = oldest.contents
-        differing = {
-            key: found.get(key, _NOTHING)
-            for key in found.keys() | older.keys()
-            if found.get(key, _NOTHING) != older.get(key, _NOTHING)
-        }
-        for key in oldest.touched:
-            differing.pop(key, None)
-        self.add(oldest.commit, differing, made_them=False)
+
+def _differing(
+    found: Mapping[PartitionKey, Contents], older: Mapping[PartitionKey, Contents]
+) -> dict[PartitionKey, Contents]:
+    """Versions above a gap that an expired commit made: what differs from the state below the gap."""
+    return {
+        key: found.get(key, _NOTHING)
+        for key in found.keys() | older.keys()
+        if found.get(key, _NOTHING) != older.get(key, _NOTHING)
+    }

@@ -207,11 +207,11 @@ def test_changes_are_counted_by_partition(lake: SqlCatalog) -> None:
     found = [reader.touched(table.metadata, table.io, s) for s in table.metadata.snapshots]
     assert [list(changes) for changes in found] == [[A], [A], [B], [B], [A], []]
     deleted, replaced = found[3][B], found[4][A]
-    assert (deleted.deletes_added, deleted.files_added, deleted.rows_added, deleted.net[:3]) == (1, 0, 0, (0, 0, 0))
-    assert (replaced.files_added, replaced.files_removed, replaced.deletes_removed) == (1, 2, 0)
-    assert (replaced.rows_added, replaced.rows_removed) == (3, 3)
-    assert replaced.size_bytes_added == after[0].size_bytes
-    assert replaced.size_bytes_removed == sum(f.size_bytes for f in before)
+    assert (deleted.added.identity != 0, deleted.added[:3], deleted.net[:3]) == (True, (0, 0, 0), (0, 0, 0))
+    assert (replaced.added.files, replaced.removed.files) == (1, 2)
+    assert (replaced.added.rows, replaced.removed.rows) == (3, 3)
+    assert replaced.added.size_bytes == after[0].size_bytes
+    assert replaced.removed.size_bytes == sum(f.size_bytes for f in before)
 
 
 def test_deletes_of_rows_make_a_version(lake: SqlCatalog) -> None:
