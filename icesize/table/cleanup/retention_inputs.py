@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
 from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.layout_reader import Labels
+from icesize.table.state.naming import milliseconds
 from icesize.table.state.partition_changes import ChangeReader, States
 
 Default = TypeVar("Default", int, None)
@@ -72,11 +73,7 @@ class ExpireOptions:
 
 def point_in_time_ms(value: datetime | timedelta, now_ms: int) -> int:
     """Milliseconds since 1970 of a point in time or of an age before now; PolicyError when it lies in the future."""
-    if isinstance(value, timedelta):
-        point = now_ms - value // timedelta(milliseconds=1)
-    else:
-        aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        point = (aware - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+    point = now_ms - value // timedelta(milliseconds=1) if isinstance(value, timedelta) else milliseconds(value)
     if point > now_ms:
         raise PolicyError(
             f"'older-than' ({value}) must not lie in the future: everything that is written by then would go",

@@ -25,20 +25,15 @@ class Listings:
         self._times: Counter[str] = Counter()
         self._twice: set[str] = set()
 
-    def add(self, paths: Iterable[str]) -> None:
-        """The files of one more manifest."""
+    def add(self, paths: Iterable[str], times: int = 1) -> None:
+        """The files of one more manifest; with -1 for `times` those of one that was added before and is gone."""
         for path in map(normalised, paths):
-            self._times[path] += 1
-            if self._times[path] == 2:
+            self._times[path] += times
+            if self._times[path] > 1:
                 self._twice.add(path)
-
-    def remove(self, paths: Iterable[str]) -> None:
-        """The files of a manifest that was added before."""
-        for path in map(normalised, paths):
-            self._times[path] -= 1
-            if self._times[path] == 1:
+            else:
                 self._twice.discard(path)
-            elif not self._times[path]:
+            if not self._times[path]:
                 del self._times[path]
 
     def __bool__(self) -> bool:

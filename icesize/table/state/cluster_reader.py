@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.io import FileIO
@@ -24,16 +24,8 @@ from icesize.table.manifests.entries import Entry
 from icesize.table.state.input_metrics import metrics_reader
 from icesize.table.state.live_files import Keep, LiveFiles, Obstacles, fact_of
 
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column that files are clustered by: `kind` is its type now, older bounds may be of a narrower one."""
-
-    field_id: int
-    kind: PrimitiveType
-
-
-_Columns = tuple[_Column, ...]
+_Columns = Mapping[int, PrimitiveType]
+"""Columns that files are clustered by: field id -> its type now, older bounds may be of a narrower one."""
 
 
 class ClusterReader:
@@ -77,29 +69,25 @@ def cluster_file_of(file: WrittenFile, by: ClusterBy, schema: Schema) -> Cluster
 
 def _columns(schema: Schema, by: ClusterBy) -> _Columns:
     types = {field.field_id: field.field_type for field in schema.fields}
-    found = []
     for name, field_id in zip(by.columns, by.field_ids, strict=True):
-        kind = types.get(field_id)
-        if not isinstance(kind, PrimitiveType):
+        if not isinstance(types.get(field_id), PrimitiveType):
             raise TableError(f"Cannot look how files are clustered by '{name}': the column was dropped", column=name)
-        found.append(_Column(field_id, kind))
-    return tuple(found)
+    return {field_id: cast(PrimitiveType, types[field_id]) for field_id in by.field_ids}
 
 
 def _cluster_file(fact: FileFact, metrics: FileMetrics, columns: _Columns, key: str) -> ClusterFile:
-    bounds = tuple([_bounds(metrics, column) for column in columns])
+    bounds = tuple([_bounds(metrics, field_id, kind) for field_id, kind in columns.items()])
     tag = set_of(fact.path)
     if tag is None or tag[0] != key:
         return ClusterFile(fact, bounds)
     return ClusterFile(fact, bounds, tag[1], tag[2])
 
 
-def _bounds(metrics: FileMetrics, column: _Column) -> Bounds:
-    field_id = column.field_id
+def _bounds(metrics: FileMetrics, field_id: int, kind: PrimitiveType) -> Bounds:
     if metrics.null_value_counts.get(field_id) == metrics.rows:
         return ()
-    lower = _plain(column.kind, metrics.lower_bounds.get(field_id))
-    upper = _plain(column.kind, metrics.upper_bounds.get(field_id))
+    lower = _plain(kind, metrics.lower_bounds.get(field_id))
+    upper = _plain(kind, metrics.upper_bounds.get(field_id))
     if lower is None or upper is None or lower > upper or metrics.nan_value_counts.get(field_id):
         return None
     return lower, upper

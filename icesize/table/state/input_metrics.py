@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
@@ -72,23 +73,14 @@ def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
 
 
 def _read_what_is_there(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
+    # what a manifest list says besides is inherited by sequence numbers alone, and they do not matter here
+    manifest = ManifestFile.from_args(manifest_path=location, content=ManifestContent.DATA, sequence_number=0)
     try:
-        return _read(io, location, paths)
+        wanted = islice((e for e in read_entries(io, manifest) if e.path in paths), len(paths))
+        return {entry.path: metrics_reader(entry.schema)(new_decoder(entry.data)) for entry in wanted}
     except Exception as error:  # of whatever the storage is reached by
         LOG.info("column metrics of %d merged files are not known: %s", len(paths), brief(error))
         return {}
-
-
-def _read(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
-    # what a manifest list says besides is inherited by sequence numbers alone, and they do not matter here
-    manifest = ManifestFile.from_args(manifest_path=location, content=ManifestContent.DATA, sequence_number=0)
-    found: dict[str, FileMetrics] = {}
-    for entry in read_entries(io, manifest):
-        if entry.path in paths:
-            found[entry.path] = metrics_reader(entry.schema)(new_decoder(entry.data))
-            if len(found) == len(paths):
-                break
-    return found
 
 
 @lru_cache(maxsize=64)

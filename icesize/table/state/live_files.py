@@ -135,7 +135,7 @@ class LiveFiles(Generic[File]):
 
     def _forget_all_but(self, manifests: Iterable[ManifestFile]) -> None:
         for path in self._known.keys() - {manifest.manifest_path for manifest in manifests}:
-            self._listings.remove(self._paths(self._known.pop(path)))
+            self._listings.add(self._paths(self._known.pop(path)), -1)
 
     def _paths(self, partitions: list[PartitionFiles[File]]) -> Iterator[str]:
         return (self._fact_of(file).path for some in partitions for file in some.picked)

@@ -85,7 +85,7 @@ def snapshot_as_of(metadata: TableMetadata, as_of: datetime | int) -> int:
     A time after the newest snapshot, the future too, gives the newest. Raises TableError for a time before the oldest
     known one, and where snapshots that may have been current then have expired.
     """
-    at_ms = as_of if isinstance(as_of, int) else _milliseconds(as_of)
+    at_ms = as_of if isinstance(as_of, int) else milliseconds(as_of)
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
     log = [(e.timestamp_ms, snapshots[e.snapshot_id]) for e in metadata.snapshot_log if e.snapshot_id in snapshots]
     position = max((i for i, (timestamp_ms, _) in enumerate(log) if timestamp_ms <= at_ms), default=-1)
@@ -120,7 +120,8 @@ def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
-def _milliseconds(time: datetime) -> int:
+def milliseconds(time: datetime) -> int:
+    """Since 1970; a naive time is UTC."""
     aware = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
