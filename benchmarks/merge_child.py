@@ -56,7 +56,7 @@ def _row_groups(job: Job) -> Once:
 def _pages(job: Job) -> Once:
     from icesize.parquet.copying.assembly import Assembly
     from icesize.parquet.copying.column_plan import Part, plan_columns
-    from icesize.parquet.copying.page_merge import merge_row_groups, runs_of
+    from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
         files = zip(sources, footers, strict=True)

@@ -17,7 +17,7 @@ from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.copying.assembly import Assembled, Assembly
 from icesize.parquet.copying.column_plan import Part, plan_columns
-from icesize.parquet.copying.page_merge import merge_row_groups, runs_of
+from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.names import FileNames

@@ -1,18 +1,16 @@
 """Merging by moving compressed bytes, without decoding them.
 
 - `assembly`: A Parquet file that is put together from row groups made elsewhere
-- `column_copy`: one column chunk that is made of the pages of several, as they are stored
 - `column_plan`: which columns of a row group can be made of the pages of older ones, and which have to be encoded
   again
-- `compatibility`: which files may be copied, and which of them may lie in one file
-- `copied_metrics`: Iceberg counts and sizes of a file that was made by copying, from its footer as icesize reads it
+- `compatibility`: which files and column chunks may be copied, and which files may lie in one
 - `copy_merge`: merging by moving compressed bytes, wherever that is possible and pays
 - `decoded_rows`: rows of input files that cannot be copied, encoded so that they can be copied into a file with the
   others
 - `output_file`: one output of a merge that copies: row groups of older files, whole or of their pages, and rows that
-  were decoded
-- `page_merge`: large row groups made of the pages of small ones: nothing is decoded but columns whose dictionaries
-  differ
+  were decoded; and its Iceberg counts and sizes
+- `page_copy`: large row groups made of the pages of small ones, as they are stored: nothing is decoded but columns
+  whose dictionaries differ
 - `reencode`: columns whose pages cannot be copied, encoded again by pyarrow; the caller sets pyarrow's memory pool
 - `row_groups`: row groups copied whole: their bytes as they are, and every offset moved to where the bytes lie now
 - `strategy`: which way the bytes of each input file go: whole row groups, single pages, or decoded

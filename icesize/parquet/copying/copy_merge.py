@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from icesize.parquet.copying.column_plan import Part, plan_columns
 from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
-from icesize.parquet.copying.page_merge import runs_of
+from icesize.parquet.copying.page_copy import runs_of
 from icesize.parquet.copying.strategy import (
     CopyStrategy,
     Judgement,

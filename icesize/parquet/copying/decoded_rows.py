@@ -15,11 +15,10 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element, top_level
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.reading.inputs import read_inputs
+from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
 from icesize.parquet.writing.file_writer import parquet_writer
-from icesize.parquet.writing.table_stream import Stream
 from icesize.planning.plan import MergeGroup
 
 

@@ -1,10 +1,14 @@
-"""One output of a merge that copies: row groups of older files, whole or of their pages, and rows that were decoded."""
+"""One output of a merge that copies: row groups of older files, whole or of their pages, and rows that were decoded.
+
+Its Iceberg counts and sizes are from its footer as icesize reads it: that holds statistics of other writers, and
+pyarrow ends the process for some that are damaged.
+"""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow.parquet as pq
@@ -14,16 +18,18 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.copying.assembly import Assembled, Assembly
 from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.copying.compatibility import check_together
-from icesize.parquet.copying.copied_metrics import describe_copied
 from icesize.parquet.copying.decoded_rows import EncodedRows
-from icesize.parquet.copying.page_merge import merge_row_groups
+from icesize.parquet.copying.page_copy import merge_row_groups
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
-from icesize.parquet.files.metrics import describe
+from icesize.parquet.files.metrics import describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
-from icesize.parquet.format.footer import MAGIC, Footer
+from icesize.parquet.format.fields import Statistics
+from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.format.thrift import MalformedError, integer
+from icesize.planning.files import PartitionKey
 
 
 @dataclass(slots=True)
@@ -146,3 +152,38 @@ def _described(file: WrittenFile, assembled: Assembled, settings: WriteSettings,
         rows_decoded=rows.rows,
         nulls_decoded=rows.null_value_counts,
     )
+
+
+def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled) -> WrittenFile:
+    """Column sizes, value counts and null counts by the table's metrics modes; no bounds and no NaN counts.
+
+    A column has a null count where all its chunks have one that can be true. Raises `CopyRefused` for a footer or
+    statistics that cannot be read.
+    """
+    footer = parse_footer(assembled.footer, assembled.size_bytes)
+    columns = [(leaf, [group.chunks[leaf.position] for group in footer.row_groups]) for leaf in leaves(settings)]
+    counted = [(leaf.field_id, chunks) for leaf, chunks in columns if leaf.counts]
+    nulls = {field_id: _null_count(chunks) for field_id, chunks in counted}
+    return WrittenFile(
+        path,
+        assembled.size_bytes,
+        footer.rows,
+        partition,
+        column_sizes={leaf.field_id: sum(chunk.size_bytes for chunk in chunks) for leaf, chunks in columns},
+        value_counts={field_id: sum(chunk.values for chunk in chunks) for field_id, chunks in counted},
+        null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
+        split_offsets=assembled.split_offsets,
+    )
+
+
+def _null_count(chunks: Sequence[Chunk]) -> int | None:
+    total = 0
+    for chunk in chunks:
+        try:
+            count = integer(chunk.statistics, Statistics.NULL_COUNT)
+        except MalformedError as error:
+            raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
+        if count is None or not 0 <= count <= chunk.values:
+            return None
+        total += count
+    return total

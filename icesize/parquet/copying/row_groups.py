@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
-from icesize.parquet.format.chunk_checks import check_row_group, index_fits
+from icesize.parquet.copying.compatibility import check_row_group, index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
 from icesize.parquet.format.footer import Chunk, RowGroup
 from icesize.parquet.format.page_index import read_offset_index, rebase

@@ -2,8 +2,6 @@
 
 - `checksum`: CRC-32 of pages, as fast as memory is read: zlib-ng computes it 4-10 times as fast as most builds of
   zlib
-- `chunk_checks`: what a footer says of a column chunk, checked before it is copied: readers stumble over some of it,
-  pyarrow even ends the process, and the copy has the rows of other files, too
 - `fields`: field ids of the structs in parquet.thrift that icesize reads or writes, by their names there
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
   is

@@ -11,11 +11,10 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
-from icesize.parquet.reading.inputs import read_inputs
+from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
-from icesize.parquet.writing.table_stream import Stream
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 

@@ -14,12 +14,12 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
+from icesize.parquet.reading.inputs import Stream
 from icesize.parquet.writing.buffer import Group
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.open_files import OpenFiles
 from icesize.parquet.writing.size_estimates import bytes_for_file
 from icesize.parquet.writing.spill import Spill
-from icesize.parquet.writing.table_stream import Stream
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructField, StructType
 
 from icesize.errors import RewriteFailed, TableError, UnsupportedTable
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.inputs import read_file
 from icesize.parquet.reading.projection import Projection
-from icesize.parquet.reading.reader import read_file
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_type

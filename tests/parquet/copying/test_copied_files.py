@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together, is_trusted
-from icesize.parquet.copying.copied_metrics import describe_copied
-from icesize.parquet.copying.page_merge import merge_row_groups, runs_of
+from icesize.parquet.copying.output_file import describe_copied
+from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import describe
@@ -818,7 +818,7 @@ def test_a_footer_that_contradicts_itself_is_not_written() -> None:
 
 def test_copying_loads_neither_arrow_nor_iceberg() -> None:
     """They take a hundred MB and a third of a second, and bytes can be moved without them."""
-    modules = "row_groups, page_merge, column_plan, compatibility"
+    modules = "row_groups, page_copy, column_plan, compatibility"
     code = (
         f"from icesize.parquet.copying import {modules}; import sys; "
         "print(sorted({'pyspark', 'pyarrow', 'pyiceberg', 'icesize.parquet.files.settings'} & set(sys.modules)))"

@@ -35,8 +35,8 @@ from pyiceberg.types import (
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.inputs import read_file
 from icesize.parquet.reading.projection import Projection
-from icesize.parquet.reading.reader import read_file
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
 from tests.support.examples import examples
