@@ -21,13 +21,12 @@ from icesize.parquet.format.fields import (
 )
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.page_index import concatenate
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, Column
 from icesize.parquet.format.statistics import order_of
 from icesize.parquet.format.thrift import (
     BINARY,
     I32,
-    MalformedError,
     binaries_of,
     binary,
     integer,
@@ -132,16 +131,14 @@ _PAGE_LEVELS = (ColumnIndex.REPETITION_LEVEL_HISTOGRAMS, ColumnIndex.DEFINITION_
 _VALUE_BYTES = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
 def check_row_group(group: RowGroup, columns: Sequence[Column]) -> None:
     """Raise `CopyRefused` for a column chunk that readers of its copy would stumble over."""
-    try:
-        for chunk, column in zip(group.chunks, columns, strict=True):
-            _check_lists(chunk)
-            problem = _statistics_problem(chunk, column) or _sizes_problem(chunk, column)
-            if problem:
-                raise CopyRefused(Refusal.CORRUPT_FOOTER, f"{'.'.join(column.path)}: {problem}")
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
+    for chunk, column in zip(group.chunks, columns, strict=True):
+        _check_lists(chunk)
+        problem = _statistics_problem(chunk, column) or _sizes_problem(chunk, column)
+        if problem:
+            raise CopyRefused(Refusal.CORRUPT_FOOTER, f"{'.'.join(column.path)}: {problem}")
 
 
 def _check_lists(chunk: Chunk) -> None:

@@ -27,8 +27,8 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
-from icesize.parquet.format.thrift import MalformedError, integer
+from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.thrift import integer
 from icesize.planning.files import PartitionKey
 
 
@@ -176,13 +176,11 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
     )
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
 def _null_count(chunks: Sequence[Chunk]) -> int | None:
     total = 0
     for chunk in chunks:
-        try:
-            count = integer(chunk.statistics, Statistics.NULL_COUNT)
-        except MalformedError as error:
-            raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
+        count = integer(chunk.statistics, Statistics.NULL_COUNT)
         if count is None or not 0 <= count <= chunk.values:
             return None
         total += count

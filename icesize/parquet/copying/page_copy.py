@@ -27,14 +27,13 @@ from icesize.parquet.format.pages import (
     dictionary_page,
     walk,
 )
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Source, read_ranges
 from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import (
     I32,
     Fields,
-    MalformedError,
     i32,
     i64,
     integers_field,
@@ -46,6 +45,7 @@ _Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER)
 def merge_row_groups(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, *, level: int | None = None) -> int:
     """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
 
@@ -53,10 +53,20 @@ def merge_row_groups(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly
     chunk of one part at a time, the page indexes of all, and one decoded column where the plan wants it. Bloom filters
     are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
     """
-    try:
-        return _merge(parts, plan, assembly, level)
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
+    start = assembly.position
+    group = _Group(parts, plan, assembly, level)
+    for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
+        if top in plan.reencode:
+            group.encode(top, list(leaves))
+        else:
+            for index, column in leaves:
+                group.copy(index, column)
+    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
+    rows = sum(part.group.rows for part in parts)
+    assembly.add(
+        GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
+    )
+    return group.pages_copied
 
 
 def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Part]]:
@@ -76,23 +86,6 @@ def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) ->
         filled, rows = filled + weight, rows + part.group.rows
     if group:
         yield group
-
-
-def _merge(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, level: int | None) -> int:
-    start = assembly.position
-    group = _Group(parts, plan, assembly, level)
-    for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
-        if top in plan.reencode:
-            group.encode(top, list(leaves))
-        else:
-            for index, column in leaves:
-                group.copy(index, column)
-    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
-    rows = sum(part.group.rows for part in parts)
-    assembly.add(
-        GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
-    )
-    return group.pages_copied
 
 
 class _Group:

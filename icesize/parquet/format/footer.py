@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import Column, Element, columns_of, element_of
 from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import (
@@ -192,18 +192,12 @@ def read_footer(source: Readable) -> Footer:
     return parse_footer(tail[len(tail) - _END_BYTES - length : len(tail) - _END_BYTES], size)
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER)
 def parse_footer(raw: bytes, size_bytes: int) -> Footer:
     """Parse the footer of a file of `size_bytes` and check that its parts lie in the file and add up.
 
     Raises `CopyRefused`.
     """
-    try:
-        return _parse(raw, size_bytes)
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
-
-
-def _parse(raw: bytes, size_bytes: int) -> Footer:
     fields, end = read_struct(raw, 0, {FileMetaData.ROW_GROUPS: (LIST, partial(read_list, parser=_read_group))})
     if FileMetaData.ENCRYPTION_ALGORITHM in fields or FileMetaData.FOOTER_SIGNING_KEY_METADATA in fields:
         # not encrypted itself: a signature follows, and columns are

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from icesize.parquet.format.fields import ColumnIndex, OffsetIndex
 from icesize.parquet.format.fields import PageLocation as PageLocationIds
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.thrift import (
     BINARY,
     BOOLEAN_FALSE,
@@ -33,8 +33,6 @@ from icesize.parquet.format.thrift import (
     zigzag,
 )
 
-_T = TypeVar("_T")
-
 _UNORDERED = 0
 """A boundary order: bounds ascend or descend only within the parts, if at all."""
 _REQUIRED = {
@@ -50,7 +48,7 @@ _LISTS = {**_REQUIRED, ColumnIndex.NULL_COUNTS: (I64,), **_HISTOGRAMS}
 _AT, _SIZE, _FIRST_ROW, _STOP = b"\x16", b"\x15", b"\x16", b"\0"
 """Headers of the fields of a PageLocation and its end, as all known writers lay them out."""
 
-
+_READING = malformed_as(Refusal.CORRUPT_FOOTER, "a page index")
 _LOCATION_FIELDS = (PageLocationIds.OFFSET, PageLocationIds.COMPRESSED_PAGE_SIZE, PageLocationIds.FIRST_ROW_INDEX)
 
 
@@ -69,12 +67,18 @@ class _List(NamedTuple):
     body: bytes
 
 
+@_READING
 def read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]:
     """The pages of an OffsetIndex, and the uncompressed bytes of the byte arrays in each if it tells.
 
     Raises `CopyRefused`, also for fields that this version does not know: they may be offsets.
     """
-    return _readable(_read_offset_index, raw)
+    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, _read_locations)})
+    _check_known(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES, "OffsetIndex")
+    locations: list[PageLocation] = raw_of(fields, OffsetIndex.PAGE_LOCATIONS, LIST)
+    if OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES not in fields:
+        return locations, None
+    return locations, integers_of(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES)
 
 
 def offset_index(locations: Sequence[PageLocation], variable_bytes: Sequence[int] | None) -> bytes:
@@ -108,7 +112,7 @@ def concatenate(column_indexes: Sequence[bytes], pages: Sequence[int]) -> bytes 
     Lists that only some of them have are left out. None when there can be no such index: a list does not fit the number
     of pages, a required one is missing, or a field is not known. Raises `CopyRefused` when one is damaged.
     """
-    parts = [_readable(_lists_of, raw) for raw in column_indexes]
+    parts = [_lists_of(raw) for raw in column_indexes]
     fields: Fields = {ColumnIndex.BOUNDARY_ORDER: i32(_UNORDERED)}
     for field in _LISTS:
         lists = [part[field] for part in parts if part is not None and field in part]
@@ -128,6 +132,7 @@ def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bo
     return [one.entries for one in lists] == [entries * number for number in pages]
 
 
+@_READING
 def _lists_of(raw: bytes) -> dict[int, _List] | None:
     """The lists of a ColumnIndex; None when a field is not known."""
     fields = _only_struct(raw)
@@ -142,15 +147,6 @@ def _list_of(fields: Fields, field: int) -> _List:
     if count and kind not in _LISTS[field]:
         raise MalformedError(f"field {field} of a ColumnIndex is a list of type {kind}")
     return _List(count, stored[at:])
-
-
-def _read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]:
-    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, _read_locations)})
-    _check_known(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES, "OffsetIndex")
-    locations: list[PageLocation] = raw_of(fields, OffsetIndex.PAGE_LOCATIONS, LIST)
-    if OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES not in fields:
-        return locations, None
-    return locations, integers_of(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES)
 
 
 def _read_locations(data: Bytes, at: int) -> tuple[list[PageLocation], int]:
@@ -191,10 +187,3 @@ def _only_struct(raw: bytes, parsers: Mapping[int, tuple[int, Parser]] | None = 
     if end != len(raw):
         raise MalformedError("bytes follow a page index")
     return fields
-
-
-def _readable(read: Callable[[bytes], _T], raw: bytes) -> _T:
-    try:
-        return read(raw)
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"a page index: {error}") from error

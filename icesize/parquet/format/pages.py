@@ -15,7 +15,7 @@ from icesize.parquet.format.fields import (
     PageHeader,
 )
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.thrift import (
     STRUCT,
@@ -112,7 +112,7 @@ class DictionaryPage:
         return self.page[self.header_bytes :]
 
 
-def walk(data: Bytes, flat: bool, values: int, *, verify_checksums: bool = True) -> Pages:
+def walk(data: Bytes, flat: bool, values: int) -> Pages:
     """Find the pages of a chunk of `values` values, nulls included; `flat` columns have one value for each row.
 
     Raises `CopyRefused`: PAGES when headers do not tile the chunk or do not add up, CHECKSUM when a page has one and
@@ -124,7 +124,7 @@ def walk(data: Bytes, flat: bool, values: int, *, verify_checksums: bool = True)
     while at < end:
         header = read_header(data, at)
         page = _page(header, at, end, flat)
-        if verify_checksums and header.checksum is not None:
+        if header.checksum is not None:
             _verify(header.checksum, data[header.end : at + page.size_bytes])
         if page.type == DICTIONARY_PAGE:
             if at:
@@ -142,31 +142,43 @@ def walk(data: Bytes, flat: bool, values: int, *, verify_checksums: bool = True)
     return pages
 
 
+@malformed_as(Refusal.PAGES)
 def dictionary_page(source: Source, chunk: Chunk) -> DictionaryPage | None:
     """The dictionary page of a chunk, None when it begins with another page.
 
     Writers differ in whether they say where a dictionary is, so the chunk itself is asked with one small read.
     Raises `CopyRefused`.
     """
-    try:
-        return _dictionary_page(source, chunk)
-    except MalformedError as error:
-        raise CopyRefused(Refusal.PAGES, str(error)) from error
+    if chunk.dictionary_offset <= 0 and not DICTIONARY_ENCODINGS & chunk.encodings:
+        return None
+    until_data = chunk.data_offset - chunk.start
+    data = source.read(chunk.start, min(chunk.size_bytes, max(_HEADER_BYTES, until_data)))
+    # the type is the first field of a header; one of a data page may be longer than what was read
+    if data[:1] == b"\x15" and data[1:2] != b"\x04":
+        return None
+    header = lossless_header(data, 0)
+    page = _page(header, 0, chunk.size_bytes, flat=False)
+    if page.type != DICTIONARY_PAGE:
+        return None
+    if page.size_bytes > len(data):
+        data = source.read(chunk.start, page.size_bytes)
+    stored = data[: page.size_bytes]
+    if header.checksum is not None:
+        _verify(header.checksum, stored[page.header_bytes :])
+    return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER)
 def data_encodings(chunk: Chunk) -> set[int]:
     """Encodings of the data pages as the footer has them; without statistics of them a superset of those of values.
 
     Such a footer lists RLE for levels and for values alike, so it is left out then.
     """
-    try:
-        if ColumnMetaData.ENCODING_STATS in chunk.metadata:
-            counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
-            kinds = [(integer(c, PageEncodingStats.PAGE_TYPE), c) for c in counts]
-            return {required_integer(c, PageEncodingStats.ENCODING) for kind, c in kinds if kind in DATA_PAGES}
+    if ColumnMetaData.ENCODING_STATS not in chunk.metadata:
         return chunk.encodings - LEVEL_ENCODINGS
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
+    counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
+    kinds = [(integer(c, PageEncodingStats.PAGE_TYPE), c) for c in counts]
+    return {required_integer(c, PageEncodingStats.ENCODING) for kind, c in kinds if kind in DATA_PAGES}
 
 
 def read_header(data: Bytes, at: int) -> Header:
@@ -257,23 +269,3 @@ def _page(header: Header, at: int, end: int, flat: bool) -> Page:
 def _verify(checksum: int, body: Bytes) -> None:
     if crc32(body) != checksum:
         raise CopyRefused(Refusal.CHECKSUM)
-
-
-def _dictionary_page(source: Source, chunk: Chunk) -> DictionaryPage | None:
-    if chunk.dictionary_offset <= 0 and not DICTIONARY_ENCODINGS & chunk.encodings:
-        return None
-    until_data = chunk.data_offset - chunk.start
-    data = source.read(chunk.start, min(chunk.size_bytes, max(_HEADER_BYTES, until_data)))
-    # the type is the first field of a header; one of a data page may be longer than what was read
-    if data[:1] == b"\x15" and data[1:2] != b"\x04":
-        return None
-    header = lossless_header(data, 0)
-    page = _page(header, 0, chunk.size_bytes, flat=False)
-    if page.type != DICTIONARY_PAGE:
-        return None
-    if page.size_bytes > len(data):
-        data = source.read(chunk.start, page.size_bytes)
-    stored = data[: page.size_bytes]
-    if header.checksum is not None:
-        _verify(header.checksum, stored[page.header_bytes :])
-    return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)

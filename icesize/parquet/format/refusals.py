@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
+
+from icesize.parquet.format.thrift import MalformedError
 
 
 class Refusal(str, Enum):
@@ -87,3 +91,12 @@ class CopyRefused(Exception):
     def __reduce__(self) -> tuple[type[CopyRefused], tuple[Refusal, str]]:
         # it crosses processes, and an exception is otherwise made again from its message alone
         return type(self), (self.code, self._detail)
+
+
+@contextmanager
+def malformed_as(code: Refusal, what: str = "") -> Iterator[None]:
+    """Refuse bytes that are not what Thrift's protocol allows; a decorator, too."""
+    try:
+        yield
+    except MalformedError as error:
+        raise CopyRefused(code, f"{what}: {error}" if what else str(error)) from error

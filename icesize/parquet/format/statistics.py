@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from icesize.parquet.format.fields import IntType, LogicalType, SizeStatistics, Statistics
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import Refusal, malformed_as
 from icesize.parquet.format.schema import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -78,6 +78,7 @@ def order_of(element: Element) -> Order | None:
     return lambda raw: raw if length is None or len(raw) <= length else None
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
 def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
     """Statistics of a chunk out of (Statistics, number of values, nulls included) of its parts.
 
@@ -86,21 +87,27 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
     one. Zeros become the outermost of -0.0 and 0.0. A bound is exact if that of a part that has it is.
     Raises `CopyRefused` where Statistics cannot be read.
     """
-    try:
-        return _merge(element, [(fields or {}, values) for fields, values in parts if values]) or None
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"statistics: {error}") from error
+    return _merge(element, [(fields or {}, values) for fields, values in parts if values]) or None
 
 
+@malformed_as(Refusal.CORRUPT_FOOTER, "size statistics")
 def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
     """SizeStatistics of a chunk out of those of its parts: sums of what all of them have.
 
     Raises `CopyRefused` where they cannot be read.
     """
-    try:
-        return _sum_sizes([chunk.size_statistics for chunk in chunks])
-    except MalformedError as error:
-        raise CopyRefused(Refusal.CORRUPT_FOOTER, f"size statistics: {error}") from error
+    parts = [chunk.size_statistics for chunk in chunks]
+    if not parts or any(field_id > SizeStatistics.DEFINITION_LEVEL_HISTOGRAM for part in parts for field_id in part):
+        return None
+    merged: Fields = {}
+    size_id = SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES
+    if all(size_id in part for part in parts):
+        merged[size_id] = i64(sum(integer(part, size_id) or 0 for part in parts))
+    for field_id in (SizeStatistics.REPETITION_LEVEL_HISTOGRAM, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM):
+        histograms = [integers_of(part, field_id) for part in parts]
+        if all(field_id in part for part in parts) and len(set(map(len, histograms))) == 1:
+            merged[field_id] = integers_field(map(sum, zip(*histograms, strict=True)), I64)
+    return merged or None
 
 
 class _Bound(NamedTuple):
@@ -164,20 +171,6 @@ def _bound_fields(element: Element, lowest: _Bound, highest: _Bound) -> Fields:
         if lowest.key == 0:
             fields[Statistics.MIN_VALUE] = bytes_field(layout.pack(-0.0))
     return fields
-
-
-def _sum_sizes(parts: list[Fields]) -> Fields | None:
-    if not parts or any(field_id > SizeStatistics.DEFINITION_LEVEL_HISTOGRAM for part in parts for field_id in part):
-        return None
-    merged: Fields = {}
-    size_id = SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES
-    if all(size_id in part for part in parts):
-        merged[size_id] = i64(sum(integer(part, size_id) or 0 for part in parts))
-    for field_id in (SizeStatistics.REPETITION_LEVEL_HISTOGRAM, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM):
-        histograms = [integers_of(part, field_id) for part in parts]
-        if all(field_id in part for part in parts) and len(set(map(len, histograms))) == 1:
-            merged[field_id] = integers_field(map(sum, zip(*histograms, strict=True)), I64)
-    return merged or None
 
 
 def _signed(element: Element) -> bool | None:

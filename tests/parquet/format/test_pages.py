@@ -205,7 +205,7 @@ def test_flat_columns_have_a_row_for_each_value() -> None:
     at=st.integers(0, 10**6), bit=st.integers(0, 7), kind=st.sampled_from([DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE])
 )
 def test_a_flipped_bit_of_a_page_is_found_by_its_checksum(at: int, bit: int, kind: int) -> None:
-    """Each bit of a page's body is under its checksum, which is only looked at when asked for."""
+    """Each bit of a page's body is under its checksum."""
     body = bytes(range(50))
     signed = zlib.crc32(body) - (2**32 if zlib.crc32(body) >= 2**31 else 0)
     stored = bytearray(page(kind, body, checksum=signed) + (page() if kind == DICTIONARY_PAGE else b""))
@@ -213,7 +213,6 @@ def test_a_flipped_bit_of_a_page_is_found_by_its_checksum(at: int, bit: int, kin
     walk(stored, True, 4)
     stored[start + at % 50] ^= 1 << bit
     assert refused(lambda: walk(stored, True, 4)) is Refusal.CHECKSUM
-    assert walk(stored, True, 4, verify_checksums=False).data[-1].values == 4
 
 
 def test_a_dictionary_is_found_whatever_the_footer_says_of_it() -> None:
