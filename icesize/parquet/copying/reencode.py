@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -13,19 +12,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icesize.parquet.copying.column_plan import ColumnPlan, Part
+from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
+from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten
 
-MOST_DISTINCT = 0.3
-"""Distinct values per row up to which a column gets a dictionary. Measured: one breaks even at 0.35 and is 3.5 times
-the size near 1."""
-_PAGE_BYTES, _PAGE_ROWS = 2**20, 20_000
 _LEVELLED_CODECS = ("zstd", "gzip", "brotli")
-_WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).parameters)
+_DICTIONARY_BYTES = 2**20
 
 
 @dataclass(slots=True)
@@ -58,13 +55,15 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
         raise CopyRefused(Refusal.CODEC, f"{top} has codec {first.codec}")
     leaves = [columns[index] for index in indices]
     at_most, values = plan.distinct_at_most[indices[0]], sum(part.group.chunks[indices[0]].values for part in parts)
-    is_low = at_most is not None and at_most <= MOST_DISTINCT * values
+    is_low = at_most is not None and at_most <= DICTIONARY_RATIO * values
     table = _read(parts, top, as_dictionary=is_low and _is_text(leaves))
-    arrays = list(_leaf_arrays(table.column(0)))
+    arrays = flatten(table.column(0))
     if len(arrays) != len(leaves):
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
     nan = [_holds_nan(array) for array in arrays]
-    source = _write(table, leaves, arrays, nan, {"compression": CODEC_NAMES[first.codec], **_level(first.codec, level)})
+    codec = CODEC_NAMES[first.codec]
+    level = level if codec in _LEVELLED_CODECS else None
+    source = _write(table, leaves, arrays, nan, ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES))
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)
     return Reencoded(source, footer.row_groups[0].chunks, nan)
@@ -102,14 +101,14 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
 
 
 def _write(
-    table: pa.Table, leaves: Sequence[Column], arrays: Sequence[Any], nan: Sequence[bool], compression: dict[str, Any]
+    table: pa.Table, leaves: Sequence[Column], arrays: Sequence[Any], nan: Sequence[bool], options: ParquetOptions
 ) -> BytesSource:
     names = [".".join(leaf.path) for leaf in leaves]
     low = [name for name, array in zip(names, arrays, strict=True) if _has_few_values(array)]
     bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
     # limits of pages are looked at once per batch; indices into a dictionary are small
-    batch = {"write_batch_size": _PAGE_ROWS} if pa.types.is_dictionary(table.schema.types[0]) else {}
-    pages = {"max_rows_per_page": _PAGE_ROWS} if "max_rows_per_page" in _WRITER_ARGUMENTS else {}
+    batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
+    as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
     out = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -118,22 +117,10 @@ def _write(
         use_dictionary=low or False,
         # readers take bounds for a promise that no value is NaN
         write_statistics=bounded or False,
-        store_decimal_as_integer=any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves),
-        data_page_size=_PAGE_BYTES,
-        data_page_version="1.0",
-        version="2.6",
-        write_page_index=True,
-        write_page_checksum=True,
-        store_schema=False,
-        **compression,
-        **pages,
+        **{**options.writer_arguments(), "store_decimal_as_integer": as_integer},
         **batch,
     )
     return BytesSource(memoryview(out.getvalue()).cast("B"))
-
-
-def _level(codec: int, level: int | None) -> dict[str, int]:
-    return {"compression_level": level} if level is not None and CODEC_NAMES[codec] in _LEVELLED_CODECS else {}
 
 
 def _is_text(leaves: Sequence[Column]) -> bool:
@@ -146,27 +133,6 @@ def _is_decimal(leaf: Column) -> bool:
     return leaf.element.logical is not None and leaf.element.logical[0] == LogicalType.DECIMAL
 
 
-def _leaf_arrays(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The values of each leaf in file order; those of empty lists and missing structs may be left out."""
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        yield from _leaf_arrays(_each(column, kind.storage_type, lambda array: array.storage))
-    elif pa.types.is_struct(kind):
-        for number in range(kind.num_fields):
-            yield from _leaf_arrays(_each(column, kind.field(number).type, lambda array, n=number: array.field(n)))
-    elif pa.types.is_map(kind):
-        yield from _leaf_arrays(_each(column, kind.key_type, lambda array: array.keys))
-        yield from _leaf_arrays(_each(column, kind.item_type, lambda array: array.items))
-    elif hasattr(kind, "value_field"):
-        yield from _leaf_arrays(_each(column, kind.value_type, lambda array: array.flatten()))
-    else:
-        yield column
-
-
-def _each(column: pa.ChunkedArray, kind: pa.DataType, change: Any) -> pa.ChunkedArray:
-    return pa.chunked_array([change(array) for array in column.chunks], kind)
-
-
 def _has_few_values(array: pa.ChunkedArray) -> bool:
     if pa.types.is_boolean(array.type) or pa.types.is_float16(array.type):
         return False
@@ -177,7 +143,7 @@ def _has_few_values(array: pa.ChunkedArray) -> bool:
             distinct = pc.count_distinct(array).as_py()
         except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for
             return False
-    return bool(distinct <= MOST_DISTINCT * len(array))
+    return bool(distinct <= DICTIONARY_RATIO * len(array))
 
 
 def _holds_nan(array: pa.ChunkedArray) -> bool:

@@ -17,7 +17,8 @@ from icesize.parquet.files.settings import WriteSettings
 T = TypeVar("T", pa.Table, pa.ChunkedArray)
 
 DICTIONARY_RATIO = 0.3
-"""Distinct values per row up to which a dictionary makes a column smaller (break-even measured at 0.35)."""
+"""Distinct values per row up to which a dictionary makes a column smaller. Measured: it breaks even at 0.35, and is 3.5
+times the size near 1."""
 SAMPLE_ROWS = 4_096
 
 
@@ -48,19 +49,22 @@ def leaf_values(wanted: Iterable[Leaf], rows: pa.Table) -> Iterator[tuple[Leaf, 
     flat: dict[int, list[pa.ChunkedArray]] = {}
     for leaf in wanted:
         if leaf.column not in flat:
-            flat[leaf.column] = _flatten(rows.column(leaf.column))
+            flat[leaf.column] = flatten(rows.column(leaf.column))
         yield leaf, flat[leaf.column][leaf.nth]
 
 
-def _flatten(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+def flatten(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """The values of each leaf of a column, as they are stored; those of empty lists may be left out."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return flatten(pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type))
     if types.is_struct(column.type):
-        return [leaf for child in column.flatten() for leaf in _flatten(child)]
+        return [leaf for child in column.flatten() for leaf in flatten(child)]
     if types.is_map(column.type):
         pairs = [(chunk.keys, chunk.items) for chunk in column.chunks]
         keys = pa.chunked_array([k for k, _ in pairs], column.type.key_type)
-        return _flatten(keys) + _flatten(pa.chunked_array([v for _, v in pairs], column.type.item_type))
-    if types.is_list(column.type) or types.is_large_list(column.type):
-        return _flatten(pa.chunked_array([_values(chunk) for chunk in column.chunks], column.type.value_type))
+        return flatten(keys) + flatten(pa.chunked_array([v for _, v in pairs], column.type.item_type))
+    if hasattr(column.type, "value_field"):
+        return flatten(pa.chunked_array([_values(chunk) for chunk in column.chunks], column.type.value_type))
     return [column]
 
 
@@ -74,8 +78,6 @@ def _repeats(leaf: Leaf, values: pa.ChunkedArray) -> bool:
     rows = len(values)
     if rows == 0 or types.is_boolean(values.type):
         return False
-    if isinstance(values.type, pa.BaseExtensionType):
-        values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
     some = sample(values)
     seen = pc.count_distinct(some, mode="all").as_py()
     if rows <= SAMPLE_ROWS:
