@@ -72,7 +72,7 @@ def copy_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fetc
         for output in plan.outputs:
             file = WrittenFile(data_location(settings, task.partition, names.next()), 0, 0, task.partition)
             rows = _decoded(output, task, settings, fetched)
-            files.append(write_copied(file, output.contents, rows, settings, new_files))
+            files.append(write_copied(file, output, rows, settings, new_files))
     return MergeResult(
         task.inputs,
         tuple(files),
@@ -141,34 +141,23 @@ def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:
         raise CopyRefused(codes.most_common(1)[0][0] if codes else Refusal.TINY)
 
 
-@dataclass(slots=True)
-class _Output:
-    """One output: what is copied into it, and the input files that are decoded."""
-
-    contents: Contents
-    decoded: tuple[FileFact, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
     """What is copied into each output, and the files that are decoded, with why."""
 
-    outputs: list[_Output]
+    outputs: list[Contents]
     refused: list[tuple[FileFact, Refusal]]
 
     @property
     def runs(self) -> list[PageRun]:
         """The row groups that are made of pages."""
-        return [run for output in self.outputs for run in output.contents.runs]
-
-    @property
-    def reencoded_bytes(self) -> int:
-        """Of columns that are encoded again in row groups whose other columns are copied."""
-        return sum(run.plan.reencoded_bytes for run in self.runs)
+        return [run for output in self.outputs for run in output.runs]
 
     @property
     def bytes_decoded(self) -> int:
-        return sum(fact.size_bytes for fact, _ in self.refused) + self.reencoded_bytes
+        """Of files, and of columns that are encoded again in row groups whose other columns are copied."""
+        reencoded = sum(run.plan.reencoded_bytes for run in self.runs)
+        return sum(fact.size_bytes for fact, _ in self.refused) + reencoded
 
     @property
     def decoded_because(self) -> Counter[str]:
@@ -176,7 +165,7 @@ class CopyPlan:
         return Counter(code.value for _, code in self.refused)
 
 
-def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, least_bytes: int) -> list[_Output]:
+def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, least_bytes: int) -> list[Contents]:
     """What each output takes. Input files whose pages do not fit those of others are decoded, and all is divided
     anew."""
     while True:
@@ -189,7 +178,7 @@ def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, le
             input_file.copied = Refusal.DICTIONARIES
 
 
-def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Input]) -> _Output:
+def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Input]) -> Contents:
     whole = [unit.part for unit in units if unit.strategy is CopyStrategy.ROW_GROUPS and unit.part is not None]
     paged = {unit.part: unit.input_file for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
     contents = Contents(whole, copied_from=_origins(units))
@@ -201,16 +190,16 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         if plan.reencoded_bytes > MOST_REENCODED * (plan.copied_bytes + plan.reencoded_bytes):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))
-    decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
-    if decoded:
+    contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
+    if contents.decoded:
         contents.model = empty_like(settings, _schema_of(contents))
-    return _Output(contents, decoded)
+    return contents
 
 
-def _decoded(output: _Output, task: MergeGroup, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
+def _decoded(output: Contents, task: MergeGroup, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    return encoded_rows(MergeGroup(output.decoded, task.partition), settings, _schema_of(output.contents), fetched)
+    return encoded_rows(MergeGroup(output.decoded, task.partition), settings, _schema_of(output), fetched)
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:

@@ -29,7 +29,7 @@ from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.thrift import integer
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey
 
 
 @dataclass(slots=True)
@@ -43,10 +43,13 @@ class PageRun:
 
 @dataclass(slots=True)
 class Contents:
-    """What goes into one output. `model` is empty or has the schema that the decoded rows will have."""
+    """What goes into one output: what is copied, and the input files that are `decoded`. `model` has the schema that
+    their rows will have.
+    """
 
     whole: list[Part] = field(default_factory=list)
     runs: list[PageRun] = field(default_factory=list)
+    decoded: tuple[FileFact, ...] = ()
     model: EncodedRows | None = None
     copied_from: tuple[CopiedFrom, ...] = ()
 
