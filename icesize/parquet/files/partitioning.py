@@ -66,7 +66,6 @@ def arrange_by_partition(table: pa.Table, settings: WriteSettings) -> tuple[pa.T
 class _Field:
     """One partition field: where its source is, a vectorised step, and a step on distinct values."""
 
-    name: str
     path: tuple[int, ...] | None
     reduce: Reduce
     value: Value
@@ -115,10 +114,10 @@ def _fields(settings: WriteSettings) -> list[_Field]:
 
 def _field(schema: Schema, field: PartitionField) -> _Field:
     if isinstance(field.transform, transforms.VoidTransform):
-        return _Field(field.name, None, same, same)
+        return _Field(None, same, same)
     source = schema.find_field(field.source_id).field_type
     reduce, value = transform_steps(field.name, field.transform, source)
-    return _Field(field.name, source_path(schema, field.source_id), reduce, value)
+    return _Field(source_path(schema, field.source_id), reduce, value)
 
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
@@ -140,7 +139,7 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
     partition field `name`.
     """
     if isinstance(transform, (transforms.YearTransform, transforms.MonthTransform, transforms.DayTransform)):
-        return _days if isinstance(source, types.DateType) else _timestamp_days, _calendar(transform)
+        return integers if isinstance(source, types.DateType) else _timestamp_days, _calendar(transform)
     if isinstance(transform, transforms.HourTransform):
         return lambda array: _floor(integers(array), _HOUR_US), same
     if isinstance(transform, transforms.BucketTransform):
@@ -167,10 +166,6 @@ def _plain(array: pa.Array) -> pa.Array:
 def integers(array: pa.Array) -> pa.Array:
     """The same bits as integers."""
     return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
-
-
-def _days(array: pa.Array) -> pa.Array:
-    return integers(array)
 
 
 def _timestamp_days(array: pa.Array) -> pa.Array:

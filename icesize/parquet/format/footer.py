@@ -60,12 +60,21 @@ be an offset, too."""
 
 @dataclass(slots=True)
 class Chunk:
-    """One column chunk, from `start` to `end` in its file: its ColumnChunk without the ColumnMetaData, and that."""
+    """One column chunk, from `start` to `end` in its file: its ColumnChunk without the ColumnMetaData, and that.
+
+    `values` are counted with nulls; `codec` is its compression (parquet.thrift, CompressionCodec). Its first data page
+    begins at `data_offset`, its dictionary at `dictionary_offset` as far as the footer tells: 0 without one, and for
+    some writers with one.
+    """
 
     fields: Fields
     metadata: Fields
     start: int
     end: int
+    values: int
+    codec: int
+    data_offset: int
+    dictionary_offset: int
 
     @property
     def size_bytes(self) -> int:
@@ -73,29 +82,9 @@ class Chunk:
         return self.end - self.start
 
     @property
-    def values(self) -> int:
-        """Values, nulls included."""
-        return required_integer(self.metadata, ColumnMetaData.NUM_VALUES)
-
-    @property
     def type(self) -> int:
         """Physical type of its values (parquet.thrift, Type)."""
         return required_integer(self.metadata, ColumnMetaData.TYPE)
-
-    @property
-    def codec(self) -> int:
-        """Compression (parquet.thrift, CompressionCodec)."""
-        return required_integer(self.metadata, ColumnMetaData.CODEC)
-
-    @property
-    def data_offset(self) -> int:
-        """Where its first data page begins."""
-        return required_integer(self.metadata, ColumnMetaData.DATA_PAGE_OFFSET)
-
-    @property
-    def dictionary_offset(self) -> int:
-        """Where its dictionary begins as far as the footer tells: 0 without one, and for some writers with one."""
-        return integer(self.metadata, ColumnMetaData.DICTIONARY_PAGE_OFFSET) or 0
 
     @property
     def encodings(self) -> set[int]:
@@ -152,7 +141,6 @@ class Footer:
     fields: Fields
     row_groups: list[RowGroup]
     start: int
-    size_bytes: int
     schema: tuple[Element, ...]
     columns: list[Column]
     keys: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -221,7 +209,7 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
         for pair in structs_of(fields, FileMetaData.KEY_VALUE_METADATA)
     }
     created_by = (binary(fields, FileMetaData.CREATED_BY) or b"").decode("utf-8", "replace")
-    return Footer(fields, groups, start, size_bytes, schema, columns, keys, created_by)
+    return Footer(fields, groups, start, schema, columns, keys, created_by)
 
 
 def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
@@ -241,7 +229,6 @@ def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
     return RowGroup(fields, chunks, rows), end
 
 
-_NOT_NEGATIVE = (ColumnMetaData.CODEC, ColumnMetaData.NUM_VALUES, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
 _IN_CHUNK = {ColumnChunk.META_DATA: (STRUCT, read_struct)}
 
 
@@ -258,12 +245,14 @@ def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
     if ColumnMetaData.INDEX_PAGE_OFFSET in metadata:
         raise CopyRefused(Refusal.INDEX_PAGE)
     size_bytes = required_integer(metadata, ColumnMetaData.TOTAL_COMPRESSED_SIZE)
-    if min(size_bytes, *(required_integer(metadata, field_id) for field_id in _NOT_NEGATIVE)) < 0:
+    codec = required_integer(metadata, ColumnMetaData.CODEC)
+    values = required_integer(metadata, ColumnMetaData.NUM_VALUES)
+    if min(size_bytes, codec, values, required_integer(metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)) < 0:
         raise MalformedError("a column chunk has a negative size")
     data_at = required_integer(metadata, ColumnMetaData.DATA_PAGE_OFFSET)
     dictionary_at = integer(metadata, ColumnMetaData.DICTIONARY_PAGE_OFFSET) or 0
     start = dictionary_at if 0 < dictionary_at < data_at else data_at
-    return Chunk(fields, metadata, start, start + size_bytes), end
+    return Chunk(fields, metadata, start, start + size_bytes, values, codec, data_at, dictionary_at), end
 
 
 def _check_known(fields: Fields, types: Mapping[int, int], name: str) -> None:

@@ -122,9 +122,6 @@ class _Section(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._position
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         from_where = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
         self._position = max(0, from_where[whence] + offset)

@@ -215,13 +215,6 @@ def write_struct(fields: Fields) -> bytes:
     return bytes(out + _STOP)
 
 
-def read_structs(
-    data: Bytes, at: int = 0, parsers: Mapping[int, tuple[int, Parser]] | None = None
-) -> tuple[list[Fields], int]:
-    """The structs of a list and the position after it."""
-    return read_list(data, at, lambda data, at: read_struct(data, at, parsers))
-
-
 def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
     """What the parser makes of the structs of a list, and the position after it."""
     count, kind, at = read_list_header(data, at)
@@ -236,7 +229,6 @@ def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
     return values, at
 
 
-_INTEGERS = frozenset((I16, I32, I64))
 _ENCODED_BELOW = {I16: 2**16, I32: 2**32}
 """What `zigzag` encodes has as many bits as the type; no number that is read has more than 64."""
 
@@ -245,7 +237,7 @@ def structs_of(fields: Fields, field_id: int) -> list[Fields]:
     """The structs of a field that is a list of them; none when it is absent."""
     if field_id not in fields:
         return []
-    return read_structs(raw_of(fields, field_id, LIST))[0]
+    return read_list(raw_of(fields, field_id, LIST), 0, read_struct)[0]
 
 
 def struct_of(fields: Fields, field_id: int) -> Fields | None:
@@ -266,7 +258,7 @@ def integer(fields: Fields, field_id: int) -> int | None:
     found = fields.get(field_id)
     if found is None:
         return None
-    if found[0] not in _INTEGERS:
+    if found[0] not in _VARINTS:
         raise MalformedError(f"field {field_id} is not an integer")
     encoded, _ = read_varint(found[1], 0)
     return (encoded >> 1) ^ -(encoded & 1)
@@ -310,7 +302,7 @@ def boolean(fields: Fields, field_id: int) -> bool | None:
 
 def integers_of(fields: Fields, field_id: int) -> list[int]:
     """The numbers of a field that is a list of them; none when it is absent."""
-    data, count, at = _list_of(fields, field_id, _INTEGERS)
+    data, count, at = _list_of(fields, field_id, _VARINTS)
     values = []
     for _ in range(count):
         value, at = read_varint(data, at)
