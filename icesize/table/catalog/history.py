@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.retention import ancestry
 from icesize.planning.retention.ancestry import RefFact, SnapshotFact
@@ -43,6 +43,11 @@ def refs_of(metadata: TableMetadata) -> list[RefFact]:
         )
         for name, ref in metadata.refs.items()
     ]  # fmt: skip
+
+
+def operation_of(snapshot: Snapshot) -> Operation | None:
+    """What a snapshot did, as far as its summary tells."""
+    return snapshot.summary.operation if snapshot.summary else None
 
 
 def summary_of(snapshot: Snapshot, key: str) -> str | None:

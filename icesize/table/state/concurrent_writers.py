@@ -17,7 +17,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.merging import contention
 from icesize.planning.merging.contention import Change
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import known_ancestors, summary_of
+from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
 from icesize.table.commit.ledger import LedgerEntry, parse
 from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.partition_changes import ChangeReader
@@ -36,7 +36,7 @@ class ConcurrentWriters:
     """Looks at the newest snapshots again and again; losing it costs time, and a cooldown may begin anew."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _known: dict[int, Change] = field(default_factory=dict, repr=False)
+    _reader: ChangeReader = field(default_factory=ChangeReader, repr=False)
     _since: dict[PartitionKey, int] = field(default_factory=dict, repr=False)
 
     def contested(self, metadata: TableMetadata, io: FileIO, now_ms: int) -> frozenset[PartitionKey]:
@@ -47,8 +47,7 @@ class ConcurrentWriters:
         with self._lock:
             newest = _newest(metadata)
             history = [s for s in newest if abs(now_ms - s.timestamp_ms) < contention.SIGHT_MS]
-            self._known = {s.snapshot_id: self._known[s.snapshot_id] for s in history if s.snapshot_id in self._known}
-            others = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
+            others = [s for s in history if not _is_ours(s) and (operation_of(s) in _CHANGES_ROWS or _compacts(s))]
             found = contention.contended(self._changes(metadata, io, others), now_ms)
             edge_ms = newest[-1].timestamp_ms if newest else now_ms
             since = {key: self._remembered(key, began_ms, edge_ms) for key, began_ms in found.items()}
@@ -63,18 +62,14 @@ class ConcurrentWriters:
         return min(began_ms, self._since.get(key, began_ms))
 
     def _changes(self, metadata: TableMetadata, io: FileIO, snapshots: list[Snapshot]) -> Iterator[Change]:
-        reader = ChangeReader()
         for snapshot in snapshots:
-            known = self._known.get(snapshot.snapshot_id)
-            if known is None:
-                try:
-                    with readable(str(metadata.table_uuid)):
-                        touched = reader.touched(metadata, io, snapshot)
-                except TableError as error:
-                    LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
-                    continue
-                known = self._known[snapshot.snapshot_id] = Change(snapshot.timestamp_ms, frozenset(touched))
-            yield known
+            try:
+                with readable(str(metadata.table_uuid)):
+                    touched = self._reader.touched(metadata, io, snapshot)
+            except TableError as error:
+                LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
+                continue
+            yield Change(snapshot.timestamp_ms, frozenset(touched))
 
 
 def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:
@@ -127,14 +122,9 @@ def _is_ours(snapshot: Snapshot) -> bool:
     return summary_of(snapshot, RUN_ID) is not None
 
 
-def _changes_rows(snapshot: Snapshot) -> bool:
-    return snapshot.summary is not None and snapshot.summary.operation in _CHANGES_ROWS
-
-
 def _compacts(snapshot: Snapshot) -> bool:
     """Whether files took the place of others; a REPLACE that only wrote manifests anew removes no file."""
-    is_replace = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
-    return is_replace and _removes_files(snapshot)
+    return operation_of(snapshot) == Operation.REPLACE and _removes_files(snapshot)
 
 
 def _removes_files(snapshot: Snapshot) -> bool:

@@ -17,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from icesize.planning.files import FileFact, PartitionKey, SkipReason, distinct_zeros
+from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
@@ -50,7 +51,7 @@ class CommitAges:
         self._commits = sorted(
             (s.sequence_number or 0) if self._numbered else s.timestamp_ms
             for s in history
-            if s.summary is None or s.summary.operation != Operation.REPLACE
+            if operation_of(s) != Operation.REPLACE
         )
 
     def stamp(self, sequence_number: int | None, snapshot_id: int | None) -> int:

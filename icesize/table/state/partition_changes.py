@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import PartitionKey
-from icesize.table.catalog.history import known_ancestors
+from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
 from icesize.table.commit.summary import BASE_ID, RUN_ID
 from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
 from icesize.table.manifests.lists import manifests_of, read_new
@@ -160,7 +160,5 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
 
 def _planned_on(snapshot: Snapshot) -> str | None:
     """The id of the snapshot that a merge of ours was planned on, None for all other snapshots."""
-    if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-        return None
-    facts = snapshot.summary.additional_properties
-    return facts.get(BASE_ID) if RUN_ID in facts else None
+    is_ours = operation_of(snapshot) == Operation.REPLACE and summary_of(snapshot, RUN_ID) is not None
+    return summary_of(snapshot, BASE_ID) if is_ours else None

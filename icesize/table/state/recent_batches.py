@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
-from icesize.table.catalog.history import summary_of
+from icesize.table.catalog.history import operation_of, summary_of
 from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.partition_changes import ChangeReader, PartitionChange
 
@@ -47,8 +47,7 @@ def recent_appends(
 
 
 def _adds(snapshot: Snapshot) -> bool:
-    added = summary_of(snapshot, "added-records")
-    return snapshot.summary is not None and snapshot.summary.operation in _ADDING and added != "0"
+    return operation_of(snapshot) in _ADDING and summary_of(snapshot, "added-records") != "0"
 
 
 def _seen(change: PartitionChange, ours: bool) -> Seen | None:
@@ -73,13 +72,9 @@ def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
     history = list(ancestors_of(head, metadata))
     if head.timestamp_ms - history[-1].timestamp_ms < DAY_MS:
         return None
-    day = [s for s in history if head.timestamp_ms - s.timestamp_ms < DAY_MS and _appends(s)]
+    day = [s for s in history if head.timestamp_ms - s.timestamp_ms < DAY_MS and operation_of(s) == Operation.APPEND]
     partitions = max((_number(s, "changed-partition-count") for s in day), default=0)
     return sum(_number(s, "added-files-size") for s in day) / max(1, partitions) if day else None
-
-
-def _appends(snapshot: Snapshot) -> bool:
-    return snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
 
 
 def _number(snapshot: Snapshot, key: str) -> int:
