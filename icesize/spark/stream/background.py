@@ -39,7 +39,8 @@ from icesize.spark.clustering.beside_stream import ClusterRun
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
-from icesize.table.cleanup.expiry import expire_by_own_rules
+from icesize.table.cleanup.expiry import expire
+from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import Current, TableHandle
 
 LOG = logging.getLogger("icesize")
@@ -448,7 +449,7 @@ def expiry_note(
 ) -> str:
     """Expire snapshots by the table's own rules; what came of it in one line. The batch before it stays committed."""
     try:
-        return str(expire_by_own_rules(handle(), environment, commit_lock))
+        return str(expire(handle(), ExpireOptions(), environment, commit_lock=commit_lock))
     except Exception as error:
         LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
         return f"expiring snapshots failed: {brief(error)}"

@@ -10,7 +10,6 @@ from typing import Any
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
-from icesize.errors import UnsupportedTable
 from icesize.report import with_text_ids
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
@@ -20,7 +19,7 @@ from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES
-from icesize.table.storage.ownership import GC_ENABLED, check_alone, owns_its_files
+from icesize.table.storage.ownership import check_alone, check_may_delete
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_bytes, format_count
 
@@ -93,7 +92,7 @@ def expire(
     """
     watch = Stopwatch(environment)
     current = handle.load(environment)
-    check_may_delete(current)
+    check_may_delete(current.table.metadata, current.name)
     check_alone(current.table)
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
@@ -148,23 +147,6 @@ def _delete_all(deletion: ExpiredFilesDeletion, decision: Decision, expiry: Expi
     except Exception as error:  # of whatever catalog and storage are reached by
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry goes on")
-
-
-def expire_by_own_rules(
-    handle: TableHandle, environment: Environment, commit_lock: threading.Lock | None = None
-) -> ExpiryReport:
-    """Expire what the table's properties (`history.expire.*`, `icesize.policy.*`) do not keep; raises as `expire`."""
-    return expire(handle, ExpireOptions(), environment, commit_lock=commit_lock)
-
-
-def check_may_delete(current: Current) -> None:
-    """Raises UnsupportedTable when the table says that its files are not its own to delete."""
-    if not owns_its_files(current.table.metadata):
-        raise UnsupportedTable(
-            f"Cannot delete files of '{current.name}': its property '{GC_ENABLED}' is false, which says that other "
-            "tables may need them",
-            table=current.name,
-        )
 
 
 def _would_delete(current: Current, decision: Decision) -> Deletions:

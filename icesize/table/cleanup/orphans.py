@@ -17,19 +17,13 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import IcesizeError, PolicyError, TableError, UnsupportedTable
+from icesize.errors import IcesizeError, PolicyError, TableError
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.commit import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all
 from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
-from icesize.table.storage.ownership import (
-    GC_ENABLED,
-    check_metadata_files,
-    check_spelling,
-    is_metadata_file,
-    owns_its_files,
-)
+from icesize.table.storage.ownership import check_may_delete, check_metadata_files, check_spelling, is_metadata_file
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_bytes, format_count
 
@@ -118,7 +112,8 @@ class OrphanSearch:
         check_age(older_than_ms)
         watch = Stopwatch(self.environment)
         table = self.reload()
-        location = self._check(table)
+        check_may_delete(table.metadata, self.name)
+        location = check_folder(table.location())
         now_ms, notes = self._now_ms(table, location, dry_run)
         self._learn(table)
         watch.lap("read")
@@ -140,21 +135,12 @@ class OrphanSearch:
             passed=found.passed,
             incomplete_uploads=uploads,
             examples=tuple(file.location for file in due[:EXAMPLES]),
-            notes=(*notes, *_outside(table.metadata), *_unaddressable(found)),
+            notes=(*notes, *_left_alone(table.metadata, found)),
         )
         if not dry_run:
             report = self._delete(table, due, report)
             watch.lap("delete")
         return replace(report, seconds=watch.seconds)
-
-    def _check(self, table: Table) -> str:
-        if not owns_its_files(table.metadata):
-            raise UnsupportedTable(
-                f"Cannot remove orphan files of '{self.name}': '{GC_ENABLED}' is false, so its files may be needed by "
-                "others",
-                table=self.name,
-            )
-        return check_folder(table.location())
 
     def _now_ms(self, table: Table, location: str, dry_run: bool) -> tuple[int, list[str]]:
         own_ms = self.environment.now_ms()
@@ -221,14 +207,11 @@ class OrphanSearch:
         )
 
 
-def _outside(metadata: TableMetadata) -> Iterator[str]:
+def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
     for key in FOLDER_PROPERTIES:
         place = metadata.properties.get(key)
         if place and normalised(place) != normalised(metadata.location) and not is_inside(place, metadata.location):
             yield f"'{key}' ({place}) lies outside of the table's location and was not searched"
-
-
-def _unaddressable(found: Found) -> Iterator[str]:
     if found.unaddressable:
         yield (
             f"{format_count(found.unaddressable, 'file')} left alone: by a name with ? or # in it another file "

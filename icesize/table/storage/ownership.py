@@ -15,7 +15,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.errors import TableError
+from icesize.errors import TableError, UnsupportedTable
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_addressable, is_inside, normalised, split
 from icesize.table.catalog.metadata_files import uncompressed
@@ -29,13 +29,18 @@ _UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]*)"')
 _READERS = 8
 
 
-GC_ENABLED = "gc.enabled"
+_GC_ENABLED = "gc.enabled"
 """Iceberg's table property that forbids, when false, to delete files that other tables may share."""
 
 
-def owns_its_files(metadata: TableMetadata) -> bool:
-    """Whether the table says that its files are its own to delete."""
-    return metadata.properties.get(GC_ENABLED, "true").lower() != "false"
+def check_may_delete(metadata: TableMetadata, table: str) -> None:
+    """Raises UnsupportedTable when the table says that its files are not its own to delete."""
+    if metadata.properties.get(_GC_ENABLED, "true").lower() == "false":
+        raise UnsupportedTable(
+            f"Cannot delete files of '{table}': its property '{_GC_ENABLED}' is false, which says that other tables "
+            "may need them",
+            table=table,
+        )
 
 
 def is_metadata_file(location: str) -> bool:

@@ -442,7 +442,8 @@ def test_gc_disabled_is_refused(lake: SqlCatalog, search: Search) -> None:
     with pytest.raises(TableError) as refused:
         search(dry_run=True)
     assert str(refused.value) == (
-        "Cannot remove orphan files of 'lake.db.t': 'gc.enabled' is false, so its files may be needed by others"
+        "Cannot delete files of 'lake.db.t': its property 'gc.enabled' is false, which says that other tables may need "
+        "them"
     )
 
 
