@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
@@ -153,8 +154,8 @@ class Expiry:
             decision.journal.write(io, location)
             decision = self._tried[location] = replace(decision, journal_location=location)
             written = (location,)
-        requirements = (*_requirements(metadata, decision.retention), *_no_other_refs(loaded))
-        return replace(loaded.staged(_updates(metadata, decision), *requirements), written=written), decision
+        staged = loaded.staged(_updates(metadata, decision), *_requirements(loaded.table, decision.retention))
+        return replace(staged, written=written), decision
 
     def _superseded(self, decision: Decision, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> Decision:
         """The decision to do nothing, and to forget the attempts if there were any: should one whose answer was lost
@@ -165,22 +166,20 @@ class Expiry:
         return replace(decision, notes=(*decision.notes, _TOO_LATE), superseded=self.journals)
 
 
-def _requirements(metadata: TableMetadata, retention: Retention) -> Iterator[TableRequirement]:
-    for name, ref in metadata.refs.items():
+def _requirements(table: Table, retention: Retention) -> Iterator[TableRequirement]:
+    refs = table.metadata.refs
+    for name, ref in refs.items():
         yield AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)
-    for name in retention.version_tags.keys() - metadata.refs.keys():
+    for name in retention.version_tags.keys() - refs.keys():
         yield AssertRefSnapshotId(ref=name, snapshot_id=None)
+    if not isinstance(table.catalog, RestCatalog):
+        yield cast(TableRequirement, AssertNoOtherRefs(refs=frozenset(refs)))
 
 
 def _tags_to_set(metadata: TableMetadata, retention: Retention) -> dict[str, int]:
     """Version tags that are missing, or that somebody has moved."""
     now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return {name: snapshot_id for name, snapshot_id in retention.version_tags.items() if now.get(name) != snapshot_id}
-
-
-def _no_other_refs(loaded: PyIcebergLoaded) -> Iterator[TableRequirement]:
-    if not isinstance(loaded.table.catalog, RestCatalog):
-        yield cast(TableRequirement, AssertNoOtherRefs(refs=frozenset(loaded.table.metadata.refs)))
 
 
 def _updates(metadata: TableMetadata, decision: Decision) -> Iterator[TableUpdate]:

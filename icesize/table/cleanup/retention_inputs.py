@@ -55,20 +55,19 @@ class ExpireOptions:
         keep_versions = self.keep_versions
         if keep_versions is None and self.older_than is None and self.retain_last is None:
             keep_versions = policy.keep_versions
+        if self.older_than is None:
+            older_than_ms = now_ms - _property(properties, MAX_SNAPSHOT_AGE)
+        else:
+            older_than_ms = point_in_time_ms(self.older_than, now_ms)
         own_last = _property(properties, MIN_SNAPSHOTS_TO_KEEP)
         return RetentionRules(
-            older_than_ms=self._older_than_ms(properties, now_ms),
+            older_than_ms=older_than_ms,
             retain_last=own_last if self.retain_last is None else self.retain_last,
             max_ref_age_ms=_property(properties, MAX_REF_AGE),
             keep_versions=keep_versions,
             version_max_age_ms=policy.version_max_age_ms,
             max_snapshots=policy.max_snapshots,
         )
-
-    def _older_than_ms(self, properties: Mapping[str, str], now_ms: int) -> int:
-        if self.older_than is None:
-            return now_ms - _property(properties, MAX_SNAPSHOT_AGE)
-        return point_in_time_ms(self.older_than, now_ms)
 
 
 def point_in_time_ms(value: datetime | timedelta, now_ms: int) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -73,8 +74,10 @@ class TableHandle:
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     concurrent_writers: ConcurrentWriters = field(default_factory=ConcurrentWriters)
-    _reader: LayoutReader | None = None
-    _cluster_reader: ClusterReader | None = None
+    _reader: Callable[[int], LayoutReader] = field(default_factory=lambda: lru_cache(maxsize=1)(LayoutReader))
+    _cluster_reader: Callable[[ClusterBy], ClusterReader] = field(
+        default_factory=lambda: lru_cache(maxsize=1)(ClusterReader)
+    )
     _deadline_ms: int = 600_000
 
     def __post_init__(self) -> None:
@@ -131,15 +134,11 @@ class TableHandle:
 
     def reader(self, policy: SizePolicy) -> LayoutReader:
         """The reader that remembers this table's manifests; a new one when the small file limit has changed."""
-        if self._reader is None or self._reader.small_file_limit_bytes != policy.small_file_limit_bytes:
-            self._reader = LayoutReader(policy.small_file_limit_bytes)
-        return self._reader
+        return self._reader(policy.small_file_limit_bytes)
 
     def cluster_reader(self, by: ClusterBy) -> ClusterReader:
         """The reader that remembers what manifests say of these columns; a new one when others are wanted."""
-        if self._cluster_reader is None or self._cluster_reader.by != by:
-            self._cluster_reader = ClusterReader(by)
-        return self._cluster_reader
+        return self._cluster_reader(by)
 
     def commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
         """Make files visible that were written for `current`; raises as `commit_files`."""
