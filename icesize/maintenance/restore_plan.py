@@ -127,7 +127,7 @@ class Restoration:
                 known = self._known.get(manifest.manifest_path)
                 if known is None:
                     entries = read_entries(io, manifest)
-                    known = [e for e in entries if PartitionKey(spec_id, e.values) == self.partition]
+                    known = [e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition]
                     self._known[manifest.manifest_path] = known
                 files += known
         return files

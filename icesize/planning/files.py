@@ -60,13 +60,18 @@ def distinct_zeros(values: tuple[object, ...]) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """One partition: the spec it belongs to and its values in spec-field order (`()` when unpartitioned)."""
+    """One partition: the spec it belongs to and its values in spec-field order (`()` when unpartitioned).
+
+    Of floating-point values that were read or computed it is made by `of`.
+    """
 
     spec_id: int
     values: tuple[object, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", distinct_zeros(self.values))
+    @classmethod
+    def of(cls, spec_id: int, values: tuple[object, ...]) -> PartitionKey:
+        """The key of these values, with -0.0 another one than 0.0."""
+        return cls(spec_id, distinct_zeros(values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def _codes(table: pa.Table, fields: list[_Field], spec_id: int) -> tuple[pa.Arra
         codes = encoded.indices.cast(pa.int64())
         pairs = [divmod(code, len(values)) for code in encoded.dictionary.to_pylist()]
         keys = [(*keys[outer], values[position]) for outer, position in pairs]
-    return codes, [PartitionKey(spec_id, key) for key in keys]
+    return codes, [PartitionKey.of(spec_id, key) for key in keys]
 
 
 def _fields(settings: WriteSettings) -> list[_Field]:

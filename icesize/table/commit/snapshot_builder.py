@@ -268,7 +268,7 @@ class SnapshotBuilder:
 
 
 def _fact(entry: Entry, spec_id: int) -> FileFact:
-    return FileFact(entry.path, entry.size_bytes, entry.rows, PartitionKey(spec_id, entry.values))
+    return FileFact(entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values))
 
 
 def remove(io: FileIO, paths: Iterable[str]) -> None:

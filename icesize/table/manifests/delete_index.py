@@ -36,7 +36,7 @@ class DeleteIndex:
                 if (entry.sequence_number or 0) <= above:
                     continue
                 entry.data = b""  # nobody copies these, and they are kept
-                by_partition[PartitionKey(manifest.partition_spec_id, entry.values)].append(entry)
+                by_partition[PartitionKey.of(manifest.partition_spec_id, entry.values)].append(entry)
                 # also a partition without values: a spec whose fields were all dropped (void, format v1) is one
                 if entry.content == DataFileContent.EQUALITY_DELETES and all(v is None for v in entry.values):
                     everywhere.append(entry)

@@ -146,6 +146,6 @@ def files_at(io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[Fi
         for manifest in manifests.data
         if manifest.partition_spec_id == partition.spec_id
         for entry in read_entries(io, manifest)
-        if PartitionKey(manifest.partition_spec_id, entry.values) == partition
+        if PartitionKey.of(manifest.partition_spec_id, entry.values) == partition
     )
     return [replace(f, obstacle=SkipReason.HAS_DELETES) if not f.obstacle and deletes.applies(f) else f for f in files]

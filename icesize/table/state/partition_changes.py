@@ -93,7 +93,7 @@ class ChangeReader:
             self._listed.add(manifest.manifest_path)
             self._added_by[manifest.added_snapshot_id].append(manifest)
         changes = _counted(
-            (PartitionKey(manifest.partition_spec_id, entry.values), entry)
+            (PartitionKey.of(manifest.partition_spec_id, entry.values), entry)
             for manifest in self._added_by[snapshot.snapshot_id]
             for entry in read_changes(io, manifest)
             if entry.snapshot_id == snapshot.snapshot_id
@@ -121,7 +121,7 @@ class States:
         known = self._known.get(manifest.manifest_path)
         if known is None:
             entries = (
-                (PartitionKey(manifest.partition_spec_id, entry.values), entry)
+                (PartitionKey.of(manifest.partition_spec_id, entry.values), entry)
                 for entry in read_entries(self._io, manifest)
             )
             counted = _counted(each for each in entries if self._partition in (None, each[0]))
@@ -150,7 +150,7 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
         return None
     # a REPLACE that writes manifests anew, as ours does, copies entries of others, which keep their snapshot ids
     return {
-        PartitionKey(manifest.partition_spec_id, entry.values)
+        PartitionKey.of(manifest.partition_spec_id, entry.values)
         for manifest in manifests_of(metadata.current_snapshot() if newer else None, io).data
         if manifest.added_snapshot_id in newer | ours
         for entry in read_entries(io, manifest)

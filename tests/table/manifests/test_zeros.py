@@ -35,9 +35,9 @@ from tests.support.examples import examples
 
 def test_keys_of_the_two_zeros_differ() -> None:
     """As keys of a dictionary they are two, each equal to itself, and other floats are as they were."""
-    keys = {PartitionKey(0, (0.0,)): "plus", PartitionKey(0, (-0.0,)): "minus"}
-    assert (keys[PartitionKey(0, (0.0,))], keys[PartitionKey(0, (-0.0,))]) == ("plus", "minus")
-    assert PartitionKey(0, (1.5, None)) == PartitionKey(0, (1.5, None))
+    keys = {PartitionKey.of(0, (0.0,)): "plus", PartitionKey.of(0, (-0.0,)): "minus"}
+    assert (keys[PartitionKey.of(0, (0.0,))], keys[PartitionKey.of(0, (-0.0,))]) == ("plus", "minus")
+    assert PartitionKey.of(0, (1.5, None)) == PartitionKey.of(0, (1.5, None))
 
 
 def test_merging_keeps_the_sign_of_zero(lake: SqlCatalog) -> None:
@@ -68,7 +68,7 @@ def test_both_zeros_lie_within_the_bounds_of_a_manifest(
     numbers, io = itertools.count(), PyArrowFileIO()
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "x"))
     metadata = new_table_metadata(Schema(NestedField(1, "x", kind)), spec, UNSORTED_SORT_ORDER, "file:///w")
-    files = [WrittenFile(f"file:///w/{next(numbers)}", 1, 1, PartitionKey(0, (value,))) for value in values]
+    files = [WrittenFile(f"file:///w/{next(numbers)}", 1, 1, PartitionKey.of(0, (value,))) for value in values]
 
     def new_path() -> str:
         return f"file://{tmp_path}/{next(numbers)}.avro"
