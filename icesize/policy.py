@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from icesize.errors import PolicyError
@@ -28,9 +28,38 @@ _NOT_GIVEN: Any = ...
 """Marks a field that the caller left out, so that a table property may still fill it."""
 
 
-def _key(default: object, source: str) -> Any:
-    """A policy field: left out means `default`, which is also what the documentation prints."""
-    return field(default=_NOT_GIVEN, metadata={"default": default, "source": source})
+class _Key:
+    """A policy field, as a descriptor: what was given for it, and `default` where it was left out.
+
+    The documentation prints `shown` and `source`. A default may be computed from the policy's other fields.
+    """
+
+    def __init__(self, shown: object, source: str, default: Callable[[SizePolicy], object] | None = None) -> None:
+        self.shown = shown
+        self.source = source
+        self._default = default
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, policy: SizePolicy | None, owner: type) -> Any:
+        # the class is asked for what its constructor takes a field as that is left out
+        if policy is None:
+            return _NOT_GIVEN
+        given = vars(policy)
+        if self._name in given:
+            return given[self._name]
+        return self.shown if self._default is None else self._default(policy)
+
+    def __set__(self, policy: SizePolicy, value: object) -> None:
+        if value is not _NOT_GIVEN:
+            vars(policy)[self._name] = _value(self._name, _dashed(self._name), value)
+
+
+def _key(shown: object, source: str, default: Callable[[SizePolicy], object] | None = None) -> Any:
+    """A `_Key`, typed as the values that it has."""
+    return _Key(shown, source, default)
 
 
 @dataclass(frozen=True)
@@ -56,8 +85,11 @@ class SizePolicy:
     max_snapshots            snapshots in all above which versions are given up, the oldest first
     """
 
-    target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`")
-    small_file_limit_bytes: int = _key("0.75 x target", "Iceberg, `min-file-size-bytes` of `rewrite_data_files`")
+    target_file_size_bytes: int = _key("512 MiB", f"Iceberg, `{ICEBERG_TARGET}`", lambda policy: DEFAULT_TARGET_BYTES)
+    small_file_limit_bytes: int = _key(
+        "0.75 x target", "Iceberg, `min-file-size-bytes` of `rewrite_data_files`",
+        lambda policy: int(SMALL_FILE_RATIO * policy.target_file_size_bytes),
+    )  # fmt: skip
     max_small_files: int = _key(6, "measured: rewrites 3-6 bytes per byte, where always merging takes 13-194")
     merge_budget_bytes: int | None = _key(None, "max(4 x batch, 256 MiB)")
     merge_deadline_ms: int | None = _key(None, "as long as the write job took, at least 1 s; none with `absorb`")
@@ -69,26 +101,8 @@ class SizePolicy:
     keep_versions: int | None = _key(None, "off: `history.expire.*` alone decide")
     version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
     max_snapshots: int = _key(2_000, "measured: at 5,000 snapshots a commit spends seconds on metadata")
-    given: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
-        given = frozenset(name for name in KEYS if getattr(self, name) is not _NOT_GIVEN)
-        object.__setattr__(self, "given", given)
-        for name in given:
-            object.__setattr__(self, name, _value(name, _dashed(name), getattr(self, name)))
-        # in the order of the fields: the default limit needs the target
-        for name in (name for name in _FIELDS if name not in given):
-            object.__setattr__(self, name, self._default(name))
-        self._validate()
-
-    def _default(self, name: str) -> object:
-        if name == "target_file_size_bytes":
-            return DEFAULT_TARGET_BYTES
-        if name == "small_file_limit_bytes":
-            return int(SMALL_FILE_RATIO * self.target_file_size_bytes)
-        return _FIELDS[name].metadata["default"]
-
-    def _validate(self) -> None:
         check_at_least(self, AT_LEAST)
         limit, target = self.small_file_limit_bytes, self.target_file_size_bytes
         # a limit alone is judged in `resolve`, where the table may bring a larger target
@@ -98,6 +112,11 @@ class SizePolicy:
         if self.bytes_per_row is not None and not (0 < self.bytes_per_row < math.inf):
             why = "the number of files of a batch is computed from it; leave it out to have it learned"
             raise _refused("bytes-per-row", self.bytes_per_row, f"must be > 0: {why}")
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The fields that were not left out."""
+        return frozenset(vars(self))
 
     @property
     def merging(self) -> bool:
@@ -141,7 +160,7 @@ class SizePolicy:
         return policy, warnings
 
 
-_FIELDS = {f.name: f for f in fields(SizePolicy) if "source" in f.metadata}
+_FIELDS = {name: key for name, key in vars(SizePolicy).items() if isinstance(key, _Key)}
 KEYS = frozenset(_FIELDS)
 AT_LEAST: dict[str, tuple[int, str]] = {
     "target_file_size_bytes": (1, "no file could hold a row"),
@@ -159,10 +178,10 @@ AT_LEAST: dict[str, tuple[int, str]] = {
 DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
     (
         name.replace("_", "-"),
-        "unset" if f.metadata["default"] is None else str(f.metadata["default"]).replace("True", "true"),
-        f.metadata["source"],
+        "unset" if key.shown is None else str(key.shown).replace("True", "true"),
+        key.source,
     )
-    for name, f in _FIELDS.items()
+    for name, key in _FIELDS.items()
 )
 """(key, default, source of the default) of every policy key, as the README prints them."""
 
@@ -186,7 +205,7 @@ def _refused(key: str, value: object, why: str) -> PolicyError:
 
 def _value(name: str, key: str, value: object) -> Any:
     """What `value` states for a field that was given by this key; '512MB' means two things and is refused."""
-    if value is None and _FIELDS[name].metadata["default"] is None:
+    if value is None and _FIELDS[name].shown is None:
         return None
     text = str(value).strip()
     is_number = isinstance(value, (int, str)) and not isinstance(value, bool)
