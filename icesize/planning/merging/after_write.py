@@ -93,14 +93,13 @@ def complete_plan(
 
     Groups of `first` come first and as they were, but for those of partitions that got no rows after all: a batch makes
     no new versions of these. Where a partition with groups got more files than were expected, what is left of its older
-    files is planned again, beside what its groups make. What the groups that stay spend of the budget is spent: with
-    none of them it is the plan that `plan_merges` makes. Every file of the layout is in it once, as `Plan` promises.
+    files is planned again, beside what its groups make. What `first` spends of the budget is spent, also on merges that
+    are given up: they have begun. Every file of the layout is in the plan once, as `Plan` promises.
     """
     groups = tuple(group for group in first.groups if group.cold or group.partition in incoming)
     begun: dict[PartitionKey, list[MergeGroup]] = {}
     for group in groups:
         begun.setdefault(group.partition, []).append(group)
-    spent_bytes = sum(group.size_bytes for group in groups)
     settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}
     rest = {key: facts for key, facts in layout.partitions.items() if key not in settled}
     small = {key: files for key, files in incoming.items() if key not in settled}
@@ -113,7 +112,7 @@ def complete_plan(
         replace(layout, partitions=rest),
         policy,
         incoming=small,
-        budget_bytes=None if budget_bytes is None else max(0, budget_bytes - spent_bytes),
+        budget_bytes=None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write),
         contested=contested,
     )
     kept = tuple(
