@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
-from array import array
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,7 +51,7 @@ def batch(number: int, rows: int, seed: int = 7) -> pa.Table:
         pa.array([names[age] for age in drawn], pa.string()),
         pa.array([int(chance.paretovariate(0.5)) % 1_000_000 for _ in drawn], pa.int64()),
         pa.array(chance.choices(_KINDS, (80, 14, 4, 2), k=rows), pa.string()),
-        _payloads(chance, rows),
+        pa.array([chance.randbytes(PAYLOAD_BYTES).hex() for _ in drawn], pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
@@ -65,10 +64,3 @@ def write_files(directory: Path, batches: int, rows: int) -> None:
         pq.write_table(batch(number, rows), path)
         seconds = int(_START.timestamp()) + number
         os.utime(path, (seconds, seconds))
-
-
-def _payloads(chance: random.Random, rows: int) -> pa.Array:
-    width = 2 * PAYLOAD_BYTES
-    digits = chance.randbytes(rows * PAYLOAD_BYTES).hex().encode()
-    offsets = array("i", range(0, (rows + 1) * width, width))
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(digits))

@@ -49,13 +49,10 @@ class Lake:
             directory.mkdir(parents=True, exist_ok=True)
         catalog = self.catalog()
         catalog.create_namespace_if_not_exists(NAMESPACE)
+        properties = {"write.target-file-size-bytes": str(TARGET_BYTES)}
         for table in tables:
             try:
-                made = catalog.create_table(
-                    f"{NAMESPACE}.{table}",
-                    SCHEMA,
-                    properties={"write.target-file-size-bytes": str(TARGET_BYTES)},
-                )
+                made = catalog.create_table(f"{NAMESPACE}.{table}", SCHEMA, properties=properties)
             except TableAlreadyExistsError as error:
                 raise TableError(
                     f"Cannot run the demo in '{self.directory}': it holds the tables of a demo already; "
@@ -72,12 +69,6 @@ class Lake:
 def full_name(table: str) -> str:
     """`lake.demo.<table>`."""
     return f"{CATALOG}.{NAMESPACE}.{table}"
-
-
-def bytes_written(table: Table) -> int:
-    """Bytes of all data files that the table's snapshots added."""
-    summaries = (s.summary.additional_properties for s in table.snapshots() if s.summary)
-    return sum(int(summary.get("added-files-size", "0")) for summary in summaries)
 
 
 def newest_files(table: Table) -> int:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 STREAM_ID = "demo"
 
 _COLUMNS = "id BIGINT, event_time TIMESTAMP, hour STRING, user_id BIGINT, kind STRING, payload STRING"
-_Tell = Callable[[int, float, str], None]
+_Write = Callable[["DataFrame", int], str]
+"""Writes one batch and says in words what came of it."""
 
 
 def main(directory: str, table: str, how: str) -> None:
@@ -32,12 +33,16 @@ def main(directory: str, table: str, how: str) -> None:
     output = _keep_stdout_to_ourselves()
     lake = Lake(Path(directory))
 
-    def tell(batch_id: int, seconds: float, words: str) -> None:
-        print(json.dumps({"batch": batch_id, "seconds": seconds, "words": words}), file=output, flush=True)
-
     spark = start_session(f"icesize demo: {how}", master=f"local[{min(4, os.cpu_count() or 1)}]", conf=_settings(lake))
     try:
-        sink = _with_icesize(spark, lake, table, tell) if how == "icesize" else _plainly(lake, table, tell)
+        write = _with_icesize(spark, lake, table) if how == "icesize" else _plainly(lake, table)
+
+        def sink(df: DataFrame, batch_id: int) -> None:
+            began = time.monotonic()
+            words = write(df, batch_id)
+            told = {"batch": batch_id, "seconds": time.monotonic() - began, "words": words}
+            print(json.dumps(told), file=output, flush=True)
+
         events = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", 1).parquet(lake.events.as_uri())
         writer = events.writeStream.foreachBatch(sink).trigger(availableNow=True)
         query = writer.option("checkpointLocation", (lake.directory / "checkpoints" / table).as_uri()).start()
@@ -64,36 +69,31 @@ def _settings(lake: Lake) -> dict[str, str]:
     }
 
 
-def _plainly(lake: Lake, table: str, tell: _Tell) -> Callable[[DataFrame, int], None]:
+def _plainly(lake: Lake, table: str) -> _Write:
     """Each batch appended as it is. Like most foreachBatch functions it knows nothing of replayed batches."""
     from icesize.spark.engine.jobs import fetch
 
     catalog = lake.catalog()
 
-    def append(df: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
+    def append(df: DataFrame, batch_id: int) -> str:
         loaded = catalog.load_table(full_name(table).partition(".")[2])
         loaded.append(fetch(df).cast(SCHEMA))
-        seconds = time.monotonic() - began
-        tell(batch_id, seconds, f"{newest_files(loaded)} files added")
+        return f"{newest_files(loaded)} files added"
 
     return append
 
 
-def _with_icesize(spark: SparkSession, lake: Lake, table: str, tell: _Tell) -> Callable[[DataFrame, int], None]:
+def _with_icesize(spark: SparkSession, lake: Lake, table: str) -> _Write:
     import icesize
 
     sink = icesize.open(spark, full_name(table), catalog=lake.catalog()).sink(STREAM_ID)
 
-    def commit(df: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
+    def commit(df: DataFrame, batch_id: int) -> str:
         report = sink.run(df, batch_id)
-        words = (
-            "committed already, skipped" if report.already_committed
-            else f"{report.files_added} files added, {report.files_removed} merged away, "
-            f"at most {report.small_files_max} small in a partition"
-        )  # fmt: skip
-        tell(batch_id, time.monotonic() - began, words)
+        if report.already_committed:
+            return "committed already, skipped"
+        changed = f"{report.files_added} files added, {report.files_removed} merged away"
+        return f"{changed}, at most {report.small_files_max} small in a partition"
 
     return commit
 
