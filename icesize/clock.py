@@ -96,11 +96,6 @@ class Stopwatch:
         self._began = self._last = self._now()
         self.seconds: dict[str, float] = {}
 
-    @property
-    def rounded(self) -> dict[str, float]:
-        """The same as reports give it."""
-        return rounded(self.seconds)
-
     def lap(self, phase: str) -> float:
         """End a phase that began with the last lap; returns its seconds."""
         now = self._now()

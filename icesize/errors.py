@@ -27,6 +27,8 @@ errors that they are chained to, nor what the logger `icesize` writes: see `ices
 from __future__ import annotations
 
 import sys
+from functools import partial
+from typing import Any
 
 from icesize.redaction import redacted, scrub
 
@@ -40,7 +42,7 @@ class IcesizeError(Exception):
     def __init__(self, message: str, **facts: object) -> None:
         scrub(sys.exc_info()[1])
         super().__init__(redacted(message))
-        self.facts = facts
+        self.facts: dict[str, Any] = facts
 
     def __getattr__(self, name: str) -> object:
         facts = self.__dict__.get("facts", {})
@@ -49,11 +51,7 @@ class IcesizeError(Exception):
         raise AttributeError(name)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), str(self), self.facts))
-
-
-def _rebuild(kind: type[IcesizeError], message: str, facts: dict[str, object]) -> IcesizeError:
-    return kind(message, **facts)
+        return partial(type(self), **self.facts), (str(self),)
 
 
 class PolicyError(IcesizeError):

@@ -73,7 +73,9 @@ def _from_environment(name: str, reached: int) -> None:
 def _act(name: str, action: str) -> None:
     what, _, path = action.partition(":")
     if what in ("raise-once", "kill-once") and path:
-        if not _is_first(path):
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
             return
         what, path = what.removesuffix("-once"), ""
     if what == "kill" and not path:
@@ -88,12 +90,3 @@ def _act(name: str, action: str) -> None:
             f"Cannot act on failpoint '{name}': '{action}' is none of raise, kill, raise-once:PATH, kill-once:PATH, "
             "wait:PATH"
         )
-
-
-def _is_first(path: str) -> bool:
-    """Whether no process was here before."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True

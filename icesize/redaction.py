@@ -118,19 +118,15 @@ def scrub(error: BaseException | None) -> BaseException | None:
 def _scrubbed(error: BaseException) -> bool:
     """Whether the text of this one could be redacted, or need not be."""
     try:
-        return _rewritten(error)
+        error.args = tuple(redacted(arg) if isinstance(arg, str) else arg for arg in error.args)
+        if notes := error.__dict__.get("__notes__"):
+            notes[:] = [redacted(str(note)) for note in notes]
+        if isinstance(error, OSError) and isinstance(error.strerror, str):
+            error.strerror = redacted(error.strerror)
+        # some make their text from something else than their arguments
+        return redacted(str(error)) == str(error)
     except Exception:  # its text cannot be had (Py4J asks a JVM that may be gone), or not be changed
         return False
-
-
-def _rewritten(error: BaseException) -> bool:
-    error.args = tuple(redacted(arg) if isinstance(arg, str) else arg for arg in error.args)
-    if notes := error.__dict__.get("__notes__"):
-        notes[:] = [redacted(str(note)) for note in notes]
-    if isinstance(error, OSError) and isinstance(error.strerror, str):
-        error.strerror = redacted(error.strerror)
-    # some make their text from something else than their arguments
-    return redacted(str(error)) == str(error)
 
 
 def _scrub_record(record: logging.LogRecord) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from icesize.clock import Environment, WorkLimits
-from icesize.errors import EngineUnavailable, TableError
+from icesize.errors import EngineUnavailable
 from icesize.maintenance import cluster_table, merging
 from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
 from icesize.maintenance.cluster_table import Columns, Wish
@@ -291,7 +291,12 @@ class SizedTable:
         What one icesize commit did is one version, named by its last snapshot. Only what the table still keeps is
         here. Raises TableError for a partition that never had files.
         """
-        return self._versions(self._handle.load(self._environment), partition)[1]
+        current = self._handle.load(self._environment)
+        found = self._versions(current)
+        if partition is None:
+            return found
+        key = find_partition(current.table.metadata, {v.key for v in found}, partition)
+        return [v for v in found if v.key == key]
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
@@ -386,21 +391,12 @@ class SizedTable:
         with self._lock:
             return self._seen(rewrite_manifests(self._handle, self._handle.load(self._environment), self._environment))
 
-    def _versions(
-        self, current: Current, partition: Partition | None
-    ) -> tuple[PartitionKey | None, list[history.Version]]:
+    def _versions(self, current: Current) -> list[history.Version]:
         with readable(current.name):
-            found = history.versions(current.table.metadata, current.table.io, self._changes)
-        if partition is None:
-            return None, found
-        key = find_partition(current.table.metadata, {v.key for v in found}, partition)
-        return key, [v for v in found if v.key == key]
+            return history.versions(current.table.metadata, current.table.io, self._changes)
 
     def _key(self, current: Current, partition: Partition) -> PartitionKey:
-        key, _ = self._versions(current, partition)
-        if key is None:
-            raise TableError("Cannot find a partition: none was named")
-        return key
+        return find_partition(current.table.metadata, {v.key for v in self._versions(current)}, partition)
 
     def _seen(self, report: Outcome) -> Outcome:
         """The report, after the engine was made to see what was committed."""

@@ -127,7 +127,7 @@ def restore(
         operations=("overwrite",),
         bytes_written=size_bytes,
         bytes_copied=size_bytes,
-        seconds=watch.rounded,
+        seconds=rounded(watch.seconds),
         notes=(*report.notes, *_consequences(current.table, planned, landed)),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
 
-from icesize.clock import Environment, Stopwatch
+from icesize.clock import Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
 from icesize.table.catalog import loading
 from icesize.table.commit.metadata_change import MetadataChange
@@ -57,7 +57,7 @@ def rewrite_manifests(handle: TableHandle, current: Current, environment: Enviro
     watch = Stopwatch(environment)
     report = handle.change(current, _rewrite(environment.new_id(), environment.now_ms), environment)
     watch.lap("commit")
-    return replace(report, table=current.name, notes=current.warnings, seconds=watch.rounded)
+    return replace(report, table=current.name, notes=current.warnings, seconds=rounded(watch.seconds))
 
 
 def _rewrite(run_id: str, now_ms: Callable[[], int]) -> MetadataChange[ManifestReport]:

@@ -59,7 +59,7 @@ class Learned:
         self._is_seeded = True
         if self._traffic.predict() is None:
             for batch in recent_appends(metadata, io):
-                self._observe(batch)
+                self.observe(batch)
 
     def predict(self) -> Prediction[PartitionKey] | None:
         """Rows that the next batch is expected to have; None when nothing was ever written."""
@@ -84,10 +84,10 @@ class Learned:
         counted."""
         return self._skew is not None and self._skew <= RELIABLE_SKEW
 
-    def observe(self, files: Iterable[WrittenFile]) -> None:
-        """Learn from the files of new rows that a batch wrote."""
-        self._is_seeded = True
-        self._observe(seen_in(files))
+    def observe(self, batch: Mapping[PartitionKey, Seen]) -> None:
+        """Learn from the files of new rows of a batch."""
+        self._traffic.observe(batch)
+        self._sizes.observe(batch)
 
     def compare(self, plan: WritePlan, written: Written, bytes_ingested: int) -> Comparison:
         """Learn from a batch that was committed: how it came out against what was expected."""
@@ -97,7 +97,7 @@ class Learned:
             own = actual if plan.is_predicted else None
             self._skew = plan.expected.skew_of(written.files, plan.tasks) if own is None else own
         if not written.absorbed:
-            self.observe(written.files)
+            self.observe(seen_in(written.files))
         predicted, notes = plan.size_bytes, tuple[str, ...]()
         if predicted is not None and plan.is_predicted and bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
             times = bytes_ingested / max(1.0, predicted)
@@ -107,10 +107,6 @@ class Learned:
             writer_skew=None if actual is None else round(actual, 3),
             notes=notes,
         )
-
-    def _observe(self, batch: Mapping[PartitionKey, Seen]) -> None:
-        self._traffic.observe(batch)
-        self._sizes.observe(batch)
 
 
 def _writer_skew(files: Iterable[WrittenFile], tasks: int) -> float | None:
