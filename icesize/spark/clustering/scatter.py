@@ -25,7 +25,7 @@ from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine.worker import Bins, as_answer, numbers_in, prepare
-from icesize.spark.routing.repartition import TASK
+from icesize.spark.routing.task_column import TASK
 
 BLOBS = f"{TASK} int, assignment int, header binary, rows binary"
 """What `Scatter` yields: rows of one shuffle partition for a task, and a pickled `Header`, made by our own workers."""

@@ -29,7 +29,7 @@ from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKey
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import Cores, balanced, bin_numbers, run_job
 from icesize.spark.engine.worker import Bins, read_answer
-from icesize.spark.routing import repartition
+from icesize.spark.routing.task_column import to_tasks
 
 SAMPLE_ROWS_PER_FILE = 4_000
 SAMPLE_ROWS = (20_000, 200_000)
@@ -167,7 +167,7 @@ class Shuffle:
         scatter = Scatter(bins, divisions, order, settings, tasks)
         blobs = bin_numbers(_with_few_blobs_at_once(self.spark), len(bins)).mapInArrow(scatter, BLOBS)
         gather = Gather(tuple(assignments), destinations, order, settings)
-        answers = map(read_answer, run_job(repartition.to_tasks(blobs, tasks), gather, "cluster files"))
+        answers = map(read_answer, run_job(to_tasks(blobs, tasks), gather, "cluster files"))
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
         for number, found in sorted(answers, key=lambda answer: int(answer[0])):
             gathered[assignments[number].group].append(found)

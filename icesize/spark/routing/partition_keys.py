@@ -1,4 +1,5 @@
-"""Which partition a row belongs to, as one number: computed by Spark for rows, and here for known partitions.
+"""Which partition a row belongs to, as one number: computed by Spark for rows, and here for known partitions; and by
+what the rows of one partition are divided.
 
 The key of a row is a function of its partition's values. Which partition a row belongs to is decided once, where it is
 written (`parquet/files/partitioning.py`); so a key that two partitions share, or a partition with two keys, costs
@@ -19,6 +20,7 @@ import xxhash
 from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortOrder
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -31,6 +33,7 @@ from pyiceberg.transforms import (
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
+from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 
 _DAY_US = 86_400_000_000
@@ -41,6 +44,15 @@ _SEED = 42
 
 _UNFIT = (ArithmeticError, ValueError, TypeError, AttributeError, IndexError, struct.error)
 """What values raise that are not of the spec's types: those of a table that had this name before."""
+
+SPREAD_COLUMNS = 4
+"""Columns whose hash spreads the rows of a split partition."""
+
+_HASHABLE = (
+    iceberg.IntegerType, iceberg.LongType, iceberg.StringType, iceberg.DateType, iceberg.TimestampType,
+    iceberg.TimestamptzType, iceberg.DecimalType, iceberg.UUIDType, iceberg.BinaryType, iceberg.FixedType,
+    iceberg.DoubleType, iceberg.FloatType,
+)  # fmt: skip
 
 Encode = Callable[[Any], "tuple[bytes, ...]"]
 """A partition value as the bytes that Spark hashes for its rows; several where rows of one value differ in them, none
@@ -58,6 +70,27 @@ def source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
     sources = {field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)}
     names = [cast("str", schema.find_column_name(source)).split(".")[0] for source in sources]
     return [f.name for f in schema.fields if f.name in names]
+
+
+def spread(spec: PartitionSpec, schema: Schema) -> Column | None:
+    """A hash that spreads rows of one partition: a function of the row; None when no column can be hashed."""
+    sources = {field.source_id for field in spec.fields}
+    fields = [f for f in schema.fields if isinstance(f.field_type, _HASHABLE)]
+    chosen = sorted(fields, key=lambda f: f.field_id in sources)[:SPREAD_COLUMNS]
+    return F.xxhash64(*(F.col(f"`{f.name}`") for f in chosen)) if chosen else None
+
+
+def sort_column(settings: WriteSettings) -> tuple[Column, bool] | None:
+    """What rows are sorted by first, and whether nulls come first; None for a table without a sort order, or one that
+    does not go with the order of a column."""
+    if not settings.sort_order_json:
+        return None
+    fields = SortOrder.model_validate_json(settings.sort_order_json).fields
+    first = next((field for field in fields if not isinstance(field.transform, VoidTransform)), None)
+    if first is None or not first.transform.preserves_order:
+        return None
+    name = settings.schema.find_column_name(first.source_id)
+    return (column(name), first.null_order == NullOrder.NULLS_FIRST) if name else None
 
 
 def column(name: str) -> Column:

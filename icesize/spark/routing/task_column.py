@@ -1,4 +1,4 @@
-"""Which task each row goes to: a table of routing keys, as an expression that Spark computes.
+"""Which task each row goes to: a table of routing keys, as an expression that Spark computes; and how it gets there.
 
 The table becomes an array of small maps, indexed by the key's remainder, given to Spark as one JSON text: one call,
 folded into a literal before a row is read, and each look-up compares with about four keys. Plans print their literals
@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TypeAlias
 
+import mmh3
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -42,6 +44,7 @@ ENTRIES_PER_EQUAL_PART = 32
 """How finely rows of one value are divided: its own parts only, so a wrong share is small."""
 
 _BUCKET_KEYS = 4
+TASK = "_icesize_task"
 _KEY = "_icesize_key"
 _OWNER = "_icesize_owner"
 
@@ -248,3 +251,25 @@ def _kind(values: Sequence[_Value]) -> str:
 
 
 _KINDS = ((int, "bigint"), (float, "double"), (date, "date"), (str, "string"))
+
+
+def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
+    """The rows in `tasks` Spark tasks, exactly where their column `TASK` says, without it.
+
+    `repartitionById` is exact since Spark 4.1; before, rows are hashed by a number chosen so that Spark's own hash
+    sends it to the wanted task. Both fix the number of tasks, which adaptive execution leaves alone.
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(tasks, F.col(TASK)).drop(TASK)
+    keys = F.array(*(F.lit(key) for key in chosen_keys(tasks)))
+    return df.withColumn(TASK, keys[F.col(TASK)]).repartition(tasks, F.col(TASK)).drop(TASK)
+
+
+def chosen_keys(tasks: int) -> list[int]:
+    """For each task an int that Spark's hash partitioning sends to it: pmod(murmur3(int, seed 42), tasks)."""
+    found: dict[int, int] = {}
+    candidate = 0
+    while len(found) < tasks:
+        found.setdefault(mmh3.hash(struct.pack("<i", candidate), 42) % tasks, candidate)
+        candidate += 1
+    return [found[task] for task in range(tasks)]

@@ -21,9 +21,8 @@ from icesize.planning.sizing import merged_files
 from icesize.policy import SizePolicy
 from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
-from icesize.spark.routing import repartition, task_column
 from icesize.spark.routing.quantiles import quantiles
-from icesize.spark.routing.task_column import Ranges, TaskAssignment, TaskShares
+from icesize.spark.routing.task_column import TASK, Ranges, TaskAssignment, TaskShares, to_tasks, with_task
 
 UNKNOWN = PartitionKey(-1, ())
 """Stands for a partition that nobody has seen yet; spec ids are never negative."""
@@ -221,7 +220,7 @@ class RoutedBatch:
     def _ranges(self, df: DataFrame, key: Column, by_key: Mapping[int, TaskShares]) -> Ranges | None:
         """For a table with a sort order, the ranges of split partitions: their files then do not overlap."""
         split = {of: shares for of, shares in by_key.items() if len(shares) > 1}
-        sort = repartition.sort_column(self.settings)
+        sort = keys.sort_column(self.settings)
         if sort is None or not split:
             return None
         column, nulls_first = sort
@@ -232,7 +231,7 @@ class RoutedBatch:
 
     @property
     def _spread(self) -> Column | None:
-        return repartition.spread(self.settings.spec, self.settings.schema)
+        return keys.spread(self.settings.spec, self.settings.schema)
 
     def _owners(self, by_key: Mapping[int, TaskShares]) -> dict[PartitionKey, int]:
         """The task of each partition: where its first key goes first."""
@@ -256,7 +255,7 @@ def unseen(
     key: Column | None = keys.partition_key(spec, schema)
     tasks = write_tasks or cores
     if not keys.source_columns(spec, schema):
-        key = repartition.spread(spec, schema)
+        key = keys.spread(spec, schema)
         tasks = 1 if key is None else write_tasks or max(1, min(cores, policy.max_small_files // 2))
 
     def to_tasks(df: DataFrame) -> DataFrame:
@@ -268,7 +267,7 @@ def unseen(
 
 
 def _with_tasks(df: DataFrame, key: Column, assignment: TaskAssignment) -> DataFrame:
-    return repartition.to_tasks(task_column.with_task(df, repartition.TASK, key, assignment), assignment.tasks)
+    return to_tasks(with_task(df, TASK, key, assignment), assignment.tasks)
 
 
 def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:

@@ -47,7 +47,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from icesize.errors import SchemaMismatch
 from icesize.planning.files import PartitionKey
 from icesize.spark.routing import partition_keys as keys
-from icesize.spark.routing import repartition
+from icesize.spark.routing import task_column
 from tests.support.spark_lake import Lake, Make, conf
 
 TIMES = [
@@ -184,7 +184,7 @@ def test_placement_is_exact(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delattr(DataFrame, "repartitionById", raising=False)
         assert not hasattr(spark.range(1), "repartitionById")
     batch = spark.range(200).withColumn("wanted", (F.col("id") * 7 % 5).cast("int"))
-    placed = repartition.to_tasks(batch.withColumn(repartition.TASK, F.col("wanted")), 5)
+    placed = task_column.to_tasks(batch.withColumn(task_column.TASK, F.col("wanted")), 5)
     assert placed.columns == ["id", "wanted"]
     assert _tasks(placed) == {i: i * 7 % 5 for i in range(200)}
 
@@ -192,11 +192,11 @@ def test_placement_is_exact(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("tasks", [1, 2, 7, 64])
 def test_chosen_keys_hash_to_their_tasks(tasks: int) -> None:
     """The n-th key is sent to the n-th task by Spark's hash partitioning."""
-    keys = repartition.chosen_keys(tasks)
-    assert [mmh3.hash(struct.pack("<i", key), 42) % tasks for key in keys] == list(range(tasks))
+    chosen = task_column.chosen_keys(tasks)
+    assert [mmh3.hash(struct.pack("<i", key), 42) % tasks for key in chosen] == list(range(tasks))
 
 
 def test_only_nested_columns_cannot_be_spread() -> None:
     """A table without a column that can be hashed is not split."""
     schema = Schema(NestedField(1, "l", ListType(2, LongType(), element_required=False)))
-    assert repartition.spread(PartitionSpec(), schema) is None
+    assert keys.spread(PartitionSpec(), schema) is None
