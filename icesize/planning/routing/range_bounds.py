@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 
@@ -30,11 +30,7 @@ def range_bounds(shares: Sequence[float], quantiles: Sequence[Value]) -> tuple[V
     Rows of one value stay together. A value that many rows have is a run of equal quantiles; the cut goes to that end
     of the run that is nearer to the share, before it where both are equally near or nothing comes after the run.
     Several cuts at the same end are equal bounds, with empty ranges between them.
-
-    Raises ValueError when a share is not positive, shares do not add up to 1, quantiles are missing although there is
-    something to cut, descend, or are NaN.
     """
-    _check(shares, quantiles)
     return tuple(_cut(quantiles, below * len(quantiles)) for below in list(accumulate(shares))[:-1])
 
 
@@ -44,19 +40,3 @@ def _cut(quantiles: Sequence[Value], position: float) -> Value:
     before, after = bisect_left(quantiles, value), bisect_right(quantiles, value)
     nearer_after = after < len(quantiles) and after - position < position - before
     return quantiles[after if nearer_after else before]
-
-
-def _check(shares: Sequence[float], quantiles: Sequence[Value]) -> None:
-    for part, share in enumerate(shares):
-        if not 0 < share <= 1 + 1e-6:
-            raise ValueError(f"'shares[{part}]' ({share}) must be > 0 and <= 1: it is a part of the rows")
-    if abs(math.fsum(shares) - 1) > 1e-6:
-        raise ValueError(f"Cannot cut a partition: its shares add up to {math.fsum(shares)}, not to 1")
-    if len(shares) > 1 and not quantiles:
-        raise ValueError(f"Cannot cut a partition into {len(shares)} ranges: there are no quantiles")
-    for value in quantiles:
-        if value != value:
-            raise ValueError(f"Cannot cut a partition: {value!r} among its quantiles has no place in an order")
-    for i, (lower, upper) in enumerate(pairwise(quantiles)):
-        if upper < lower:
-            raise ValueError(f"'quantiles[{i + 1}]' ({upper!r}) must be >= 'quantiles[{i}]' ({lower!r}): they ascend")

@@ -19,7 +19,7 @@ from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.routing.expected_rows import MOST_KEYS, Prediction
+from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.planning.routing.parallelism import tasks_for
 from icesize.policy import SizePolicy
 from icesize.spark.engine import session
@@ -94,14 +94,9 @@ def _expected(learned: Learned, settings: WriteSettings, layout: Layout, policy:
     prediction, sizes = learned.predict(), learned.sizes(policy, layout)
     if prediction is None or not sizes.is_known:
         return None
-    partition_rows = _partition_rows(prediction, settings)
-    return RoutedBatch(partition_rows, sizes, settings, policy) if partition_rows.keys else None
-
-
-def _partition_rows(prediction: Prediction[PartitionKey], settings: WriteSettings) -> PartitionRows:
     keys_of = partition_keys.keys_of(settings.spec, settings.schema)
     known = [p for p in prediction.rows if p.spec_id == settings.spec_id]
-    return PartitionRows(
+    partition_rows = PartitionRows(
         # hundreds of partitions that rather get nothing would weigh as much as a hot one, were each to cost a file
         rows={p: prediction.rows[p] for p in known if prediction.rows[p] >= LIKELY_ROWS},
         keys={key: partition for partition in known for key in keys_of(partition)},
@@ -109,6 +104,7 @@ def _partition_rows(prediction: Prediction[PartitionKey], settings: WriteSetting
         unknown_rows=prediction.unknown_rows,
         is_counted=False,
     )
+    return RoutedBatch(partition_rows, sizes, settings, policy) if partition_rows.keys else None
 
 
 def _small_bytes(layout: Layout, partition_rows: PartitionRows) -> dict[PartitionKey, int]:

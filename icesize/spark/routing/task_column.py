@@ -74,7 +74,7 @@ class TaskAssignment:
     """Where rows go: `by_key` those of routing keys, all others as `unknown` says (None: each to one task, by the key).
 
     `spread_by` is a hash of the row (a long), by which rows of one key are divided; None: they cannot be, and the first
-    task of a key gets all that `ranges` does not divide. Raises ValueError for bounds that do not fit the parts.
+    task of a key gets all that `ranges` does not divide.
     """
 
     tasks: int
@@ -82,12 +82,6 @@ class TaskAssignment:
     spread_by: Column | None = None
     unknown: TaskShares | None = None
     ranges: Ranges | None = None
-
-    def __post_init__(self) -> None:
-        for key, bounds in (self.ranges.bounds if self.ranges else {}).items():
-            parts = len(self.by_key.get(key, ()))
-            if len(bounds) != parts - 1:
-                raise ValueError(f"'bounds' of key {key} ({len(bounds)}) must be one less than its parts ({parts})")
 
 
 def with_task(df: DataFrame, name: str, key: Column, assignment: TaskAssignment) -> DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_right
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,21 +76,3 @@ def test_any_comparable_value_will_do() -> None:
     assert range_bounds([0.2, 0.8], days) == (dt.date(2026, 1, 3),)
     nothing: list[int] = []
     assert range_bounds([1.0], nothing) == ()
-
-
-@pytest.mark.parametrize(
-    ("shares", "quantiles", "message"),
-    [
-        ([0.5, 0.5], [], "into 2 ranges: there are no quantiles"),
-        ([1.0, 0.0], [1, 2], r"'shares\[1\]' \(0.0\) must be > 0"),
-        ([float("nan")], [1, 2], r"'shares\[0\]' \(nan\) must be > 0"),
-        ([0.5, 0.4], [1, 2], "add up to 0.9, not to 1"),
-        ([], [1, 2], "add up to 0.0, not to 1"),
-        ([0.5, 0.5], [1, 3, 2], r"'quantiles\[2\]' \(2\) must be >= 'quantiles\[1\]' \(3\)"),
-        ([0.5, 0.5], [1.0, float("nan")], "nan among its quantiles"),
-    ],
-)
-def test_what_cannot_be_cut_is_refused(shares: list[float], quantiles: list[float], message: str) -> None:
-    """Shares that are no shares and quantiles that are none are named."""
-    with pytest.raises(ValueError, match=message):
-        range_bounds(shares, quantiles)

@@ -201,9 +201,3 @@ def test_ranges_of_several_keys(spark: SparkSession) -> None:
             assert task == i % 5 + bisect_right(bounds[i % 5], i / 5)
     assert {task for i, task in found.items() if i % 5 == 3} == {1, 5}
     assert {task for i, task in found.items() if i % 5 == 4} == {2}
-
-
-def test_bounds_that_do_not_fit() -> None:
-    """Two parts have one bound between them."""
-    with pytest.raises(ValueError, match=r"'bounds' of key 1 \(2\) must be one less than its parts \(2\)"):
-        TaskAssignment(3, {1: even(0, 1)}, None, None, Ranges(F.col("v"), {1: [1, 2]}))
