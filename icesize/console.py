@@ -59,8 +59,7 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
     # one small file in a partition is the fewest there can be
     _show_partitions(console, "most small files", [p for p in inspection.worst if p.mergeable > 1], _in_words)
     _show_partitions(console, "ineligible", inspection.held_back_in, lambda p: _reasons(p.held_back))
-    for sentence in inspection.advice:
-        _line(console, ("! ", "yellow"), sentence)
+    show_notes(console, inspection.advice)
 
 
 def show_bars(console: Console, inspection: Inspection, full_bar_files: int = 0) -> None:

@@ -84,7 +84,9 @@ class Traffic(Generic[Key]):
         total = sum(seen.rows for seen in batch.values() if seen.rows > 0)
         if not total:
             return
-        new = self._note_shares(batch, total)
+        new = {key: seen.rows / total for key, seen in batch.items() if seen.rows > 0}
+        for key, history in self._histories.items():
+            history.share = new.pop(key, 0.0)
         newcomer = max(new.values(), default=0.0)
         self._total_rows.add(float(total))
         for expert in (self._before, self._by_age):
@@ -108,25 +110,11 @@ class Traffic(Generic[Key]):
         rows = {key: share * total for key, share in zip(self._histories, expert.shares, strict=True)}
         return Prediction(rows, 0.0 if self._is_skewed else expert.newcomer * total, total)
 
-    def _note_shares(self, batch: Mapping[Key, Seen], total: int) -> dict[Key, float]:
-        """Shares of known keys go to their histories, those of new keys are returned."""
-        for history in self._histories.values():
-            history.share = 0.0
-        new: dict[Key, float] = {}
-        for key, seen in batch.items():
-            known = self._histories.get(key)
-            if known is not None:
-                known.share = max(0, seen.rows) / total
-            elif seen.rows > 0:
-                new[key] = seen.rows / total
-        return new
-
     def _forget(self) -> None:
         least = FORGET_ROWS / self._total_rows.value
         means = {key: history.mean for key, history in self._histories.items() if history.mean >= least}
         self._is_skewed = len(means) > MOST_KEYS
-        if len(kept := heaviest(means, MOST_KEYS)) < len(self._histories):
-            self._histories = {key: self._histories[key] for key in kept}
+        self._histories = {key: self._histories[key] for key in heaviest(means, MOST_KEYS)}
 
 
 def heaviest(weights: Mapping[Key, float], most: int) -> Mapping[Key, float]:

@@ -110,11 +110,8 @@ class RowSizes(Generic[Key]):
         return self.table.bytes_of(rows, files) * (known.factor if known else 1.0)
 
     def _forget(self) -> None:
-        weights = {key: bytes_.predicted for key, bytes_ in self._partitions.items()}
-        alive = {key: weight for key, weight in weights.items() if weight >= _FORGET_BYTES}
-        kept = heaviest(alive, MOST_KEYS)
-        if len(kept) < len(weights):
-            self._partitions = {key: self._partitions[key] for key in kept}
+        alive = {key: bytes_.predicted for key, bytes_ in self._partitions.items() if bytes_.predicted >= _FORGET_BYTES}
+        self._partitions = {key: self._partitions[key] for key in heaviest(alive, MOST_KEYS)}
 
 
 def _guess(written: Collection[Seen]) -> RowSize:
