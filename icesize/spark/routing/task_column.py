@@ -84,22 +84,19 @@ class TaskAssignment:
     ranges: Ranges | None = None
 
 
-def with_task(df: DataFrame, name: str, key: Column, assignment: TaskAssignment) -> DataFrame:
-    """The rows with their tasks in column `name`; long tables are joined, the result is that of `task_of`."""
+def with_task(
+    df: DataFrame, name: str, key: Column, assignment: TaskAssignment, *, literal_keys: int = LITERAL_KEYS
+) -> DataFrame:
+    """The rows with their tasks, ints, in column `name`; a table of more than `literal_keys` unsplit keys is joined."""
     whole = _whole(assignment)
-    if len(whole) <= LITERAL_KEYS:
-        # one column more is analysed in 0.03 s; that the key stands there several times costs no row anything
-        return df.withColumn(name, task_of(key, assignment))
-    joined = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
-    task = _first_known(F.col(_OWNER), *_divided(F.col(_KEY), assignment, whole), _other(F.col(_KEY), assignment))
-    return joined.withColumn(name, task).drop(_KEY, _OWNER)
-
-
-def task_of(key: Column, assignment: TaskAssignment) -> Column:
-    """The task of a row, an int; the whole table is part of the expression."""
-    whole = _whole(assignment)
-    known = [looked_up(key, whole, "int")] if whole else []
-    return _first_known(*known, *_divided(key, assignment, whole), _other(key, assignment))
+    if len(whole) <= literal_keys:
+        known = [looked_up(key, whole, "int")] if whole else []
+    else:
+        df = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
+        key, known = F.col(_KEY), [F.col(_OWNER)]
+    # that the key stands there several times costs no row anything
+    task = F.coalesce(*known, *_divided(key, assignment, whole), _other(key, assignment))
+    return df.withColumn(name, task.cast("int")).drop(_KEY, _OWNER)
 
 
 def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str | None = None) -> Column:
@@ -117,10 +114,6 @@ def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str
     if cast_to is not None:
         table = table.cast(f"array<map<string,{cast_to}>>")
     return F.get(table, F.pmod(key, F.lit(count)).cast("int"))[key.cast("string")]
-
-
-def _first_known(*tasks: Column) -> Column:
-    return F.coalesce(*tasks).cast("int")
 
 
 def _whole(assignment: TaskAssignment) -> dict[int, int]:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.spark.routing import task_column
-from icesize.spark.routing.task_column import Ranges, TaskAssignment, task_of, with_task
+from icesize.spark.routing.task_column import Ranges, TaskAssignment, with_task
 from tests.support.spark_lake import conf
 
 TASKS = 7
@@ -39,7 +39,7 @@ def keys_of(spark: SparkSession, keys: int) -> dict[int, int]:
 def tasks_of(df: DataFrame, table: TaskAssignment, key: Column | None = None) -> dict[int, int]:
     """id -> task, by the expression and by the join alike."""
     key = hashed("k") if key is None else key
-    by_column = df.select("id", task_of(key, table).alias("task"))
+    by_column = with_task(df, "task", key, table, literal_keys=1_000_000).select("id", "task")
     by_rows = with_task(df, "task", key, table)
     assert by_rows.columns == [*df.columns, "task"]
     assert by_rows.schema["task"].dataType.simpleString() == by_column.schema["task"].dataType.simpleString() == "int"
