@@ -41,8 +41,8 @@ class Cover:
     anyway. `lost` are the versions given up for want of room, and `missing` the number of commits that they would take.
     """
 
-    held: Mapping[int, tuple[Version, ...]]
-    lost: tuple[Version, ...]
+    held: Mapping[int, Sequence[Version]]
+    lost: Sequence[Version]
     missing: int
 
 
@@ -108,11 +108,7 @@ def cover(versions: Collection[Version], run: Collection[int], others: Collectio
         place = _newest_in(version, holding)
         if place is not None:
             held[place].append(version)
-    return Cover(
-        held={place: tuple(readable) for place, readable in held.items()},
-        lost=tuple(unreadable(needed, added)),
-        missing=len(fewest) - len(added),
-    )
+    return Cover(held, lost=unreadable(needed, added), missing=len(fewest) - len(added))
 
 
 def unreadable(versions: Iterable[Version], kept: Collection[int]) -> list[Version]:
