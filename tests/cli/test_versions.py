@@ -210,7 +210,7 @@ def test_maintain_leaves_out_what_the_table_forbids(table: Table, run: Run) -> N
     result = run("maintain")
     assert result.exit_code == 0
     assert "! expiry left out: Cannot delete files" in result.stdout
-    assert "! orphans left out: Cannot remove orphan files" in result.stdout
+    assert "! orphans left out: Cannot delete files" in result.stdout
 
 
 def test_maintain_within_no_time_leaves_everything(table: Table, run: Run) -> None:
