@@ -1,6 +1,7 @@
 """Whole jobs of maintenance; none of them needs Spark.
 
-- `batch_commit`: makes visible what was written for a batch, or for merges as for a batch without rows
+- `batch_commit`: makes visible what was written for a batch, or for merges as for a batch without rows, unless orphan
+  cleanup has taken some of it during a long run
 - `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
   forgotten
 - `cluster_table`: clustering a table: what was asked for, what its properties say, or a round of a pass

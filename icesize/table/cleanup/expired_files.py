@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -31,6 +32,8 @@ from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 from icesize.table.manifests.lists import read_new
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.reachable import READERS, Reachable, read_reachable
+
+Listed = TypeVar("Listed")
 
 KINDS = ("data_files", "delete_files", "manifests", "manifest_lists", "other_files", "metadata_files")
 """Kinds of files in the order in which they are deleted: what leads to others goes after them, so that an expiry that
@@ -63,7 +66,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
     to_read: dict[str, tuple[ManifestFile, bool]] = {}
 
     def listed(expired: Expired) -> list[ManifestFile]:
-        return _manifests(expired, io, lambda path: path in to_read or path in kept)
+        return _what_is_left(read_new(io, expired.manifest_list, lambda path: path in to_read or path in kept))
 
     with ThreadPoolExecutor(READERS) as pool:
         for expired, manifests in zip(due, pool.map(listed, due), strict=True):
@@ -73,33 +76,27 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
                 if base or manifest.added_snapshot_id == expired.snapshot_id:
                     to_read.setdefault(manifest.manifest_path, (manifest, base))
             found.by_kind["manifest_lists"][expired.manifest_list] = 0
-        for entries in pool.map(lambda each: _files(io, *each), to_read.values()):
+        for entries in pool.map(lambda each: _what_is_left(_files(io, *each)), to_read.values()):
             for kind, path, size_bytes in entries:
                 found.by_kind[kind][path] = size_bytes
     found.by_kind["other_files"].update(dict.fromkeys(journal.files, 0))
     return found.where(lambda path: path not in kept)
 
 
-def _manifests(expired: Expired, io: FileIO, known: Callable[[str], bool]) -> list[ManifestFile]:
-    try:
-        return list(read_new(io, expired.manifest_list, known))
-    except FileNotFoundError:
-        return []
-
-
-def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> list[tuple[str, str, int]]:
+def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[str, str, int]]:
     """Kind, location and bytes of the files in a manifest, or only of those that it ADDED."""
-    if not whole and manifest.added_files_count == 0:
-        return []
-    entries = read_entries(io, manifest) if whole else read_changes(io, manifest)
+    if whole or manifest.added_files_count != 0:
+        for entry in read_entries(io, manifest) if whole else read_changes(io, manifest):
+            if whole or entry.status == ADDED:
+                yield "delete_files" if entry.content else "data_files", entry.path, entry.size_bytes
+
+
+def _what_is_left(listed: Iterable[Listed]) -> list[Listed]:
+    """Of a list or manifest that an earlier run has deleted nothing: they go after the files that they list."""
     try:
-        return [
-            ("delete_files" if entry.content else "data_files", entry.path, entry.size_bytes)
-            for entry in entries
-            if whole or entry.status == ADDED
-        ]
+        return list(listed)
     except FileNotFoundError:
-        return []  # manifests go after the files they list
+        return []
 
 
 def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
@@ -194,7 +191,10 @@ class ExpiredFilesDeletion:
                 kept.add_snapshots(table.metadata.snapshots, table.io)
                 kept.add_metadata(table.metadata, table.metadata_location)
                 self._delete(table, kind, {p: n for p, n in batch.items() if p not in kept}, deletions)
-        self._close(table, journal, journal_location, deletions)
+        if deletions.failed:
+            Journal(journal.table_uuid, files=deletions.failed).write(table.io, journal_location)
+        else:
+            delete_all([journal_location], deleter(table.io), 1)
         delete_all((path for path in others if path != journal_location), deleter(table.io), 1)
         return deletions
 
@@ -212,12 +212,6 @@ class ExpiredFilesDeletion:
         deletions.bytes_deleted += sum(files.values()) - sum(files[path] for path in result.failed)
         deletions.failed += tuple(sorted(result.failed))
         deletions.first_failure = deletions.first_failure or result.first_failure
-
-    def _close(self, table: Table, journal: Journal, location: str, deletions: Deletions) -> None:
-        if deletions.failed:
-            Journal(journal.table_uuid, files=deletions.failed).write(table.io, location)
-        else:
-            delete_all([location], deleter(table.io), 1)
 
 
 def _not_yet(table: Table, journal: Journal, location: str) -> str:

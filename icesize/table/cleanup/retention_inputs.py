@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
@@ -102,7 +101,13 @@ def retention_of(
 ) -> Retention:
     """What stays of the table's snapshots and why; reads manifests only when versions are to be kept."""
     touched = touched_in_history(metadata, io, changes) if rules.keep_versions is not None else {}
-    snapshots = [_fact(s, touched.get(s.snapshot_id, frozenset())) for s in metadata.snapshots]
+    snapshots = [
+        SnapshotFact(
+            s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms, s.summary.operation.value if s.summary else "",
+            summary_of(s, RUN_ID), touched.get(s.snapshot_id, frozenset()), s.sequence_number or 0,
+        )
+        for s in metadata.snapshots
+    ]  # fmt: skip
     return plan_retention(snapshots, refs_of(metadata), rules, now_ms, positions, Labels(metadata).of)
 
 
@@ -121,15 +126,3 @@ def touched_in_history(
             differing = (key for key in now.keys() | before.keys() if now.get(key) != before.get(key))
             touched[snapshot.snapshot_id] = frozenset(differing)
     return touched
-
-
-def _fact(snapshot: Snapshot, touched: frozenset[PartitionKey]) -> SnapshotFact:
-    return SnapshotFact(
-        snapshot.snapshot_id,
-        snapshot.parent_snapshot_id,
-        snapshot.timestamp_ms,
-        snapshot.summary.operation.value if snapshot.summary else "",
-        summary_of(snapshot, RUN_ID),
-        touched,
-        snapshot.sequence_number or 0,
-    )

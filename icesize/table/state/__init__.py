@@ -10,8 +10,6 @@
 - `layout_reader`: the layout of a table: every partition counted, and its small files as values
 - `live_files`: the live files of a table by partition, each manifest read once: what layouts and clustering are made
   of, with how old they are, counted in commits
-- `missing_files`: files that were written long ago and are not committed yet: orphan cleanup may have taken them for
-  its own
 - `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and their files
 - `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, and which ones got new files
   since icesize last merged: what `after_batch` has to look at

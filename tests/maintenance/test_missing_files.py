@@ -11,7 +11,7 @@ import icesize
 from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import RewriteFailed
-from icesize.table.state.missing_files import LONG_RUN_SECONDS
+from icesize.maintenance.batch_commit import LONG_RUN_SECONDS
 from tests.support.tables import data_files_on_disk, landed, live_paths, local, two_files
 
 
