@@ -18,9 +18,8 @@ from icesize.table.catalog.access_errors import brief
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.layout_reader import Labels
 from icesize.table.state.live_files import fact_of
-from icesize.table.state.naming import known_snapshot
+from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
 _EXISTS_THREADS = 16

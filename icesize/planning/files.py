@@ -1,6 +1,6 @@
 """What is in a table, as plain values that cross every floor.
 
-Nothing here reads anything: `table/state/layout_reader.py` fills these from manifests and `planning/merging/planner.py`
+Nothing here reads anything: `table/state/live_files.py` fills these from manifests and `planning/merging/planner.py`
 decides on them. Partition values are those that Iceberg stores (a `day` is the number of days since 1970-01-01), in the
 order of the fields of the partition spec.
 """

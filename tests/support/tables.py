@@ -44,7 +44,7 @@ from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import DEADLINE_SECONDS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
 from icesize.table.commit.summary import LEDGER, RUN_ID
-from icesize.table.state.layout_reader import LayoutReader
+from icesize.table.state.live_files import LayoutReader
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()), NestedField(3, "ts", TimestampType())

@@ -22,8 +22,8 @@ from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_type
 from icesize.spark.engine.worker import prepare
 from icesize.table.state.handle import Current
-from icesize.table.state.layout_reader import Labels
-from icesize.table.state.naming import files_at, known_snapshot
+from icesize.table.state.live_files import files_at
+from icesize.table.state.naming import Labels, known_snapshot
 
 TASK_BYTES = 128 * 2**20
 """Bytes of files that one task reads at most, where there are more than the session has slots for: what Spark puts

@@ -19,8 +19,7 @@ from icesize.planning.retention.planner import Retention, RetentionRules, plan_r
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
 from icesize.table.commit.summary import RUN_ID
-from icesize.table.state.layout_reader import Labels
-from icesize.table.state.naming import milliseconds
+from icesize.table.state.naming import Labels, milliseconds
 from icesize.table.state.partition_changes import ChangeReader, States
 
 Default = TypeVar("Default", int, None)

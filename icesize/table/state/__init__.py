@@ -7,10 +7,9 @@
 - `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
 - `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
   files alone
-- `layout_reader`: the layout of a table: every partition counted, and its small files as values
-- `live_files`: the live files of a table by partition, each manifest read once: what layouts and clustering are made
-  of, with how old they are, counted in commits
-- `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and their files
+- `live_files`: the live files of a table by partition, each manifest read once, with how old they are, counted in
+  commits: what clustering and layouts are made of, which count every partition and have its small files as values
+- `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and back
 - `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, and which ones got new files
   since icesize last merged: what `after_batch` has to look at
 - `recent_batches`: what the last commits put into each partition: the traffic of a table before this process has seen

@@ -27,7 +27,7 @@ from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import Change, commit_change
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
-from icesize.table.state.layout_reader import LayoutReader
+from icesize.table.state.live_files import LayoutReader
 
 LOG = logging.getLogger("icesize")
 

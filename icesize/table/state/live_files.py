@@ -1,7 +1,8 @@
 """The live files of a table by partition, read again and again: manifests never change, so each is read once.
 
 What is made of a manifest is kept by its path: numbers for each partition, and values of those files that a reader
-picks. Layouts pick small files, clustering picks all of them. Entries are streamed: only what is picked takes memory.
+picks. Layouts, which count every partition, pick small files, clustering picks all of them. Entries are streamed: only
+what is picked takes memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from icesize.planning.files import FileFact, PartitionKey, SkipReason, distinct_zeros
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
+from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.repeated_files import Listings
+from icesize.table.state.naming import Labels
 
 File = TypeVar("File")
 Pick = Callable[[Entry, PartitionKey, str], File | None]
@@ -192,3 +195,55 @@ class Obstacles:
         if self.deletes.applies(file):
             return SkipReason.HAS_DELETES
         return SkipReason.LISTED_TWICE if file.path in self.listings else None
+
+
+def files_at(io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
+    """The data files of a partition at a snapshot; `obstacle` says why one does not hold its rows plainly."""
+    manifests = manifests_of(snapshot, io)
+    deletes = DeleteIndex.of(io, manifests.deletes)
+    files = (
+        fact_of(entry, partition, manifest.manifest_path)
+        for manifest in manifests.data
+        if manifest.partition_spec_id == partition.spec_id
+        for entry in read_entries(io, manifest)
+        if PartitionKey.of(manifest.partition_spec_id, entry.values) == partition
+    )
+    return [replace(f, obstacle=SkipReason.HAS_DELETES) if not f.obstacle and deletes.applies(f) else f for f in files]
+
+
+class LayoutReader:
+    """Reads layouts of one table again and again; each manifest is read once while the small file limit stays.
+
+    Losing it costs time, never correctness. Not shared between threads.
+    """
+
+    def __init__(self, small_file_limit_bytes: int) -> None:
+        self.small_file_limit_bytes = small_file_limit_bytes
+        self._files = LiveFiles[FileFact](lambda fact: fact)
+
+    def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True) -> Layout:
+        """The layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
+
+        Raises TableError when storage does not give them.
+        """
+        with readable(metadata.location):
+            live = self._files.read(metadata, io, self._small, keep)
+        labels, head = Labels(metadata), metadata.current_snapshot()
+        return Layout(
+            snapshot_id=head.snapshot_id if head else None,
+            sequence_number=(head.sequence_number or 0) if head else 0,
+            spec_id=metadata.default_spec_id,
+            small_file_limit_bytes=self.small_file_limit_bytes,
+            partitions={
+                key: PartitionFacts(
+                    key, labels.of(key), some.files, some.size_bytes, some.rows,
+                    live.obstacles.noted(some.picked, key),
+                    live.ages.since(some.newest),
+                )
+                for key, some in live.partitions.items()
+            },
+            complete=live.complete,
+        )  # fmt: skip
+
+    def _small(self, entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact | None:
+        return fact_of(entry, key, manifest_path) if entry.size_bytes < self.small_file_limit_bytes else None

@@ -1,24 +1,20 @@
-"""What people call partitions, points in time and snapshots -> what the table calls them, and their files."""
+"""What people call partitions, points in time and snapshots -> what the table calls them, and back."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
 
 from icesize.errors import ArgumentError, TableError
-from icesize.planning.files import FileFact, PartitionKey, SkipReason
-from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.entries import read_entries
-from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.layout_reader import Labels
-from icesize.table.state.live_files import fact_of
+from icesize.planning.files import PartitionKey
 
 _UNNAMED = "{}"
 """How the partition of an unpartitioned table is named."""
@@ -137,15 +133,32 @@ def _described(snapshot: Snapshot) -> str:
     return f"{snapshot.snapshot_id} of {_time(snapshot.timestamp_ms)}"
 
 
-def files_at(io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
-    """The data files of a partition at a snapshot; `obstacle` says why one does not hold its rows plainly."""
-    manifests = manifests_of(snapshot, io)
-    deletes = DeleteIndex.of(io, manifests.deletes)
-    files = (
-        fact_of(entry, partition, manifest.manifest_path)
-        for manifest in manifests.data
-        if manifest.partition_spec_id == partition.spec_id
-        for entry in read_entries(io, manifest)
-        if PartitionKey.of(manifest.partition_spec_id, entry.values) == partition
-    )
-    return [replace(f, obstacle=SkipReason.HAS_DELETES) if not f.obstacle and deletes.applies(f) else f for f in files]
+class Labels:
+    """Partitions as people write them: `hour=h191/kind=3`, values as Iceberg prints them."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._schema: Schema = metadata.schema()
+        self._schemas = [metadata.schema(), *reversed(metadata.schemas)]
+        self._specs: dict[int, PartitionSpec] = metadata.specs()
+
+    def of(self, key: PartitionKey) -> str:
+        """The label of a partition, `` for an unpartitioned one."""
+        return "/".join(f"{name}={value}" for name, value in self.values(key).items())
+
+    def values(self, key: PartitionKey) -> dict[str, str]:
+        """Partition field name -> printed value."""
+        spec = self._specs[key.spec_id]
+        named = {}
+        for field_, value in zip(spec.fields, Record(*key.values)._data, strict=True):
+            source = next((t for s in self._schemas if (t := _type_of(s, field_.source_id)) is not None), None)
+            named[field_.name] = (
+                str(value) if source is None else field_.transform.to_human_string(source, value)  # type: ignore[arg-type]
+            )
+        return named
+
+
+def _type_of(schema: Schema, field_id: int) -> object | None:
+    try:
+        return schema.find_type(field_id)
+    except ValueError:
+        return None  # the source column was dropped from this schema

@@ -22,7 +22,7 @@ from icesize.report import with_text_ids
 from icesize.table.catalog.history import main_history, summary_of
 from icesize.table.commit import ledger
 from icesize.table.commit.summary import LEDGER, RUN_ID
-from icesize.table.state.layout_reader import Labels
+from icesize.table.state.naming import Labels
 from icesize.table.state.partition_changes import ChangeReader, Contents, States
 
 _NOTHING = Contents()

@@ -23,7 +23,8 @@ from icesize.errors import TableError, UnsupportedTable
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine.read_version import read_version
 from icesize.table.state.handle import TableHandle
-from icesize.table.state.naming import files_at, known_snapshot
+from icesize.table.state.live_files import files_at
+from icesize.table.state.naming import known_snapshot
 from icesize.table.state.versions import ChangeReader, versions
 from tests.support.row_deletes import delete_rows
 from tests.support.spark_lake import ALL_TYPES, Lake, counted, events, rows_of

@@ -7,8 +7,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.table.state.layout_reader import Labels, LayoutReader
-from icesize.table.state.live_files import OLDEST
+from icesize.table.state.live_files import OLDEST, LayoutReader
+from icesize.table.state.naming import Labels
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
     LIMIT,

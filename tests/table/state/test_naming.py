@@ -13,7 +13,8 @@ from pyiceberg.typedef import Record
 
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.table.state.naming import files_at, find_partition, known_snapshot, snapshot_as_of
+from icesize.table.state.live_files import files_at
+from icesize.table.state.naming import find_partition, known_snapshot, snapshot_as_of
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import append, expire, layout_of, make_table, request_on, run, small_files, write
 

@@ -11,7 +11,7 @@ from pyiceberg.expressions import BooleanExpression, EqualTo, GreaterThanOrEqual
 
 from icesize.errors import TableError
 from icesize.planning.files import Layout
-from icesize.table.state.layout_reader import LayoutReader
+from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.where import Where, partition_filter
 from tests.support.tables import LIMIT, append, layout_of, make_table, request_on, run, write
 
