@@ -95,7 +95,7 @@ def with_task(
         df = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
         key, known = F.col(_KEY), [F.col(_OWNER)]
     # that the key stands there several times costs no row anything
-    task = F.coalesce(*known, *_divided(key, assignment, whole), _other(key, assignment))
+    task = F.coalesce(*known, *_divided(df, key, assignment, whole), _other(key, assignment))
     return df.withColumn(name, task.cast("int")).drop(_KEY, _OWNER)
 
 
@@ -134,14 +134,16 @@ def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
     return spark.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
 
 
-def _divided(key: Column, assignment: TaskAssignment, whole: Mapping[int, int]) -> list[Column]:
+def _divided(df: DataFrame, key: Column, assignment: TaskAssignment, whole: Mapping[int, int]) -> list[Column]:
     """The tasks of keys that are divided by range, and of those by hash; null for all others."""
     divided = {k: choices for k, choices in assignment.by_key.items() if k not in whole}
     ranged = {k: choices for k, choices in divided.items() if assignment.ranges and k in assignment.ranges.bounds}
     hashed = {k: choices for k, choices in divided.items() if k not in ranged}
     found = []
     if assignment.ranges is not None and ranged:
-        found.append(_by_range(key, assignment.ranges, ranged, assignment.spread_by))
+        # of the bounds, too, which come as text
+        kind = df.select(assignment.ranges.by).schema[0].dataType.simpleString()
+        found.append(_by_range(key, kind, assignment.ranges, ranged, assignment.spread_by))
     if assignment.spread_by is not None and hashed:
         per_part = max(8, min(ENTRIES_PER_PART, MOST_ENTRIES // sum(map(len, hashed.values()))))
         runs = looked_up(key, {k: _run(choices, per_part) for k, choices in hashed.items()}, "array<int>")
@@ -174,10 +176,12 @@ def _run(choices: TaskShares, per_part: int) -> list[int]:
     return [task for (task, _), count in zip(choices, counts, strict=True) for _ in range(count)]
 
 
-def _by_range(key: Column, ranges: Ranges, by_key: Mapping[int, TaskShares], spread_by: Column | None) -> Column:
+def _by_range(
+    key: Column, kind: str, ranges: Ranges, by_key: Mapping[int, TaskShares], spread_by: Column | None
+) -> Column:
     distinct = {k: sorted(set(ranges.bounds[k])) for k in by_key}
     texts = {k: [_text(bound) for bound in bounds] for k, bounds in distinct.items()}
-    bounds = looked_up(key, texts, "array<string>", f"array<{_kind(list(itertools.chain(*distinct.values())))}>")
+    bounds = looked_up(key, texts, "array<string>", f"array<{kind}>")
     intervals = {k: _intervals(choices, ranges.bounds[k]) for k, choices in by_key.items()}
     runs = looked_up(key, intervals, "array<array<int>>")
     nulls = F.lit(0) if ranges.nulls_first else F.size(runs) - 1
@@ -224,20 +228,6 @@ def _let(value: Column, inside: Callable[[Column], Column]) -> Column:
 
 def _text(value: _Value) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def _kind(values: Sequence[_Value]) -> str:
-    """The Spark type of bounds that are read from text."""
-    first = values[0]
-    if isinstance(first, datetime):
-        return "timestamp" if first.tzinfo else "timestamp_ntz"
-    if isinstance(first, Decimal):
-        scale = max(-int(v.as_tuple().exponent) for v in values if isinstance(v, Decimal))
-        return f"decimal(38,{max(0, scale)})"
-    return next(name for kind, name in _KINDS if isinstance(first, kind))
-
-
-_KINDS = ((int, "bigint"), (float, "double"), (date, "date"), (str, "string"))
 
 
 def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
