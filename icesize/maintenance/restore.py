@@ -112,8 +112,7 @@ def restore(
         with uncommitted(storage, environment) as telling:
             _make(current, storage, copies)
             watch.lap("copy")
-            change = _Restore(run_id, tag, planned, copies, environment.now_ms).change
-            landed = handle.change(current, change, telling)
+            landed = handle.change(current, _restored(run_id, tag, planned, copies, environment.now_ms), telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -207,55 +206,47 @@ def _may_be_left(tag: str) -> str:
     return f"tag '{tag}' may be left over, and expiry removes it after a day"
 
 
-@dataclass(frozen=True)
-class _Restore:
-    """The restore of a plan whose files are copied; what was planned is checked again on each state that it is tried
-    on."""
+def _restored(
+    run_id: str, tag: str, planned: _Planned, copies: Sequence[Copy], now_ms: Callable[[], int]
+) -> MetadataChange[int]:
+    """The change that brings the copies, which gives its snapshot; what was planned is checked again on each state that
+    it is tried on."""
+    version_id = planned.work.snapshot_id
 
-    run_id: str
-    tag: str
-    planned: _Planned
-    copies: Sequence[Copy]
-    now_ms: Callable[[], int]
-
-    @property
-    def change(self) -> MetadataChange[int]:
-        """Its commit, which gives the snapshot."""
-        advice = (
-            f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; restoring again is safe. "
-            f"T{_may_be_left(self.tag)[1:]}"
-        )
-        return MetadataChange(self.run_id, advice, self._build, files=[copy.new_path for copy in self.copies])
-
-    def _build(self, loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
         loading.check_supported(loaded.table)
-        self._check(loaded)
-        snapshot_id = self.planned.work.snapshot_id
-        with SnapshotBuilder(loaded.table, self.now_ms()) as builder:
+        _check_again(loaded, tag, planned)
+        with SnapshotBuilder(loaded.table, now_ms()) as builder:
             snapshot = builder.overwrite(
-                [e.path for e in self.planned.difference.removed], [],
-                [under_new_path(copy.entry, copy.new_path) for copy in self.copies],
-                {RUN_ID: self.run_id, RESTORED_ID: str(snapshot_id)},
+                [e.path for e in planned.difference.removed], [],
+                [under_new_path(copy.entry, copy.new_path) for copy in copies],
+                {RUN_ID: run_id, RESTORED_ID: str(version_id)},
             )  # fmt: skip
-        same = (AssertRefSnapshotId(ref=self.tag, snapshot_id=snapshot_id), loaded.same_spec, loaded.same_schema)
-        untag = RemoveSnapshotRefUpdate(ref_name=self.tag)
+        same = (AssertRefSnapshotId(ref=tag, snapshot_id=version_id), loaded.same_spec, loaded.same_schema)
+        untag = RemoveSnapshotRefUpdate(ref_name=tag)
         return loaded.staged_snapshots(builder, [snapshot], same, [untag]), snapshot.snapshot_id
 
-    def _check(self, loaded: PyIcebergLoaded) -> None:
-        """Everything again, on the state that is committed to: raises what `difference` raises, and for what is new."""
-        table, work = loaded.table, self.planned.work
-        if not work.difference(table).same_as(self.planned.difference):
-            raise CommitConflict(
-                f"{work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
-                "at its versions, and restore again if you still want to",
-                table=loaded.name,
-            )
-        if self.tag not in table.metadata.refs:
-            raise TableError(
-                f"{work.cannot(table)}: somebody removed tag '{self.tag}', which held the snapshot; nothing was "
-                "changed. Restore again",
-                table=loaded.name,
-            )
+    advice = (
+        f"Look for a snapshot whose summary has {RUN_ID}={run_id}; restoring again is safe. T{_may_be_left(tag)[1:]}"
+    )
+    return MetadataChange(run_id, advice, build, files=[copy.new_path for copy in copies])
+
+
+def _check_again(loaded: PyIcebergLoaded, tag: str, planned: _Planned) -> None:
+    """On the state that is committed to: raises what `difference` raises, and for what is new."""
+    table, work = loaded.table, planned.work
+    if not work.difference(table).same_as(planned.difference):
+        raise CommitConflict(
+            f"{work.cannot(table)}: another writer changed the partition meanwhile; nothing was changed. Look "
+            "at its versions, and restore again if you still want to",
+            table=loaded.name,
+        )
+    if tag not in table.metadata.refs:
+        raise TableError(
+            f"{work.cannot(table)}: somebody removed tag '{tag}', which held the snapshot; nothing was "
+            "changed. Restore again",
+            table=loaded.name,
+        )
 
 
 def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
