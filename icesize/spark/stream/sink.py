@@ -39,6 +39,10 @@ _CHOICES = {
     "statistics": ("auto", "recent", "exact"),
     "schema_evolution": ("refuse", "add"),
 }
+_COUNTS = {
+    "write_tasks": "tasks >= 1, or None: then it follows from the bytes of each batch and the cores",
+    "expire_every": "batches >= 1, or None: then snapshots expire only where somebody asks for it",
+}
 
 
 @dataclass(frozen=True)
@@ -100,16 +104,10 @@ class Sink:
                 f"'merge' ({self.merge!r}) must be 'inline' with placement='absorb': absorb merges with the rows, so "
                 "there are no merges to make later or to leave out"
             )
-        if not _is_a_count(self.write_tasks):
-            raise ValueError(
-                f"'write_tasks' ({self.write_tasks!r}) must be a number of tasks >= 1, or None: then it follows from "
-                "the bytes of each batch and the cores"
-            )
-        if not _is_a_count(self.expire_every):
-            raise ValueError(
-                f"'expire_every' ({self.expire_every!r}) must be a number of batches >= 1, or None: then snapshots "
-                "expire only where somebody asks for it"
-            )
+        for name, meaning in _COUNTS.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"'{name}' ({value!r}) must be a number of {meaning}")
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit the batch, or find that it is committed. Raises what the README lists; then nothing is visible."""
@@ -286,7 +284,3 @@ def _why_not_clustered(table: str, error: Exception) -> str:
         return f"clustering is off: {why}"
     LOG.warning("%s: clustering failed, the batch is committed", table, exc_info=error)
     return f"clustering failed: {brief(error)}"
-
-
-def _is_a_count(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)

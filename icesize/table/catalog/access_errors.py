@@ -76,17 +76,13 @@ def missing_right(error: BaseException, told: str) -> str:
 
 _NOT_NOW = (ServerError, ServiceUnavailableError, TooManyRequestsError)
 
-
 _NO_CONNECTION = ("OperationalError", "TTransportException", "EndpointConnectionError", "ConnectTimeoutError")
 """Of SQLAlchemy, Thrift and botocore, which need not be there."""
 
-
 _DENIED = re.compile(r"ACCESS_DENIED|AccessDenied|Permission '?storage\.|HTTP status 403")
-
 
 _OPERATION = re.compile(r"(?:during |calling the |storage\.objects\.)(\w+)")
 """How PyArrow and boto3 name the request of S3 that failed, and Google the permission that it takes."""
-
 
 _RIGHTS = {
     "Put": "write (s3:PutObject)",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, UnauthorizedError
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import TableError, TableNotFound, UnsupportedTable
 from icesize.redaction import remember_secrets
@@ -77,24 +78,20 @@ def _nearest(name: str, known: list[str]) -> str:
 def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -> None:
     """Refuse, one sentence each, what the committer cannot write safely. Raises UnsupportedTable."""
     name = ".".join(table.name())
-    metadata = table.metadata
+    for why in _unsupported(table.metadata, spark_conf or {}):
+        raise UnsupportedTable(f"Cannot work on '{name}': {why}", table=name)
+
+
+def _unsupported(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> Iterator[str]:
     if metadata.format_version > 2:
-        raise UnsupportedTable(
-            f"Cannot work on '{name}': its format version is {metadata.format_version}; "
-            "icesize writes versions 1 and 2",
-            table=name,
-        )
+        yield f"its format version is {metadata.format_version}; icesize writes versions 1 and 2"
     if metadata.properties.get("write.wap.enabled", "").lower() == "true":
-        raise UnsupportedTable(
-            f"Cannot work on '{name}': 'write.wap.enabled' is true; icesize commits to the main branch only", table=name
-        )
-    wap = [k for k in ("spark.wap.id", "spark.wap.branch") if (spark_conf or {}).get(k)]
-    if wap:
-        raise UnsupportedTable(
-            f"Cannot work on '{name}': the session sets '{wap[0]}'; icesize commits to the main branch only", table=name
-        )
+        yield "'write.wap.enabled' is true; icesize commits to the main branch only"
+    for key in ("spark.wap.id", "spark.wap.branch"):
+        if spark_conf.get(key):
+            yield f"the session sets '{key}'; icesize commits to the main branch only"
     if metadata.properties.get("encryption.key-id"):
-        raise UnsupportedTable(f"Cannot work on '{name}': the table is encrypted ('encryption.key-id')", table=name)
+        yield "the table is encrypted ('encryption.key-id')"
 
 
 def namespace_and_table(catalog: Catalog, name: str) -> tuple[str, ...]:
