@@ -105,7 +105,7 @@ def _quoted(columns: Sequence[str]) -> str:
 
 def _names_now(metadata: TableMetadata, names: tuple[str, ...], table: str) -> tuple[str, ...]:
     """What the columns are called today that `names` meant when they were stored; the names where nobody knows that."""
-    remembered = _remembered_ids(metadata, names)
+    remembered = _remembered_ids(metadata)
     if remembered is None:
         return names
     now = {field.field_id: field.name for field in metadata.schema().fields}
@@ -117,8 +117,9 @@ def _names_now(metadata: TableMetadata, names: tuple[str, ...], table: str) -> t
     return tuple(now[field_id] for field_id in remembered)
 
 
-def _remembered_ids(metadata: TableMetadata, names: tuple[str, ...]) -> tuple[int, ...] | None:
-    """The field ids of `names` when they were stored; None when names alone were."""
+def _remembered_ids(metadata: TableMetadata) -> tuple[int, ...] | None:
+    """The field ids of the stored names when they were stored; None when names alone were."""
+    names = _split(metadata.properties.get(BY_PROPERTY, ""))
     pairs = [pair.partition(":") for pair in _split(metadata.properties.get(FIELD_IDS_PROPERTY, ""))]
     if tuple(name for _, _, name in pairs) == names and all(number.isdecimal() for number, _, _ in pairs):
         return tuple(int(number) for number, _, _ in pairs)
@@ -262,11 +263,6 @@ class KeptClusterBy:
     notes: tuple[str, ...] = ()
 
     @property
-    def changed(self) -> bool:
-        """Whether the table was changed."""
-        return bool(self.stored)
-
-    @property
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of the table, whether rows move or not."""
         remembered = f"the table remembers: {', '.join(self.stored)}; `icesize cluster TABLE --forget` takes it back"
@@ -318,7 +314,7 @@ def _names_to_keep(by: ClusterBy, metadata: TableMetadata) -> dict[str, str]:
     if _split(text) == by.columns:
         is_told = _split(stored) == by.columns
         return {BY_PROPERTY: stored if is_told else text, FIELD_IDS_PROPERTY: ids}
-    if _remembered_ids(metadata, _split(stored)) == by.field_ids:
+    if _remembered_ids(metadata) == by.field_ids:
         # renamed to what cannot be told there: the older names and the ids still say it
         return {}
     raise TableError(
@@ -414,7 +410,7 @@ def _ascending(field_ids: Sequence[int]) -> list[SortField]:
 
 def _is_ours(metadata: TableMetadata) -> bool:
     """Whether the properties say that the table's sort order is the one that a sort has put there."""
-    ids = _remembered_ids(metadata, _split(metadata.properties.get(BY_PROPERTY, "")))
+    ids = _remembered_ids(metadata)
     is_sort = _stored_strategy(metadata.properties) == SORT
     return ids is not None and is_sort and metadata.sort_order().fields == _ascending(ids)
 

@@ -58,7 +58,7 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     context.check_affordable(plan, "cluster")
     keep = keep_cluster_by(look.by, context.environment.new_id())
     kept = context.handle.change(look.current, keep, context.environment)
-    if kept.changed:
+    if kept.stored:
         look, plan = _planned(context, replace(wish, by=None, strategy=None))
     plan = replace(plan, notes=(*kept.sentences, *plan.notes))
     return _run(context, look, plan, progress, kept.sentences)

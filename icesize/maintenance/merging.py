@@ -16,6 +16,7 @@ from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
+from icesize.table.catalog.history import summary_of
 from icesize.table.state.handle import Current
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
@@ -97,5 +98,4 @@ def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
 def _newest_bytes(current: Current) -> int:
     """Bytes that the newest snapshot added: what the budget grows with."""
     head = current.table.metadata.current_snapshot()
-    summary: Mapping[str, str] = head.summary.additional_properties if head and head.summary else {}
-    return int(summary.get("added-files-size", "0"))
+    return int((head and summary_of(head, "added-files-size")) or 0)

@@ -151,16 +151,9 @@ def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, An
         "decoded_because": dict(sum((Counter(g.decoded_because) for g in merged), Counter[str]())),
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),
-        "skipped": dict(_skipped(written.plan)),
+        "skipped": written.plan.skipped_by_reason,
         "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
     }
-
-
-def _skipped(plan: Plan) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for skip in plan.skipped:
-        counts[skip.reason.value] += skip.files
-    return counts
 
 
 def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:

@@ -39,11 +39,7 @@ class Engine(Protocol):
     ) -> Results:
         """Merge each group's files, under file names with this prefix."""
 
-    def cluster(
-        self,
-        work: ClusterWork,
-        progress: Progress,
-    ) -> Results:
+    def cluster(self, work: ClusterWork, progress: Progress) -> Results:
         """Write each group's rows in the order wanted."""
 
     def refresh(self, handle: TableHandle) -> None:
@@ -71,11 +67,6 @@ class TableContext:
     handle: TableHandle
     environment: Environment
     engine: Engine
-
-    @property
-    def name(self) -> str:
-        """`catalog.namespace.table`."""
-        return self.handle.name
 
     def load(self) -> Current:
         """The table now; a catalog that does not answer is asked again for a while."""

@@ -15,7 +15,6 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from weakref import WeakSet
 
 from pyiceberg.catalog import Catalog
@@ -198,33 +197,31 @@ MERGE, CLUSTER = Kind("merge", PartitionKey(-1), Run.merge), Kind("clustering", 
 merges back."""
 
 
+@dataclass(frozen=True)
 class _CommitLock:
     """The commit of a run: not while a batch commits, and not once the run was stopped."""
 
-    def __init__(self, lock: threading.Lock, stopped: Callable[[], bool], sleep: Callable[[float], None]) -> None:
-        self._lock = lock
-        self._stopped = stopped
-        self._sleep = sleep
+    lock: threading.Lock
+    stopped: Callable[[], bool]
+    sleep: Callable[[float], None]
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._stopped():
-            self._lock.release()
+        self.lock.acquire()
+        if self.stopped():
+            self.lock.release()
             raise Stopped
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
 
     def pause(self, seconds: float) -> None:
         """Wait for another attempt, batches going first; not at all when somebody waits for the run to stop."""
-        self._lock.release()
+        self.lock.release()
         try:
-            if not self._stopped():
-                self._sleep(seconds)
+            if not self.stopped():
+                self.sleep(seconds)
         finally:
-            self._lock.acquire()
+            self.lock.acquire()
 
 
 def is_gone(spark: SparkSession) -> bool:
