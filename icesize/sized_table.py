@@ -28,7 +28,7 @@ from icesize.planning.inspection import inspect as inspect_layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
-from icesize.table.catalog import loading, opening
+from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
@@ -442,8 +442,8 @@ class _Engine:
 
 def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgument) -> TableHandle:
     if catalog is not None:
-        return TableHandle(opening.with_timeout(catalog), loading.namespace_and_table(catalog, name), policy)
-    catalog_name, identifier = loading.split_name(name)
+        return TableHandle(opening.with_timeout(catalog), opening.namespace_and_table(catalog, name), policy)
+    catalog_name, identifier = opening.split_name(name)
     return TableHandle(opening.open_catalog(catalog_name), identifier, policy)
 
 

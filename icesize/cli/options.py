@@ -68,8 +68,7 @@ class Target:
 
     def _catalog(self) -> Catalog:
         """The catalog given by options; its type is guessed from the address unless a property tells it."""
-        from icesize.table.catalog.loading import split_name
-        from icesize.table.catalog.opening import open_catalog
+        from icesize.table.catalog.opening import open_catalog, split_name
 
         name, _ = split_name(self.table)
         if self.catalog_uri is None:

@@ -8,8 +8,6 @@
 - `clustering`: one pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it
   has changed
 - `compaction`: merging without new rows: the flow of a batch with nothing to write
-- `file_copies`: whole data files again under new names, byte for byte: a data file knows neither its name nor its
-  table
 - `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look
   at orphans
 - `merging`: merging small files of a table that nobody writes to right now: all of them, what is due, or a round of a

@@ -38,7 +38,7 @@ from icesize.planning.cluster_by import (
     ClusterBy,
 )
 from icesize.policy import SizePolicy
-from icesize.table.catalog import loading
+from icesize.table.catalog import opening
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 
@@ -281,7 +281,7 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
     """
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, KeptClusterBy]:
-        loading.check_supported(loaded.table)
+        opening.check_supported(loaded.table)
         metadata = loaded.table.metadata
         ids = {field.name: field.field_id for field in metadata.schema().fields}
         for name, field_id in zip(by.columns, by.field_ids, strict=True):

@@ -2,7 +2,8 @@
 
 Files that are still there stay. The others come back under new names, because no path may be removed by one snapshot
 and live in a later one: engines that expire snapshots (Iceberg's Java library) delete what an expired one has removed
-without looking whether it is there again. Copies are new files, so no delete since then reaches them.
+without looking whether it is there again. A copy is made byte for byte, as a data file knows neither its name nor its
+table. It is a new file, so no delete since then reaches it.
 
 The snapshot is tagged while this works, so that no expiry takes its files before they are copied. The commit asserts
 the tag as well as the head that everything was checked on.
@@ -12,27 +13,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
+from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
-from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
-from icesize.maintenance.file_copies import Copy, copy_files
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
-from icesize.table.catalog import loading
+from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.catalog.history import summary_of
+from icesize.table.catalog.locations import split
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
@@ -43,6 +51,7 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
 from icesize.table.state.partition_changes import ChangeReader
 from icesize.table.state.versions import Version, versions
+from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")
 
@@ -50,6 +59,9 @@ RESTORED_ID = "icesize.restored-snapshot-id"
 """Snapshot summary key of a restore: the snapshot whose version the partition has again."""
 TAG_PREFIX = "icesize-restore-"
 _TAG_AGE_MS = 86_400_000
+PIECE_BYTES = 8 * 2**20
+COPIED_AT_ONCE = 8
+"""Files copied at a time, each holding one piece at most: inside of an object store each is one long request."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +163,81 @@ def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run
     return [copy(number, entry) for number, entry in enumerate(entries)]
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A data file as a manifest describes it, and where its copy goes."""
+
+    entry: Entry
+    new_path: str
+
+
+def copy_files(io: FileIO, storage: Storage, copies: Sequence[Copy]) -> None:
+    """Make all copies, each checked against what its manifest says; `storage` knows of them from before they exist.
+
+    It runs in threads of this process: an object store copies by itself, and elsewhere the bytes go through here piece
+    by piece. Raises TableError for a file that is gone, RewriteFailed for a copy of another size or number of rows, and
+    whatever storage raises.
+    """
+    storage.note(copy.new_path for copy in copies)
+    with ThreadPoolExecutor(COPIED_AT_ONCE, thread_name_prefix=THREADS) as pool:
+        # the first that fails cancels those that have not begun
+        for _ in pool.map(lambda copy: _copy(io, storage, copy), copies):
+            pass
+    failpoints.reach("files-written")
+
+
+def _copy(io: FileIO, storage: Storage, copy: Copy) -> None:
+    failpoints.reach("writing")
+    try:
+        _write(io, storage, copy)
+    except BaseException:
+        # an interrupt may have left this thread behind, and whoever gave up has looked for the file already
+        storage.delete(copy.new_path)
+        raise
+
+
+def _write(io: FileIO, storage: Storage, copy: Copy) -> None:
+    entry, path = copy.entry, copy.new_path
+    try:
+        if not _copied_by_store(io, entry.path, path):
+            with storage.create(path) as stream:
+                for piece in storage.pieces(entry.path, PIECE_BYTES):
+                    stream.write(piece)
+    except FileNotFoundError as error:
+        raise TableError(f"Cannot copy a file: {entry.path} is gone", path=entry.path) from error
+    storage.check_whole(path, entry.size_bytes)
+    if entry.file_format == "PARQUET" and not entry.encrypted:
+        with io.new_input(path).open() as stream:
+            rows = pq.read_metadata(stream).num_rows
+        if rows != entry.rows:
+            raise RewriteFailed(
+                f"Cannot copy {entry.path}: it has {rows} rows, its manifest says {entry.rows}, check the table's "
+                "metadata",
+                path=entry.path,
+            )
+
+
+def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
+    """Whether an object store that holds both has made the copy; False where there is none, or it cannot.
+
+    What hinders it (size, a missing right, no such request) does not matter: reading and writing is tried next.
+    """
+    (scheme, bucket, _), (new_scheme, new_bucket, _) = split(path), split(new_path)
+    if scheme == "file" or (scheme, bucket) != (new_scheme, new_bucket):
+        return False
+    try:
+        if isinstance(io, PyArrowFileIO):
+            filesystem, source = arrow_filesystem(io, path)
+            filesystem.copy_file(source, arrow_filesystem(io, new_path)[1])
+            return True
+        if isinstance(io, FsspecFileIO):
+            fsspec_filesystem(io, path).cp_file(path, new_path)
+            return True
+    except Exception as error:  # of whatever the storage is reached by
+        LOG.info("%s does not copy %s by itself (%s); it is read and written", scheme, path, brief(error))
+    return False
+
+
 def _make(current: Current, storage: Storage, copies: Sequence[Copy]) -> None:
     try:
         copy_files(current.table.io, storage, copies)
@@ -214,7 +301,7 @@ def _restored(
     version_id = planned.work.snapshot_id
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
-        loading.check_supported(loaded.table)
+        opening.check_supported(loaded.table)
         _check_again(loaded, tag, planned)
         with SnapshotBuilder(loaded.table, now_ms()) as builder:
             snapshot = builder.overwrite(

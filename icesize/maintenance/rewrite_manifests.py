@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
-from icesize.table.catalog import loading
+from icesize.table.catalog import opening
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -64,7 +64,7 @@ def _rewrite(run_id: str, now_ms: Callable[[], int]) -> MetadataChange[ManifestR
     """The change: whatever is worth it on the state that it is tried on."""
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
-        loading.check_supported(loaded.table)
+        opening.check_supported(loaded.table)
         with SnapshotBuilder(loaded.table, now_ms()) as builder:
             snapshot = builder.rewrite({RUN_ID: run_id})
         if snapshot is None:

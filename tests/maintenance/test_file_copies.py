@@ -16,8 +16,8 @@ from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import RewriteFailed, TableError
 from icesize.failpoints import FailpointReached
-from icesize.maintenance import file_copies as copies
-from icesize.maintenance.file_copies import Copy, copy_files
+from icesize.maintenance import restore as copies
+from icesize.maintenance.restore import Copy, copy_files
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.table.manifests.entries import Entry, read_entries

@@ -20,7 +20,7 @@ from icesize.report import Report
 from icesize.spark.engine import session
 from icesize.spark.routing.learning import Learned
 from icesize.spark.stream.background import Background
-from icesize.table.catalog import loading, opening
+from icesize.table.catalog import opening
 from icesize.table.state.handle import PolicyArgument, TableHandle
 
 _lock = threading.Lock()
@@ -150,8 +150,8 @@ def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tu
                 f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "
                 "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
             )
-        return catalog, loading.namespace_and_table(catalog, source.name)
-    name, identifier = loading.split_name(source.name)
+        return catalog, opening.namespace_and_table(catalog, source.name)
+    name, identifier = opening.split_name(source.name)
     configured = f"spark.sql.catalog.{name}" in settings
     properties = opening.pyiceberg_properties(name, settings) if configured else None
     key = (name, *sorted((properties or {}).items()))

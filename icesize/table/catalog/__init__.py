@@ -4,9 +4,8 @@
   shows no secret
 - `history`: the snapshots of a table's metadata: those that main went through, the refs that hold others, what a
   summary says
-- `loading`: loads a table by its name, and says what is wrong with a name that is none
 - `locations`: locations of files as text: one spelling for comparing, and what lies below what
 - `metadata_files`: older metadata files of a table, read as JSON: the table's own state is the catalog's to give
-- `opening`: opens the catalog that holds a table: by object, by PyIceberg's configuration, or from Spark's own
-  settings
+- `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and the tables in
+  them, and says what is wrong with a name that is none
 """

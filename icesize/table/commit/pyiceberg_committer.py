@@ -28,7 +28,7 @@ from pyiceberg.table.update import (
 )
 
 from icesize.planning.files import FileFact
-from icesize.table.catalog import loading
+from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
@@ -250,7 +250,7 @@ class PyIcebergCommitter:
 
     def load(self) -> PyIcebergLoaded:
         """The table now; TableNotFound when it is gone."""
-        self._table = loading.load(self._catalog, self._table.name())
+        self._table = opening.load(self._catalog, self._table.name())
         return PyIcebergLoaded(self._table)
 
     def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:

@@ -19,7 +19,7 @@ from icesize.planning.cluster_by import ClusterBy, unknown_properties
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
-from icesize.table.catalog import loading, opening
+from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.commit_files import commit_files
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
@@ -101,15 +101,15 @@ class TableHandle:
         except IcesizeError:
             raise
         except Exception as error:  # of whatever the catalog is reached by
-            raise loading.load_failed(self.name, error) from scrub(error)
-        loading.check_supported(table, self.spark_conf)
+            raise opening.load_failed(self.name, error) from scrub(error)
+        opening.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
         return Current(table, self.name, policy, tuple(warnings))
 
     def _load(self) -> Table:
-        return loading.load(self.catalog, self.identifier)
+        return opening.load(self.catalog, self.identifier)
 
     def _ask_again(self, cooldown: Environment) -> Table:
         until = cooldown.monotonic() + self._deadline_ms / 1000

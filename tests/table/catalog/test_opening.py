@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from icesize.errors import TableError, TableNotFound, UnsupportedTable
-from icesize.table.catalog import loading, opening
+from icesize.table.catalog import opening
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.tables import SCHEMA, append, ids_of, make_table, spec_of, sqlite_catalog
@@ -183,38 +183,38 @@ def test_calls_without_an_answer_end(mini: MiniRest) -> None:
 )
 def test_names_are_split(name: str, parts: tuple[str, tuple[str, ...]]) -> None:
     """Catalog first, then namespaces of any depth; backticks as in Spark."""
-    assert loading.split_name(name) == parts
+    assert opening.split_name(name) == parts
 
 
 @pytest.mark.parametrize("name", ["t", "db.t", "lake..t", ""])
 def test_short_names_are_refused(name: str) -> None:
     """A name without a catalog or a namespace is told what is expected."""
     with pytest.raises(TableNotFound, match=r"expected CATALOG\.NAMESPACE\.TABLE"):
-        loading.split_name(name)
+        opening.split_name(name)
 
 
 def test_names_in_a_given_catalog(lake: SqlCatalog) -> None:
     """With a catalog object its name may be given or left out."""
-    assert loading.namespace_and_table(lake, "db.t") == ("db", "t")
-    assert loading.namespace_and_table(lake, "lake.db.t") == ("db", "t")
-    assert loading.namespace_and_table(lake, "other.db.t") == ("other", "db", "t")
+    assert opening.namespace_and_table(lake, "db.t") == ("db", "t")
+    assert opening.namespace_and_table(lake, "lake.db.t") == ("db", "t")
+    assert opening.namespace_and_table(lake, "other.db.t") == ("other", "db", "t")
     with pytest.raises(TableNotFound, match=r"expected NAMESPACE\.TABLE"):
-        loading.namespace_and_table(lake, "t")
+        opening.namespace_and_table(lake, "t")
 
 
 def test_a_missing_table_names_the_nearest(lake: SqlCatalog) -> None:
     """A misspelt table is told with the one that was meant; a far one without."""
     make_table(lake, name="db.events")
     with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.event'; did you mean 'events'\?"):
-        loading.load(lake, ("db", "event"))
+        opening.load(lake, ("db", "event"))
     with pytest.raises(TableNotFound, match=r"'lake\.db\.zzz'$"):
-        loading.load(lake, ("db", "zzz"))
+        opening.load(lake, ("db", "zzz"))
 
 
 def test_a_missing_namespace_is_told(mini: MiniRest) -> None:
     """The part that does not exist is named."""
     with pytest.raises(TableNotFound, match="there is no namespace 'nope'"):
-        loading.load(mini.catalog("lake"), ("nope", "t"))
+        opening.load(mini.catalog("lake"), ("nope", "t"))
 
 
 def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog) -> None:
@@ -226,7 +226,7 @@ def test_a_catalog_that_may_not_be_listed_still_says_not_found(lake: SqlCatalog)
 
     catalog = NoListing("lake", **lake.properties)
     with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.t'$"):
-        loading.load(catalog, ("db", "t"))
+        opening.load(catalog, ("db", "t"))
     catalog.close()
 
 
@@ -239,7 +239,7 @@ def test_a_view_is_refused(lake: SqlCatalog) -> None:
 
     catalog = WithView("lake", **lake.properties)
     with pytest.raises(UnsupportedTable, match=r"Cannot open 'lake\.db\.v': it is a view"):
-        loading.load(catalog, ("db", "v"))
+        opening.load(catalog, ("db", "v"))
     catalog.close()
 
 
@@ -261,7 +261,7 @@ def test_tables_that_cannot_be_written_safely_are_refused(
 ) -> None:
     """Format v3, write-audit-publish and encryption: one sentence each."""
     with pytest.raises(UnsupportedTable, match=sentence):
-        loading.check_supported(table_with(lake, **properties), conf)
+        opening.check_supported(table_with(lake, **properties), conf)
 
 
 def test_format_v3_is_refused(lake: SqlCatalog) -> None:
@@ -269,10 +269,10 @@ def test_format_v3_is_refused(lake: SqlCatalog) -> None:
     v3 = new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "file:///x", {"format-version": "3"})
     table = Table(("db", "t"), v3, "file:///x/v1.metadata.json", load_file_io(), lake)
     with pytest.raises(UnsupportedTable, match=r"'db\.t': its format version is 3; icesize writes versions 1 and 2"):
-        loading.check_supported(table)
+        opening.check_supported(table)
 
 
 def test_plain_tables_are_supported(lake: SqlCatalog) -> None:
     """Format v1 and v2 pass, also with settings that only look like the refused ones."""
     plain = table_with(lake, format_version="1", write__wap__enabled="false")
-    assert loading.check_supported(plain, {"spark.wap.id": ""}) is None  # type: ignore[func-returns-value]
+    assert opening.check_supported(plain, {"spark.wap.id": ""}) is None  # type: ignore[func-returns-value]

@@ -195,7 +195,7 @@ def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
 
 def test_ctrl_c_in_a_restore_leaves_no_copies(lake: SqlCatalog) -> None:
     """Between the copies and the commit, and in the commit: the copies go, or the partition is restored."""
-    modules = ("restore.py", "file_copies.py", "uncommitted.py", "handle.py", "metadata_change.py", "retry.py")
+    modules = ("restore.py", "uncommitted.py", "handle.py", "metadata_change.py", "retry.py")
     times, committed = interrupt_each(lake, RESTORE, modules, first=1, step=5)
     assert times > 15
     assert committed > 0

@@ -19,8 +19,8 @@ from pyiceberg.table import Table
 
 from icesize.clock import Environment
 from icesize.errors import TableError
-from icesize.maintenance import file_copies
-from icesize.maintenance.file_copies import Copy, copy_files
+from icesize.maintenance import restore
+from icesize.maintenance.restore import Copy, copy_files
 from icesize.parquet.files.storage import Storage
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
@@ -135,7 +135,7 @@ def test_the_store_copies_by_itself(client: Any, bucket: str, io: FileIO, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "pieces", read)
         assert copied("by-store") == [name.encode() for name in names]
-    monkeypatch.setattr(file_copies, "split", lambda location: (location, "", ""))
+    monkeypatch.setattr(restore, "split", lambda location: (location, "", ""))
     assert copied("piece-by-piece") == [name.encode() for name in names]
 
 
