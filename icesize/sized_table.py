@@ -15,7 +15,6 @@ from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_clus
 from icesize.maintenance.cluster_table import Columns, Wish
 from icesize.maintenance.clustering import ClusterWork
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
-from icesize.maintenance.reporting import report_of
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.table_context import LatestTable, Progress, TableContext
@@ -254,7 +253,7 @@ class SizedTable:
             from icesize.spark.stream.sink import Sink
 
             return Sink(source, stream_id, environment=self._environment, query_id=stream_id).run(df, batch_id)
-        return report_of(take_in(df, BatchOptions(source, environment=self._environment), state_of(source, None)))
+        return take_in(df, BatchOptions(source, environment=self._environment), state_of(source, None)).report
 
     def sink(self, stream_id: str, **options: Any) -> Sink:
         """The function for `foreachBatch`. Options as in `icesize.Sink`: `placement` ("append", "absorb"),

@@ -138,7 +138,7 @@ class ClusterPass:
             self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
             commit_lock=self.commit_lock,
         ).run()  # fmt: skip
-        return replace(outcome, clustering=self._told(outcome))
+        return replace(outcome, report=replace(outcome.report, clustering=self._told(outcome)))
 
     def _run(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
         details = self.plan.clustering
@@ -173,5 +173,5 @@ class ClusterPass:
             "before": {column: files_scanned.to_dict() for column, files_scanned in before.items()},
             "after": {column: files_scanned.to_dict() for column, files_scanned in after.items()},
             "new_bytes": new_bytes,
-            "amplification": round(outcome.bytes_written / new_bytes, 3) if new_bytes else None,
+            "amplification": round(outcome.report.bytes_written / new_bytes, 3) if new_bytes else None,
         }

@@ -10,7 +10,7 @@ from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import RewriteFailed
 from icesize.maintenance.batch_commit import CommitContext, commit
-from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch
+from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch, outcome_of
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
@@ -62,7 +62,7 @@ class Maintenance:
                 watch.lap("merge")
                 written = replace(written, merges=merges)
                 committed = commit(written, self.handle, CommitContext(run_id, environment, watch, self.commit_lock))
-        return Outcome(self.current, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
+        return outcome_of(self.current, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
 
     def _check_listed_once(self) -> None:
         """Manifests without partitions that matter were not read: one of these may list a file again."""

@@ -80,61 +80,43 @@ class WrittenBatch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a batch, or of a pass of merges: everything that its report says.
+    """What came of a batch, or of a pass of merges, and its report.
 
-    `current` is the table as it was planned on, `written` is None where there was nothing to write. `notes` come after
-    those about merges that failed, `notes_after` are about what was done after the commit and come last. The others are
-    as in `Report`.
+    `current` is the table as it was planned on, `written` is None where there was nothing to write.
     """
 
     current: Current
-    commit: CommitOutcome = field(default_factory=CommitOutcome)
-    written: WrittenBatch | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    batch_id: int | None = None
-    bytes_predicted: int | None = None
-    writer_skew: float | None = None
-    clustering: dict[str, Any] | None = None
-    merge_lag_batches: int | None = None
-    notes_after: tuple[str, ...] = ()
-
-    @property
-    def bytes_ingested(self) -> int:
-        """Bytes of the new rows."""
-        return self.written.bytes_ingested if self.written else 0
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes of all new files."""
-        appended = self.written.rows.files if self.written else ()
-        return sum(f.size_bytes for f in appended) + sum(f.size_bytes for g in self.commit.merged for f in g.files)
+    commit: CommitOutcome
+    written: WrittenBatch | None
+    report: Report
 
 
-def report_of(outcome: Outcome) -> Report:
-    """The report of one commit. Without snapshots it tells what was planned and why nothing came of it."""
-    commit, written = outcome.commit, outcome.written
-    said = outcome.notes
+def outcome_of(
+    current: Current,
+    commit: CommitOutcome,
+    written: WrittenBatch | None,
+    seconds: Mapping[str, float],
+    notes: Sequence[str],
+    **facts: Any,
+) -> Outcome:
+    """What came of one commit. Without snapshots the report tells what was planned and why nothing came of it.
+
+    `notes` come after those about merges that failed, which somebody has to look after; `facts` are fields of `Report`.
+    """
     if written is not None:
-        # what failed is what somebody has to look after
-        said = (*written.merges.failed, *outcome.notes, *written.plan.notes, *written.merges.notes)
-    return Report(
-        table=outcome.current.name,
-        batch_id=outcome.batch_id,
+        notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
+        facts |= _facts(written, commit.merged)
+    report = Report(
+        table=current.name,
         snapshot_ids=commit.snapshot_ids,
         operations=commit.operations,
-        bytes_ingested=outcome.bytes_ingested,
-        bytes_predicted=outcome.bytes_predicted,
-        bytes_written=outcome.bytes_written,
-        writer_skew=outcome.writer_skew,
-        seconds=rounded(outcome.seconds),
+        seconds=rounded(seconds),
         conflicts=commit.conflicts,
-        notes=(*dict.fromkeys(said), *outcome.notes_after),
+        notes=tuple(dict.fromkeys(notes)),
         already_committed=commit.already_committed,
-        clustering=outcome.clustering,
-        merge_lag_batches=outcome.merge_lag_batches,
-        **(_facts(written, commit.merged) if written is not None else {}),
+        **facts,
     )
+    return Outcome(current, commit, written, report)
 
 
 def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, Any]:
@@ -142,6 +124,8 @@ def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, An
     merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
     touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
     return {
+        "bytes_ingested": written.bytes_ingested,
+        "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in landed for f in g.files))),
         "rows": written.rows.new_rows,
         "files_added": len(appended) + sum(len(g.files) for g in landed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),

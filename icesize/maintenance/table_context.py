@@ -12,7 +12,7 @@ from icesize.clock import Environment
 from icesize.errors import EngineUnavailable
 from icesize.maintenance.clustering import ClusterWork
 from icesize.maintenance.compaction import check_any_merged
-from icesize.maintenance.reporting import Outcome, report_of
+from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout
@@ -102,7 +102,7 @@ class TableContext:
         check_any_merged(outcome, what, changed)
         if outcome.commit.snapshot_ids:
             self.engine.refresh(self.handle)
-        return report_of(outcome)
+        return outcome.report
 
 
 class LatestTable:

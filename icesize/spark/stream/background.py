@@ -26,7 +26,7 @@ from icesize.errors import TableError
 from icesize.maintenance.batch_commit import remember
 from icesize.maintenance.cluster_settings import off_because
 from icesize.maintenance.compaction import Maintenance
-from icesize.maintenance.reporting import Outcome, report_of
+from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
@@ -382,7 +382,7 @@ class Background:
         return not turn.stopped()
 
     def _done(self, turn: Turn, kind: Kind, outcome: Outcome) -> None:
-        report = report_of(outcome)
+        report = outcome.report
         said = (*report.conflicts, *(n for n in report.notes if n not in outcome.current.warnings))
         with self._changed:
             self._report = report

@@ -18,7 +18,7 @@ from icesize import failpoints
 from icesize.clock import Stopwatch
 from icesize.errors import CommitConflict, TableError, TableNotFound
 from icesize.maintenance.batch_commit import CommitContext, commit, remember
-from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch
+from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch, outcome_of
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import columns, session
@@ -90,7 +90,7 @@ def _once(batch: Batch) -> Outcome:
     undone = rolled_back(metadata, entry) if entry else ()
     if entry and is_done(metadata.properties, entry, batch.options.accept_new_checkpoint):
         committed_before = CommitOutcome(already_committed=True)
-        return Outcome(current, committed_before, notes=undone, batch_id=entry.batch_id)
+        return outcome_of(current, committed_before, None, {}, undone, batch_id=entry.batch_id)
     planned = plan(batch, current)
     if planned is None:
         return _nothing(batch, current)
@@ -164,7 +164,7 @@ def _load(batch: Batch) -> Current:
 
 
 def _nothing(batch: Batch, current: Current) -> Outcome:
-    return Outcome(current, batch_id=batch.options.batch_id, seconds=batch.watch.seconds)
+    return outcome_of(current, CommitOutcome(), None, batch.watch.seconds, (), batch_id=batch.options.batch_id)
 
 
 def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, undone: tuple[str, ...]) -> Outcome:
@@ -172,15 +172,10 @@ def _learned(planned: BatchPlan, written: WrittenBatch, commit: CommitOutcome, u
     batch = planned.fitted.batch
     seen = batch.state.learned.compare(planned.write_plan, written.rows, written.bytes_ingested)
     failed = (f"small files stay beside the new rows: {error}" for error in written.rows.failed)
-    outcome = Outcome(
-        current=written.current,
-        commit=commit,
-        written=written,
-        seconds=batch.watch.seconds,
-        notes=(*written.current.warnings, *undone, *failed, *seen.notes),
-        batch_id=batch.options.batch_id,
-        bytes_predicted=seen.bytes_predicted,
-        writer_skew=seen.writer_skew,
-    )
+    outcome = outcome_of(
+        written.current, commit, written, batch.watch.seconds,
+        (*written.current.warnings, *undone, *failed, *seen.notes),
+        batch_id=batch.options.batch_id, bytes_predicted=seen.bytes_predicted, writer_skew=seen.writer_skew,
+    )  # fmt: skip
     remember(batch.state.backoff, outcome)
     return outcome

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.clock import Environment
 from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.maintenance.cluster_settings import off_because
-from icesize.maintenance.reporting import Outcome, report_of
+from icesize.maintenance.reporting import Outcome
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
 from icesize.spark.engine import session
@@ -132,7 +132,7 @@ class Sink:
         )  # fmt: skip
         with state.lock, interruptions_told(self.stream_id, batch_id):
             outcome = take_in(df, options, state)
-            report = report_of(self._follow_up(outcome, batch_id, spark, state))
+            report = self._follow_up(outcome, batch_id, spark, state)
             state.last_report = report
         LOG.info("%s: %s", report.table, report)
         self._tell(report)
@@ -165,30 +165,30 @@ class Sink:
 
     def _follow_up(
         self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState
-    ) -> Outcome:
-        """The outcome with what comes after the commit, none of which can fail the batch: merges beside the next ones,
+    ) -> Report:
+        """The report with what comes after the commit, none of which can fail the batch: merges beside the next ones,
         expiry."""
-        handle, committed = state.handle, outcome.commit
+        handle, committed, report = state.handle, outcome.commit, outcome.report
         if handle is None:
-            return outcome
+            return report
         notes = [*self._many_snapshots(outcome, state)]
         due = self._expiry_is_due(batch_id, state)
         clustering = None
         if self.cluster == "inline" and committed.snapshot_ids:
-            clustering, said = self._cluster(spark, handle, outcome.bytes_ingested, state)
+            clustering, said = self._cluster(spark, handle, report.bytes_ingested, state)
             notes += said
         if not self._in_background:
             if due:
                 notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return replace(outcome, notes_after=tuple(notes), clustering=clustering)
+            return replace(report, notes=(*report.notes, *notes), clustering=clustering)
         notes += state.background.take_notes()
         lag = state.background.lag
         if committed.snapshot_ids or committed.already_committed or due:
             trigger = self._trigger(spark, handle, batch_id)
             batches = 1 if committed.snapshot_ids else 0
-            lag = state.background.trigger(trigger, batches, outcome.bytes_ingested, expire=due)
+            lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
         shown = lag if self.merge == "async" else None
-        return replace(outcome, notes_after=tuple(notes), clustering=clustering, merge_lag_batches=shown)
+        return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
 
     @property
     def _in_background(self) -> bool:
@@ -204,7 +204,7 @@ class Sink:
             return None, [_why_not_clustered(handle.name, error)]
         if outcome is None:
             return None, []
-        report = report_of(outcome)
+        report = outcome.report
         if report.snapshot_ids:
             process_state.refresh(spark, self.source, handle.name, handle.spark_conf)
         # the batch has said what its own table's settings make worth knowing
