@@ -3,11 +3,9 @@
 - `background`: merges and clustering of one stream beside its batches, committed in a moment when no batch does:
   `merge="async"`, `cluster="async"`
 - `batch`: takes one batch in, exactly once: plan, run, commit; none of these goes back to one before it
-- `batch_plan`: what is done with one batch: looked at once, on one state of the table, before anything is written
-- `merge_decision`: what a batch merges, and when that is decided: before its rows are written, or once its files are
-  known
+- `batch_plan`: what is done with one batch, looked at once, on one state of the table, before anything is written:
+  which columns the table gets, how rows go to writers, what is merged and when
 - `process_state`: what a process remembers between batches: catalogs, manifests read, back-off, the last report
-- `schema_evolution`: adds columns that a batch brings and the table lacks
 - `sink`: the function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it
 - `stopping`: tells a query that was stopped from one that failed
 """

@@ -1,8 +1,18 @@
-"""What is done with one batch: looked at once, on one state of the table, before anything is written."""
+"""What is done with one batch: looked at once, on one state of the table, before anything is written.
+
+What it merges is decided before its rows are written, or once their files are known:
+
+append           the number of new files is enough: before the batch is written, where it is known or expected; what
+                 was not expected is merged when it is written
+absorb           new files are merged themselves, so they have to be there first
+absorb, written  the writers of new rows take older small files along: before, always
+once
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,17 +22,20 @@ from icesize.clock import Environment, Stopwatch
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
-from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.files import FileFact, Layout, PartitionKey
+from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
+from icesize.planning.merging.planner import plan_merges
+from icesize.planning.plan import MergeGroup, Plan
 from icesize.spark.engine import columns, session
+from icesize.spark.engine.columns import Extra, iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.driver_batch import is_small, plan_rows_in_hand
 from icesize.spark.routing.statistics import plan_write
 from icesize.spark.routing.write_plan import WritePlan
-from icesize.spark.stream.merge_decision import Absorbing, Appending, Decision, Placement, WritingOnce
 from icesize.spark.stream.process_state import StreamState, TableSource
-from icesize.spark.stream.schema_evolution import add_columns
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
+from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.state.handle import Current, TableHandle
 
 
@@ -101,6 +114,15 @@ class FittedBatch:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """What is merged with a batch: `merges` by themselves, files of `absorption` by the writers of the new rows."""
+
+    plan: Plan
+    merges: Sequence[MergeGroup]
+    absorption: Absorption = NOTHING
+
+
+@dataclass(frozen=True)
 class BatchPlan:
     """How one batch is written, and what is merged beside it.
 
@@ -128,7 +150,7 @@ class BatchPlan:
         """What is merged, now that the files of the new rows are known."""
         if self.begun and self.write_plan.is_complete:
             return self.begun
-        return _placement(self.fitted).after(written, self.begun)
+        return _decide_after(self.fitted, written, self.begun)
 
     def merge_deadline_seconds(self, write_seconds: float) -> float | None:
         """How long merges may keep a batch waiting whose rows took so long to write; None: without end.
@@ -155,11 +177,10 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
     if write_plan.rows == 0:
         return None
     settings = fitted.settings.with_bytes_per_row(write_plan.bytes_per_row)
-    placement = _placement(fitted)
-    begun = placement.before(write_plan)
+    begun = _decide_before(fitted, write_plan)
     if begun and not write_plan.writer.can_take_along(begun.absorption):
         write_plan = _by_spark(fitted)
-        begun = placement.before(write_plan)
+        begun = _decide_before(fitted, write_plan)
     write_plan = _beside_merges(fitted, write_plan, begun)
     # looks at values of the batch for tables with a sort order: before the merges take the cores
     rows = write_plan.to_tasks(fitted.df)
@@ -210,11 +231,66 @@ def _by_spark(fitted: FittedBatch) -> WritePlan:
     )  # fmt: skip
 
 
-def _placement(fitted: FittedBatch) -> Placement:
-    layout, policy, contested, batch = fitted.layout, fitted.current.policy, fitted.contested, fitted.batch
-    if not batch.absorbs:
-        return Appending(layout, policy, contested, merging=batch.options.merge == "inline")
-    return (WritingOnce if batch.overwrites else Absorbing)(layout, policy, contested)
+def _decide_before(fitted: FittedBatch, write_plan: WritePlan) -> Decision | None:
+    """What can be said before the rows are written; None: it is asked again once their files are known."""
+    if fitted.batch.overwrites:
+        return _written_once(fitted, write_plan)
+    if fitted.batch.absorbs or write_plan.incoming is None:
+        return None
+    return _beside_rows(fitted, write_plan.incoming, write_plan.size_bytes or 0.0, None)
+
+
+def _decide_after(fitted: FittedBatch, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
+    """What is due now that these files are about to be added; merges of `begun`, which was decided on a prediction, are
+    among its merges as they were, or given up."""
+    if begun and fitted.batch.overwrites:
+        # the files have been taken along by now
+        return begun
+    if fitted.batch.absorbs:
+        number = fitted.layout.sequence_number + 1
+        plan = _absorbing(
+            fitted, [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
+        )
+        return Decision(plan, plan.groups)
+    incoming: dict[PartitionKey, int] = {}
+    for file in written:
+        is_small = file.size_bytes < fitted.layout.small_file_limit_bytes
+        incoming[file.partition] = incoming.get(file.partition, 0) + is_small
+    return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
+
+
+def _beside_rows(
+    fitted: FittedBatch, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None
+) -> Decision:
+    """New files stay as they are, older small ones make place for them; none but with merge="inline"."""
+    layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
+    budget_bytes = policy.budget_for(int(batch_bytes))
+    if fitted.batch.options.merge != "inline":
+        layout = Layout(layout.snapshot_id, layout.sequence_number, layout.spec_id, layout.small_file_limit_bytes)
+    if begun is None:
+        plan = plan_merges(layout, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
+    else:
+        plan = complete_plan(begun.plan, layout, policy, incoming, budget_bytes=budget_bytes, contested=contested)
+    return Decision(plan, plan.groups)
+
+
+def _absorbing(fitted: FittedBatch, new: Sequence[FileFact]) -> Plan:
+    """New files are merged with the older small ones of their partition, in the commit that adds them."""
+    policy, budget_bytes = fitted.current.policy, fitted.current.policy.budget_for(sum(file.size_bytes for file in new))
+    return plan_absorbing(fitted.layout, policy, new, budget_bytes=budget_bytes, contested=fitted.contested)
+
+
+def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
+    """New rows and the rows of the small files that they are to be merged with are written into the same files."""
+    number = fitted.layout.sequence_number + 1
+    new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
+    plan = _absorbing(fitted, new)
+    apart, along = divided(plan.groups, new)
+    by_writer: dict[int, tuple[MergeGroup, ...]] = {}
+    for key, inputs in along.items():
+        owner = write_plan.owners[key]
+        by_writer[owner] = (*by_writer.get(owner, ()), MergeGroup(inputs, key))
+    return Decision(plan, apart, Absorption(by_writer))
 
 
 def _beside_merges(fitted: FittedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
@@ -226,3 +302,28 @@ def _beside_merges(fitted: FittedBatch, write_plan: WritePlan, begun: Decision |
         work_for_spark(dict(enumerate(begun.merges)), fitted.settings, batch.options.environment.limits).values()
     )
     return write_plan.beside(work, session.parallelism(batch.spark))
+
+
+def add_columns(extras: Sequence[Extra], case_sensitive: bool, run_id: str) -> MetadataChange[list[str]]:
+    """The change that adds optional columns, nested ones too; it gives the names of those that it has added.
+
+    A column that somebody else has added meanwhile is left as it is.
+    """
+
+    def missing(loaded: PyIcebergLoaded) -> list[Extra]:
+        fold = str if case_sensitive else str.lower
+        known = {fold(name) for name in loaded.table.schema().column_names}
+        return [extra for extra in extras if fold(".".join(extra.path)) not in known]
+
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, list[str]]:
+        new = missing(loaded)
+        if not new:
+            return None, []
+        update = loaded.table.transaction().update_schema(case_sensitive=case_sensitive)
+        for extra in new:
+            update.add_column(extra.path, iceberg_type(extra.kind))
+        updates, requirements = update._commit()
+        return loaded.staged(updates, *requirements), [".".join(extra.path) for extra in new]
+
+    advice = "Look whether the table has the batch's columns; running the same batch again is safe"
+    return MetadataChange(run_id, advice, build, lambda loaded: not missing(loaded))

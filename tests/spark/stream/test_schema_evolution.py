@@ -14,7 +14,7 @@ from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import CommitConflict, TableError
 from icesize.spark.engine.columns import Extra
-from icesize.spark.stream.schema_evolution import add_columns
+from icesize.spark.stream.batch_plan import add_columns
 from icesize.table.state.handle import TableHandle
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
