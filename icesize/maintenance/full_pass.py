@@ -151,13 +151,12 @@ class Upkeep:
     def _cluster(self) -> None:
         """Does not begin too late either; of a table that nobody wants clustered nothing is left for later."""
         if self._table.is_clustered:
-            self._rounds("clustering", self._cluster_round, self._clusterings)
+            self._rounds(
+                "clustering", lambda size: self._table.cluster_round(size, self._bytes_left), self._clusterings
+            )
             if self._clusterings and not self._clusterings[-1].snapshot_ids:
                 # due, and larger than the budget or lost to others: its report says which
                 self._left.append("clustering")
-
-    def _cluster_round(self, budget_bytes: int) -> Report | None:
-        return self._table.cluster_round(budget_bytes, self._bytes_left)
 
     def _rounds(self, name: str, one: Callable[[int], Report | None], done: list[Report]) -> bool:
         """Rounds until nothing is due; False when time or bytes were spent before that."""

@@ -26,7 +26,7 @@ from icesize.table.state.handle import PolicyArgument, TableHandle
 _lock = threading.Lock()
 _given: dict[str, Catalog] = {}
 _opened: dict[tuple[object, ...], Catalog] = {}
-_states: dict[tuple[object, ...], StreamState]
+_states: dict[tuple[object, ...], StreamState] = {}
 _openers: WeakValueDictionary[tuple[object, ...], SparkSession] = WeakValueDictionary()
 
 
@@ -67,9 +67,6 @@ class StreamState:
 
     def __post_init__(self) -> None:
         self.background = Background(self.commit_lock)
-
-
-_states = {}
 
 
 def state_of(source: TableSource, stream_id: str | None) -> StreamState:

@@ -48,14 +48,10 @@ def with_totals(operation: Operation, facts: Mapping[str, str], parent: Snapshot
     A total that the parent does not have, or not as a number, is not known and left out, as Iceberg's own writer does;
     so is one that would be negative.
     """
-    return Summary(operation, **{**facts, **_totals(facts, parent)})
-
-
-def _totals(facts: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
     before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
     if parent is not None:
         before = parent.summary.additional_properties if parent.summary else {}
-    totals = {}
+    totals = dict[str, str]()
     for name, (added, removed) in _TOTALS.items():
         try:
             total = int(before[name]) + int(facts.get(added, 0)) - int(facts.get(removed, 0))
@@ -63,4 +59,4 @@ def _totals(facts: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]
             continue
         if total >= 0:
             totals[name] = str(total)
-    return totals
+    return Summary(operation, **{**facts, **totals})
