@@ -58,10 +58,14 @@ def route(
 
     The largest files are placed first, each on the least loaded task. What exceeds the bound then is cut off, unless
     best fit finds room for it whole (see `bin_packing`). The same weights give the same routing, whatever the order of
-    the mapping: `repr` decides between partitions of equal weight. No number may be negative; tasks and target are at
-    least 1, as the sink and the policy see to.
+    the mapping: `repr` decides between partitions of equal weight.
+
+    Raises ValueError when a weight is negative or not finite, the loads add up to more than a float holds, `tasks` or
+    the target is below 1, the close-file cost or the tolerance is negative or not finite, or `most_files` negative.
     """
     request = _Request(tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files)
+    request.check()
+    _check_weights(weights_bytes)
     ordered = sorted(weights_bytes.items(), key=lambda item: (-item[1], repr(item[0])))
     items, rules = _divided([weight for _, weight in ordered], request)
     by_size = sorted(range(len(items)), key=lambda n: -items[n].piece_bytes)
@@ -89,6 +93,20 @@ class _Request(NamedTuple):
     tolerance: float
     most_files: int | None
 
+    def check(self) -> None:
+        """Raise ValueError for what makes no sense."""
+        if self.tasks < 1:
+            raise ValueError(f"'tasks' ({self.tasks}) must be >= 1: no task would write the rows")
+        if self.target < 1:
+            raise ValueError(f"'target_file_size_bytes' ({self.target}) must be >= 1: no file could be of that size")
+        for name, value, why in (
+            ("close_file_cost_bytes", self.cost, "a file more never saves work"),
+            ("tolerance", self.tolerance, "some task carries at least the mean"),
+            ("most_files", self.most_files or 0, "leave it out for as many as balance needs"),
+        ):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"'{name}' ({value}) must be >= 0 and finite: {why}")
+
     def limit(self, expected: int) -> int:
         """The most files of a partition that has so many for its size."""
         return max(expected, expected + self.tasks if self.most_files is None else self.most_files)
@@ -102,11 +120,7 @@ def _divided(weights: Sequence[float], request: _Request) -> tuple[list[Item], R
     """Divide what no task can carry whole into equal pieces, and say what a task may carry; `weights` descend."""
     expected, cost = [max(1, expected_files(weight, request.target)) for weight in weights], request.cost
     total, least_files = math.fsum(weights), sum(expected)
-
-    def mean(files: int) -> float:
-        return (total + cost * files) / request.tasks
-
-    fair = mean(least_files)
+    fair = _mean(total, least_files, cost, request.tasks)
     large = [
         (weight, files, request.most_pieces(weight, files))
         for weight, files in takewhile(lambda item: item[0] + cost > fair, zip(weights, expected, strict=True))
@@ -115,7 +129,7 @@ def _divided(weights: Sequence[float], request: _Request) -> tuple[list[Item], R
     inevitable = max((weight / most + cost for weight, _, most in large), default=0.0)
 
     def bound(files: int) -> float:
-        return max(mean(files) * (1 + request.tolerance), inevitable)
+        return max(_mean(total, files, cost, request.tasks) * (1 + request.tolerance), inevitable)
 
     def pieces(further: int) -> list[int]:
         room = bound(least_files + further) - cost
@@ -127,7 +141,7 @@ def _divided(weights: Sequence[float], request: _Request) -> tuple[list[Item], R
     most_further = sum(pieces(0)) - least_files
     further = bisect_left(range(most_further), True, key=lambda further: sum(pieces(further)) <= least_files + further)
     counts = pieces(further)
-    fair, most = mean(sum(counts)), bound(sum(counts))
+    fair, most = _mean(total, sum(counts), cost, request.tasks), bound(sum(counts))
     items = [Item(w, n, request.limit(n), count) for w, n, count in zip(weights, expected, counts, strict=True)]
     gap = max(most - fair, _LEAST_PART * fair) - cost
     return items, Rules(request.tasks, request.target, cost, most, gap)
@@ -139,3 +153,26 @@ def _fractions(shares: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
         return tuple((task, 1.0) for task in shares)
     total = math.fsum(shares.values())
     return tuple((task, shares[task] / total) for task in sorted(shares))
+
+
+def _mean(total: float, files: int, cost: float, tasks: int) -> float:
+    try:
+        mean = (total + cost * files) / tasks
+    except OverflowError:
+        mean = math.inf
+    if mean == math.inf:
+        raise ValueError(f"Cannot route: {total} bytes in {files} files are more than a float holds with their cost")
+    return mean
+
+
+def _check_weights(weights_bytes: Mapping[Key, float]) -> None:
+    for key, weight in weights_bytes.items():
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"'weights_bytes[{key!r}]' ({weight}) must be >= 0 and finite: it is a number of bytes")
+    try:
+        math.fsum(weights_bytes.values())
+    except OverflowError:
+        key = max(weights_bytes, key=weights_bytes.__getitem__)
+        raise ValueError(
+            f"Cannot route: the weights add up to more than a float holds; {key!r} alone weighs {weights_bytes[key]}"
+        ) from None
