@@ -5,7 +5,7 @@
 - `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
   forgotten
 - `cluster_table`: clustering a table: what was asked for, what its properties say, or a round of a pass
-- `clustering`: one pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it
+- `clustering`: one pass of clustering over one table: scan, plan, run and commit, as `Maintenance` does, and what it
   has changed
 - `compaction`: merging without new rows: the flow of a batch with nothing to write
 - `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look

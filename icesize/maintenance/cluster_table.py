@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from icesize.errors import TableError
 from icesize.maintenance.cluster_settings import keep_cluster_by
-from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
+from icesize.maintenance.clustering import ClusterPass, ClusterScan, ClusterWork, wanted_by
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.merge_result import Results
 from icesize.planning.plan import Plan
@@ -52,16 +52,16 @@ def plan_clustering(context: TableContext, wish: Wish) -> Plan | None:
 def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object] | None, progress: Progress) -> Report:
     """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
     remembered."""
-    look, plan = _planned(context, wish)
+    scan, plan = _planned(context, wish)
     if on_plan is not None:
         on_plan(plan)
     context.check_affordable(plan, "cluster")
-    keep = keep_cluster_by(look.by, context.environment.new_id())
-    kept = context.handle.change(look.current, keep, context.environment)
+    keep = keep_cluster_by(scan.by, context.environment.new_id())
+    kept = context.handle.change(scan.current, keep, context.environment)
     if kept.stored:
-        look, plan = _planned(context, replace(wish, by=None, strategy=None))
+        scan, plan = _planned(context, replace(wish, by=None, strategy=None))
     plan = replace(plan, notes=(*kept.sentences, *plan.notes))
-    return _run(context, look, plan, progress, kept.sentences)
+    return _run(context, scan, plan, progress, kept.sentences)
 
 
 def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
@@ -75,20 +75,20 @@ def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | No
     if wanted_by(current) is None:
         return None
     selection = context.select(None, current)
-    look = _look(context, selection, Wish())
+    scan = _scan(context, selection, Wish())
     contested = context.handle.contested(current, context.environment)
     most_bytes = context.affordable(sys.maxsize if most_bytes is None else most_bytes)
-    plan = selection.noted(look.round(context.affordable(budget_bytes), most_bytes, contested))
-    return _run(context, look, plan) if plan.is_due else None
+    plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
+    return _run(context, scan, plan) if plan.is_due else None
 
 
-def _planned(context: TableContext, wish: Wish, current: Current | None = None) -> tuple[ClusterLook, Plan]:
+def _planned(context: TableContext, wish: Wish, current: Current | None = None) -> tuple[ClusterScan, Plan]:
     selection = context.select(wish.where, current)
-    look = _look(context, selection, wish)
-    return look, selection.noted(look.plan(wish.budget_bytes))
+    scan = _scan(context, selection, wish)
+    return scan, selection.noted(scan.plan(wish.budget_bytes))
 
 
-def _look(context: TableContext, selection: Selection, wish: Wish) -> ClusterLook:
+def _scan(context: TableContext, selection: Selection, wish: Wish) -> ClusterScan:
     current = selection.current
     wanted = wanted_by(current, wish.by, wish.strategy)
     if wanted is None:
@@ -97,12 +97,12 @@ def _look(context: TableContext, selection: Selection, wish: Wish) -> ClusterLoo
             "'icesize.cluster.by' says by which columns",
             table=current.name,
         )
-    return ClusterLook.at(context.handle, current, selection.layout, wanted, selection.filter.may_hold)
+    return ClusterScan.at(context.handle, current, selection.layout, wanted, selection.filter.may_hold)
 
 
 def _run(
     context: TableContext,
-    look: ClusterLook,
+    scan: ClusterScan,
     plan: Plan,
     progress: Progress = lambda size_bytes: None,
     changed: Sequence[str] = (),
@@ -110,5 +110,5 @@ def _run(
     def run(work: ClusterWork) -> Results:
         return context.engine.cluster(work, progress)
 
-    outcome = ClusterPass(context.handle, look, plan, run, context.environment, notes=plan.notes).run()
+    outcome = ClusterPass(context.handle, scan, plan, run, context.environment, notes=plan.notes).run()
     return context.report(outcome, "cluster", changed)

@@ -1,4 +1,4 @@
-"""One pass of clustering over one table: look, plan, run and commit, as `Maintenance` does, and what it has changed."""
+"""One pass of clustering over one table: scan, plan, run and commit, as `Maintenance` does, and what it has changed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: 
 
 
 @dataclass(frozen=True)
-class ClusterLook:
+class ClusterScan:
     """What a pass plans on: the table now, and all data files of the partitions in `layout`."""
 
     current: Current
@@ -69,8 +69,8 @@ class ClusterLook:
         layout: Layout,
         by: ClusterBy,
         keep: Callable[[ManifestFile], bool] = lambda manifest: True,
-    ) -> ClusterLook:
-        """Look at the partitions of `layout`; manifests that `keep` refuses hold none of them.
+    ) -> ClusterScan:
+        """The files of the partitions of `layout`; manifests that `keep` refuses hold none of them.
 
         Raises TableError when storage does not give the manifests.
         """
@@ -118,10 +118,10 @@ class ClusterLook:
 
 @dataclass(frozen=True)
 class ClusterPass:
-    """A plan made on a look, run by `runner`, committed as one REPLACE; other arguments are those of `Maintenance`."""
+    """A plan made on a scan, run by `runner`, committed as one REPLACE; other arguments are those of `Maintenance`."""
 
     handle: TableHandle
-    look: ClusterLook
+    scan: ClusterScan
     plan: Plan
     runner: ClusterRunner
     environment: Environment
@@ -135,7 +135,7 @@ class ClusterPass:
         Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
         """
         outcome = Maintenance(
-            self.handle, self.look.current, self.look.layout, self.plan, self._run, self.environment, self.notes,
+            self.handle, self.scan.current, self.scan.layout, self.plan, self._run, self.environment, self.notes,
             commit_lock=self.commit_lock,
         ).run()  # fmt: skip
         return replace(outcome, report=replace(outcome.report, clustering=self._told(outcome)))
@@ -146,7 +146,7 @@ class ClusterPass:
             raise AssertionError("a plan of another kind")
         # sets are told apart by it, those of one stream and batch too
         run = stream_hash(self.environment.new_id())
-        by = self.look.by
+        by = self.scan.by
         prefixes = {number: set_prefix(by.key, run, number, full) for number, full in enumerate(details.full)}
         self._check_names(settings, groups[0].partition, prefixes[0])
         return self.runner(ClusterWork(groups, prefixes, RowOrder.of(by, settings), settings))
@@ -156,16 +156,16 @@ class ClusterPass:
         location = data_location(settings, partition, FileNames(prefix, 0, 0).next())
         if set_of(location) is None:
             raise UnsupportedTable(
-                f"Cannot cluster '{self.look.current.name}': its location provider ('write.py-location-provider.impl') "
+                f"Cannot cluster '{self.scan.current.name}': its location provider ('write.py-location-provider.impl') "
                 "changes the names of files, which tell what was clustered together",
-                table=self.look.current.name,
+                table=self.scan.current.name,
             )
 
     def _told(self, outcome: Outcome) -> dict[str, Any]:
-        by, details, landed = self.look.by, self.plan.clustering, outcome.commit.merged
-        before = details.before if details else by_column(self.look.files, by.columns)
-        after = by_column(self.look.after(landed), by.columns) if landed else before
-        new = {file.fact.path for files in self.look.files.values() for file in files if file.set_id is None}
+        by, details, landed = self.scan.by, self.plan.clustering, outcome.commit.merged
+        before = details.before if details else by_column(self.scan.files, by.columns)
+        after = by_column(self.scan.after(landed), by.columns) if landed else before
+        new = {file.fact.path for files in self.scan.files.values() for file in files if file.set_id is None}
         new_bytes = sum(v.size_bytes for group in landed for v in group.inputs if v.path in new)
         return {
             "columns": list(by.columns),

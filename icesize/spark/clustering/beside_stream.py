@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff
-from icesize.maintenance.clustering import ClusterLook, ClusterPass, ClusterWork, wanted_by
+from icesize.maintenance.clustering import ClusterPass, ClusterScan, ClusterWork, wanted_by
 from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.merge_result import Results
 from icesize.planning.files import PartitionKey
@@ -39,7 +39,7 @@ def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One look at the table: plan, write, commit. `commit_lock` is held for the commit and may raise instead.
+    """Scan the table, plan, write, commit. `commit_lock` is held for the commit and may raise instead.
 
     `budget_bytes` bounds what is written, up to `most_bytes` where that pays for no set that is due.
     """
@@ -65,13 +65,13 @@ class ClusterRun:
             why = "the table's property 'icesize.cluster.by' does not say by which columns; call cluster(by=[...]) once"
             raise ClusteringOff(f"Cannot cluster '{current.name}': {why}", table=current.name, why=why)
         layout = self.handle.reader(policy).read(metadata, io)
-        look = ClusterLook.at(self.handle, current, layout, by)
+        scan = ClusterScan.at(self.handle, current, layout, by)
         recent = layout.recent(policy.cold_after_commits)
         contested = {*self.contested, *self.handle.contested(current, self.environment)}
-        plan = look.round(self.budget_bytes, self.most_bytes, contested, recent)
+        plan = scan.round(self.budget_bytes, self.most_bytes, contested, recent)
         if not plan.is_due:
             return None
-        return ClusterPass(self.handle, look, plan, self._move, self.environment, commit_lock=self.commit_lock).run()
+        return ClusterPass(self.handle, scan, plan, self._move, self.environment, commit_lock=self.commit_lock).run()
 
     def _move(self, work: ClusterWork) -> Results:
         return run_clusters(

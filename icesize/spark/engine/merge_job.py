@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, cast
 
 import pyspark
@@ -26,6 +27,14 @@ CANCEL_AGAIN_SECONDS = 1.0
 """Between two calls to cancel jobs, should one have been on its way to the scheduler."""
 
 
+BeforeJob = Callable[[SparkSession, threading.Event], None]
+"""Called when a Spark job of merges is about to start, with the event that cancels it."""
+
+
+def at_once(spark: SparkSession, cancelled: threading.Event) -> None:
+    """Nothing is waited for before a job of merges."""
+
+
 def run_merges(
     spark: SparkSession | None,
     groups: Mapping[int, MergeGroup],
@@ -36,34 +45,29 @@ def run_merges(
     results: Results | None = None,
     cancelled: threading.Event | None = None,
     progress: Callable[[int], None] = lambda size_bytes: None,
-    before_job: Callable[[], None] = lambda: None,
+    before_job: BeforeJob = at_once,
     cores: Cores = ALL_CORES,
 ) -> Results:
     """Small groups in threads of this process, the others as one Spark job: the result of each, by its number.
 
     `results` is filled as groups finish, so that a caller knows them even when the job is stopped. Groups that were not
     begun when it was `cancelled` have none. `progress` hears the bytes of each finished group, from several threads.
-    `before_job` is called when a Spark job is about to start.
     """
     results = {} if results is None else results
+    cancelled = cancelled or threading.Event()
     of_spark = work_for_spark(groups, settings, limits) if spark is not None else {}
     small = {number: group for number, group in groups.items() if number not in of_spark}
     merge_in_threads(
         small, settings, prefix, results=results, cancelled=cancelled, progress=progress, threads=cores.threads
     )
-    if spark is not None and of_spark and not is_set(cancelled):
+    if spark is not None and of_spark and not cancelled.is_set():
         large = {number: groups[number] for number in sorted(of_spark)}
-        before_job()
+        before_job(spark, cancelled)
         tasks = cores.tasks or session.parallelism(spark)
         results |= results_of(lambda: merge_in_tasks(spark, large, settings, prefix, tasks), large, cancelled)
         for group in large.values():
             progress(group.size_bytes)
     return results
-
-
-def is_set(cancelled: threading.Event | None) -> bool:
-    """Whether somebody wants the work to end."""
-    return cancelled is not None and cancelled.is_set()
 
 
 def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings, limits: WorkLimits) -> dict[int, int]:
@@ -80,63 +84,52 @@ def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings, li
     return large
 
 
-def results_of(job: Callable[[], Results], groups: Iterable[int], cancelled: threading.Event | None) -> Results:
+def results_of(job: Callable[[], Results], groups: Iterable[int], cancelled: threading.Event) -> Results:
     """What a job makes of these groups. One that fails takes its own groups with it, not those that are done."""
     try:
         return job()
     except RewriteFailed as error:
-        return {} if is_set(cancelled) else dict.fromkeys(groups, MergeFailure(str(error)))
+        return {} if cancelled.is_set() else dict.fromkeys(groups, MergeFailure(str(error)))
 
 
+@dataclass(eq=False)
 class MergeRun:
     """Merges in a thread of their own. `finish` waits for them up to a deadline, then stops and joins the thread."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        groups: Mapping[int, MergeGroup],
-        settings: WriteSettings,
-        prefix: str,
-        *,
-        limits: WorkLimits,
-        beside_write_job: bool = False,
-        cores: Cores = ALL_CORES,
-    ) -> None:
-        self._spark = spark
-        self._groups = groups
-        self._settings = settings
-        self._prefix = prefix
-        self._limits = limits
-        self._beside_write_job = beside_write_job
-        self._cores = cores
-        self._cancelled = threading.Event()
-        self._results: Results = {}
-        self._tag = f"icesize-merge-{prefix}-{uuid.uuid4()}"
-        self._thread: threading.Thread | None = None
+    spark: SparkSession
+    groups: Mapping[int, MergeGroup]
+    settings: WriteSettings
+    prefix: str
+    _: KW_ONLY
+    limits: WorkLimits
+    before_job: BeforeJob = at_once
+    cores: Cores = ALL_CORES
+    _cancelled: threading.Event = field(default_factory=threading.Event, init=False)
+    _results: Results = field(default_factory=dict, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._tag = f"icesize-merge-{self.prefix}-{uuid.uuid4()}"
 
     def start(self) -> MergeRun:
         """Begin; does nothing when there is nothing to merge."""
-        if self._groups:
-            target = _carrying_over(self._spark, self._work)
+        if self.groups:
+            target = _carrying_over(self.spark, self._work)
             self._thread = threading.Thread(target=target, name="icesize-merges", daemon=True)
             self._thread.start()
         return self
 
     def _work(self) -> None:
-        if not session.is_connect(self._spark):
-            self._spark.sparkContext.addJobTag(self._tag)
+        if not session.is_connect(self.spark):
+            self.spark.sparkContext.addJobTag(self._tag)
         try:
             run_merges(
-                self._spark, self._groups, self._settings, self._prefix, limits=self._limits, results=self._results,
-                cancelled=self._cancelled, before_job=self._let_the_write_start, cores=self._cores,
+                self.spark, self.groups, self.settings, self.prefix, limits=self.limits, results=self._results,
+                cancelled=self._cancelled, before_job=self.before_job, cores=self.cores,
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append goes on, the report names this
             if not self._cancelled.is_set():
-                self._results |= dict.fromkeys(self._groups.keys() - self._results.keys(), MergeFailure(str(error)))
-
-    def _let_the_write_start(self) -> None:
-        if self._beside_write_job:
-            session.wait_for_a_job(self._spark, self._cancelled)
+                self._results |= dict.fromkeys(self.groups.keys() - self._results.keys(), MergeFailure(str(error)))
 
     def finish(self, timeout_seconds: float | None) -> Results:
         """Results by number; none of merges that a deadline, if there is one, kept from beginning."""
@@ -152,8 +145,8 @@ class MergeRun:
             return
         while thread.is_alive():
             self._cancelled.set()
-            if not session.is_connect(self._spark):
-                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            if not session.is_connect(self.spark):
+                self.spark.sparkContext.cancelJobsWithTag(self._tag)
             thread.join(CANCEL_AGAIN_SECONDS)
 
 
@@ -172,13 +165,8 @@ def stopping(runs: Sequence[MergeRun]) -> Iterator[None]:
     try:
         yield
     finally:
-        stop_all(runs)
-
-
-def stop_all(runs: Sequence[MergeRun]) -> None:
-    """Stop what has not begun in any of them, wait for what has."""
-    for run in runs:
-        run.stop()
+        for run in runs:
+            run.stop()
 
 
 def _carrying_over(spark: SparkSession, work: Callable[[], None]) -> Callable[[], None]:

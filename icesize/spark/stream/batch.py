@@ -23,7 +23,7 @@ from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.merge_job import MergeRun, finish_all, stopping
+from icesize.spark.engine.merge_job import BeforeJob, MergeRun, at_once, finish_all, stopping
 from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
 from icesize.spark.stream.process_state import StreamState, handle_of, refresh
 from icesize.table.commit.ledger import is_done
@@ -115,7 +115,8 @@ def run(planned: BatchPlan) -> WrittenBatch | None:
     runs: list[MergeRun] = []
     with stopping(runs):
         begun = dict(enumerate(planned.merges))
-        _start(runs, planned, begun, writer.starts_a_job, planned.write_plan.merge_tasks)
+        before_job = session.wait_for_a_job if writer.starts_a_job else at_once
+        _start(runs, planned, begun, before_job, planned.write_plan.merge_tasks)
         rows = writer.write(planned.rows, planned.settings, planned.fitted.batch.prefix, planned.absorption)
         deadline_seconds = planned.merge_deadline_seconds(watch.lap("write"))
         if rows.new_rows == 0:
@@ -134,14 +135,14 @@ def _start(
     runs: list[MergeRun],
     planned: BatchPlan,
     groups: Mapping[int, MergeGroup],
-    beside_write_job: bool = False,
+    before_job: BeforeJob = at_once,
     most_tasks: int | None = None,
 ) -> None:
     """Merge in the background, in a run that is among `runs` before it starts."""
     batch = planned.fitted.batch
     run = MergeRun(
         batch.spark, groups, planned.settings, batch.prefix, limits=batch.options.environment.limits,
-        beside_write_job=beside_write_job, cores=Cores(tasks=most_tasks),
+        before_job=before_job, cores=Cores(tasks=most_tasks),
     )  # fmt: skip
     runs.append(run)
     run.start()

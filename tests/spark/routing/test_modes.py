@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.parquet.files.names import writer_of
 from icesize.report import Report
-from icesize.spark.engine.merge_job import MergeRun
+from icesize.spark.engine.merge_job import BeforeJob, MergeRun, at_once
 from icesize.spark.routing import statistics
 from icesize.spark.stream import batch, process_state
 from icesize.spark.stream.sink import Sink
@@ -248,9 +248,9 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
     it; both hold at most k small files in the end."""
     begun: list[tuple[bool, list[object]]] = []
 
-    def spy(spark: SparkSession, groups: Any, *rest: Any, beside_write_job: bool, **more: Any) -> MergeRun:
-        begun.append((beside_write_job, [group.partition.values[0] for group in groups.values()]))
-        return MergeRun(spark, groups, *rest, beside_write_job=beside_write_job, **more)
+    def spy(spark: SparkSession, groups: Any, *rest: Any, before_job: BeforeJob, **more: Any) -> MergeRun:
+        begun.append((before_job is not at_once, [group.partition.values[0] for group in groups.values()]))
+        return MergeRun(spark, groups, *rest, before_job=before_job, **more)
 
     monkeypatch.setattr(batch, "MergeRun", spy)
     lake.create()
