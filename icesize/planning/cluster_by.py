@@ -64,25 +64,13 @@ class ClusterFile:
 
 
 BY_PROPERTY = "icesize.cluster.by"
-
-
 STRATEGY_PROPERTY = "icesize.cluster.strategy"
-
-
 FIELD_IDS_PROPERTY = "icesize.cluster.field-ids"
 """`1:user_id,3:event_time`: which columns the names of `icesize.cluster.by` meant when they were stored. They stand
 here too, as ids hold for the names beside them only: somebody may still set others by hand."""
-
-
 NEW_SHARE_PROPERTY = "icesize.cluster.new-share"
-
-
 SEALED_SET_PROPERTY = "icesize.cluster.full-set-bytes"
-
-
 KNOWN = (BY_PROPERTY, STRATEGY_PROPERTY, FIELD_IDS_PROPERTY, NEW_SHARE_PROPERTY, SEALED_SET_PROPERTY)
-
-
 PROPERTY_PREFIX = "icesize.cluster."
 
 

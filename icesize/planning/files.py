@@ -73,6 +73,11 @@ class PartitionKey:
         """The key of these values, with -0.0 another one than 0.0."""
         return cls(spec_id, distinct_zeros(values))
 
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Where it stands among partitions in order; values may be None or of mixed types, which do not compare."""
+        return self.spec_id, repr(self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class FileFact:
@@ -142,8 +147,3 @@ class Layout:
     def recent(self, cold_after_commits: int) -> list[PartitionKey]:
         """Partitions that got rows within the last so many commits that added some."""
         return [key for key, facts in self.partitions.items() if facts.commits_since_append < cold_after_commits]
-
-    @property
-    def small_files(self) -> int:
-        """Number of live data files below the limit."""
-        return sum(len(p.small) for p in self.partitions.values())

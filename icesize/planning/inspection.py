@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.policy import SizePolicy
 from icesize.report import with_text_ids
 from icesize.units import format_bytes, format_count
@@ -111,7 +111,7 @@ def inspect(
     """Count and advise. `labels` print the values of each partition key; None: nobody knows what a partition gets per
     day."""
     small = [f for p in layout.partitions.values() for f in p.small]
-    in_order = sorted(layout.partitions.values(), key=lambda p: (p.key.spec_id, repr(p.key.values)))
+    in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
     held = _ineligible(sizes)
     return Inspection(
@@ -136,7 +136,8 @@ def inspect(
 
 
 def _sizes(facts: PartitionFacts, label: dict[str, str], spec_id: int) -> PartitionSizes:
-    held = Counter(reason.value for f in facts.small if (reason := _obstacle(f, spec_id)))
+    old_spec = SkipReason.OLD_SPEC if facts.key.spec_id != spec_id else None
+    held = Counter(reason.value for f in facts.small if (reason := f.obstacle or old_spec))
     small_bytes = sum(f.size_bytes for f in facts.small)
     mergeable = len(facts.small) - held.total()
     return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))
@@ -161,10 +162,6 @@ def _sum(several: Sequence[PartitionSizes]) -> PartitionSizes:
         sum(p.small_bytes for p in several),
         dict(sum((Counter(p.held_back) for p in several), Counter())),
     )
-
-
-def _obstacle(file: FileFact, spec_id: int) -> SkipReason | None:
-    return file.obstacle or (SkipReason.OLD_SPEC if file.partition.spec_id != spec_id else None)
 
 
 def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:

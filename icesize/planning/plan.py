@@ -107,14 +107,8 @@ class Forecast:
     files_looked_at: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "bytes_copied": self.bytes_copied,
-            "bytes_decoded": self.bytes_decoded,
-            "pages_copied": self.pages_copied,
-            "decoded_because": dict(self.decoded_because),
-            "files_looked_at": self.files_looked_at,
-        }
+        """JSON-ready, under the names of the fields."""
+        return asdict(self)
 
     def __str__(self) -> str:
         return format_strategies(self.bytes_copied, self.pages_copied, self.bytes_decoded)

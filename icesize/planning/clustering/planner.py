@@ -22,7 +22,6 @@ from icesize.planning.clustering.sets import (
     by_bounds,
     depth,
     floor_depth,
-    is_due,
     is_sorted,
     leading_column,
     outputs_of,
@@ -77,8 +76,7 @@ def plan_clusters(
     `leave_small` files below the small file limit are left to merging. `budget_bytes` (None: no bound) is never
     exceeded: what does not fit is clustered without the largest sets, then the new files alone or some of them.
     """
-    # partition values may be None or of mixed types, which do not compare
-    files = {key: files[key] for key in sorted(files, key=lambda key: (key.spec_id, repr(key.values)))}
+    files = {key: files[key] for key in sorted(files, key=lambda key: key.rank)}
     works = []
     for key, owned in files.items():
         blocked = SkipReason.CONTESTED if key in contested else None
@@ -176,7 +174,7 @@ def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -
             fitting_bytes += file.fact.size_bytes
     less = [Sets(sets.new, sets.open_sets[:n]) for n in reversed(range(len(sets.open_sets)))]
     less.append(Sets(tuple(fitting), ()))
-    return next((some for some in less if some.size_bytes <= left_bytes and is_due(some, by, policy)), None)
+    return next((some for some in less if some.size_bytes <= left_bytes and why_not(some, by, policy) is None), None)
 
 
 def _group(sets: Sets, by: ClusterBy, policy: SizePolicy) -> _Group:

@@ -25,7 +25,6 @@ CUT_CHARACTERS = 16
 CUT_BYTES = range(14, CUT_CHARACTERS + 1)
 """Lengths of binary upper bounds that may have been cut and raised; bytes that overflow are dropped."""
 
-
 IN_ORDER = "in order"
 """Why files stay that nothing would be gained by moving."""
 
@@ -224,15 +223,12 @@ def outputs_of(size_bytes: int, policy: SizePolicy) -> int:
     return merged_files(size_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
 
 
-def is_due(sets: Sets, by: ClusterBy, policy: SizePolicy) -> bool:
-    """Whether to join all of `sets` now: they become several files, what joins the largest set has `new_share` of its
-    bytes, and point queries gain by it.
-    """
-    return why_not(sets, by, policy) is None
-
-
 def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
-    """Which partition it is whose files stay as they are, for people (`IN_ORDER`: well enough); None: join them now."""
+    """Which partition it is whose files stay as they are, for people (`IN_ORDER`: well enough); None: join them now.
+
+    They are joined when they become several files, what joins the largest set has `new_share` of its bytes, and point
+    queries gain by it.
+    """
     files = sets.files
     outputs = outputs_of(total_bytes(files), policy)
     largest = total_bytes(sets.open_sets[-1]) if sets.open_sets else 0

@@ -20,7 +20,6 @@ COOLDOWN_MS = 20 * 60_000
 """Milliseconds after which a partition that is never quiet is merged once all the same, so that its small files do not
 grow without end: of the statements of a job that runs one each minute that costs one in twenty at most."""
 
-
 SIGHT_MS = COOLDOWN_MS + QUIET_MS
 """Milliseconds after which a change makes no difference any more."""
 

@@ -7,6 +7,7 @@ are only planned where each is surely not small again, so a second plan is empty
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
@@ -35,7 +36,8 @@ def plan_merges(
 
     `budget_bytes` (None: no bound) bounds the bytes to rewrite as `within_budget` describes.
     """
-    works = [_work(facts, layout.spec_id, policy, contested) for facts in _ordered(layout)]
+    in_order = sorted(layout.partitions.values(), key=lambda facts: facts.key.rank)
+    works = [_work(facts, layout.spec_id, policy, contested) for facts in in_order]
     hot = None if incoming is None and touched is None else dict.fromkeys(touched or (), 0) | dict(incoming or {})
     most_outputs = outputs_per_group(policy, budget_bytes)
     for work in works:
@@ -55,11 +57,6 @@ def plan_merges(
         notes=tuple(_notes(policy, groups, outcomes, budget_bytes)),
         incoming=dict(incoming or {}),
     )
-
-
-def _ordered(layout: Layout) -> list[PartitionFacts]:
-    # partition values may be None or of mixed types, which do not compare
-    return sorted(layout.partitions.values(), key=lambda facts: (facts.key.spec_id, repr(facts.key.values)))
 
 
 def _work(facts: PartitionFacts, current_spec_id: int, policy: SizePolicy, contested: Collection[PartitionKey]) -> Work:
@@ -126,9 +123,7 @@ def _outcomes(
     """Small files of each partition after plan and batch, partitions that the batch creates last."""
     for work in works:
         small = work.small_files_after(policy.small_file_limit_bytes) + incoming.get(work.facts.key, 0)
-        held_back: dict[SkipReason, int] = {}
-        for _, reason in work.held_back:
-            held_back[reason] = held_back.get(reason, 0) + 1
+        held_back = dict(Counter(reason for _, reason in work.held_back))
         if small or held_back:
             yield PartitionOutcome(work.facts.key, work.facts.label, small, held_back)
     known = {work.facts.key for work in works}
