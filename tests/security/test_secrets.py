@@ -457,7 +457,8 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     task = MergeGroup(inputs, inputs[0].partition)
     functions = [
         WriteRows(settings, "p"), MeasureRows(settings), MergeGroups((((0, task),),), settings, "p"),
-        ReadFiles((inputs,), settings, inputs[0].partition, settings.arrow_schema), *clustering(task, settings),
+        ReadFiles((tuple(enumerate(inputs)),), settings, inputs[0].partition, settings.arrow_schema),
+        *clustering(task, settings),
     ]  # fmt: skip
     settings.storage.size(inputs[0].path)
     for function in functions:

@@ -7,22 +7,15 @@ which would take them away.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, dataclass
-
-from pyspark.sql import SparkSession
 
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff
-from icesize.maintenance.clustering import ClusterPass, ClusterScan, ClusterWork, wanted_by
+from icesize.maintenance.clustering import ClusterPass, ClusterRunner, ClusterScan, wanted_by
 from icesize.maintenance.reporting import Outcome
-from icesize.parquet.files.merge_result import Results
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
-from icesize.spark.clustering.run import run_clusters
-from icesize.spark.engine.jobs import ALL_CORES, Cores
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4
@@ -37,43 +30,31 @@ def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
     return budget if policy.merge_budget_bytes is not None else max(budget, LEAST_FILES * policy.target_file_size_bytes)
 
 
-@dataclass(frozen=True)
-class ClusterRun:
-    """Scan the table, plan, write, commit. `commit_lock` is held for the commit and may raise instead.
+def cluster_beside_stream(
+    handle: TableHandle,
+    current: Current,
+    runner: ClusterRunner,
+    environment: Environment,
+    *,
+    commit_lock: AbstractContextManager[object],
+    budget_bytes: int,
+    most_bytes: int,
+    contested: Collection[PartitionKey] = (),
+) -> Outcome | None:
+    """Scan the table, plan, write, commit: what was done; None when nothing is due, an outcome without snapshots when
+    it is too large.
 
-    `budget_bytes` bounds what is written, up to `most_bytes` where that pays for no set that is due.
+    `commit_lock` is held for the commit and may raise instead. `budget_bytes` bounds what is written, up to
+    `most_bytes` where that pays for no set that is due. Raises whatever kept it from being done.
     """
-
-    spark: SparkSession
-    handle: TableHandle
-    environment: Environment
-    _: KW_ONLY
-    commit_lock: AbstractContextManager[object]
-    budget_bytes: int
-    most_bytes: int
-    contested: Collection[PartitionKey] = ()
-    cancelled: threading.Event | None = None
-    cores: Cores = ALL_CORES
-
-    def run(self, current: Current) -> Outcome | None:
-        """What was done; None when nothing is due, an outcome without snapshots when it is too large. Raises whatever
-        kept it from being done.
-        """
-        metadata, io, policy = current.table.metadata, current.table.io, current.policy
-        by = wanted_by(current)
-        if by is None:
-            why = "the table's property 'icesize.cluster.by' does not say by which columns; call cluster(by=[...]) once"
-            raise ClusteringOff(f"Cannot cluster '{current.name}': {why}", table=current.name, why=why)
-        layout = self.handle.reader(policy).read(metadata, io)
-        scan = ClusterScan.at(self.handle, current, layout, by)
-        recent = layout.recent(policy.cold_after_commits)
-        contested = {*self.contested, *self.handle.contested(current, self.environment)}
-        plan = scan.round(self.budget_bytes, self.most_bytes, contested, recent)
-        if not plan.is_due:
-            return None
-        return ClusterPass(self.handle, scan, plan, self._move, self.environment, commit_lock=self.commit_lock).run()
-
-    def _move(self, work: ClusterWork) -> Results:
-        return run_clusters(
-            self.spark, work, limits=self.environment.limits, cancelled=self.cancelled, cores=self.cores
-        )
+    by = wanted_by(current)
+    if by is None:
+        why = "the table's property 'icesize.cluster.by' does not say by which columns; call cluster(by=[...]) once"
+        raise ClusteringOff(f"Cannot cluster '{current.name}': {why}", table=current.name, why=why)
+    layout = handle.reader(current.policy).read(current.table.metadata, current.table.io)
+    scan = ClusterScan.at(handle, current, layout, by)
+    recent = layout.recent(current.policy.cold_after_commits)
+    plan = scan.round(budget_bytes, most_bytes, {*contested, *handle.contested(current, environment)}, recent)
+    if not plan.is_due:
+        return None
+    return ClusterPass(handle, scan, plan, runner, environment, commit_lock=commit_lock).run()

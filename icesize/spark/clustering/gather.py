@@ -6,6 +6,7 @@ import pickle
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -100,7 +101,7 @@ class Gather:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
-        with _Waiting(self.settings.limits) as waiting:
+        with closing(_Waiting(self.settings.limits)) as waiting:
             failed: dict[int, MergeFailure] = {}
             for batch in batches:
                 for number, header, blob in _blobs_of(batch):
@@ -129,9 +130,9 @@ class Gather:
                     later_bytes = sum(later.arrow_bytes for later in pieces[i + 1 :])
                     files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
                 return files.close()
-        except (RewriteFailed, pa.ArrowException, OSError) as error:
-            if isinstance(error, RewriteFailed):
-                return MergeFailure(str(error))
+        except RewriteFailed as error:
+            return MergeFailure(str(error))
+        except (pa.ArrowException, OSError) as error:
             return MergeFailure(f"Cannot cluster: {error}, what was written is removed")
 
 
@@ -172,10 +173,7 @@ class _Waiting:
         self._end = 0
         self._pieces: dict[int, dict[int, list[_Piece]]] = {}
 
-    def __enter__(self) -> _Waiting:
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     @property

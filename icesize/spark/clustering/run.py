@@ -48,7 +48,8 @@ def run_clusters(
     here = [n for n in groups if spark is None or groups[n].size_bytes <= limits.driver_merge_bytes]
     run.in_threads(here, cores.threads)
     if spark is None:
-        run.give_up_large()
+        for number, found in run.too_large.items():
+            run.keep(number, MergeFailure(f"{found.why}; open the table with a Spark session"))
         return run.results
     slots = cores.tasks or session.parallelism(spark)
     uneven = _uneven(work, slots, limits)
@@ -88,7 +89,7 @@ class _Run:
             return cluster_alone(group, work.order, work.settings, FileNames(work.prefixes[number], number, 0))
 
         groups = {number: work.groups[number] for number in numbers}
-        rewrite_in_threads(groups, rewrite, self._keep, cancelled=self.cancelled, threads=threads)
+        rewrite_in_threads(groups, rewrite, self.keep, cancelled=self.cancelled, threads=threads)
 
     def in_one_task_each(self, spark: SparkSession, numbers: Sequence[int], slots: int) -> None:
         """Cluster these groups in one Spark job."""
@@ -97,11 +98,7 @@ class _Run:
         work = self.work
         bins = balanced({number: work.groups[number] for number in numbers}, lambda group: group.size_bytes, slots)
         function = ClusterGroups(bins, work.settings, work.prefixes, work.order)
-        self._keep_all(
-            results_of(
-                lambda: run_bins(spark, len(bins), function, work.settings, "cluster files"), numbers, self.cancelled
-            )
-        )
+        self._keep_all(results_of(lambda: run_bins(spark, function, "cluster files"), numbers, self.cancelled))
 
     def shuffled(self, spark: SparkSession, numbers: Sequence[int], cores: Cores) -> None:
         """Cluster these groups by all tasks together."""
@@ -111,16 +108,12 @@ class _Run:
         job = Shuffle(spark, replace(self.work, groups=groups), cores)
         self._keep_all(results_of(lambda: job.run(self.cancelled), numbers, self.cancelled))
 
-    def give_up_large(self) -> None:
-        """There is no Spark to divide them."""
-        for number, found in self.too_large.items():
-            self._keep(number, MergeFailure(f"{found.why}; open the table with a Spark session"))
-
     def _keep_all(self, results: Mapping[int, MergeResult | MergeFailure | TooLargeForOneTask]) -> None:
         for number, result in results.items():
-            self._keep(number, result)
+            self.keep(number, result)
 
-    def _keep(self, number: int, result: MergeResult | MergeFailure | TooLargeForOneTask) -> None:
+    def keep(self, number: int, result: MergeResult | MergeFailure | TooLargeForOneTask) -> None:
+        """What has become of a group."""
         if isinstance(result, TooLargeForOneTask):
             self.too_large[number] = result
             return

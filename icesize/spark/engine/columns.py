@@ -68,11 +68,7 @@ def extra_columns(batch: spark.StructType, schema: Schema, case_sensitive: bool)
     Raises SchemaMismatch when a required column of the table is missing, two columns have one name, or one's type has
     no place in the table's for a part of each value.
     """
-    return _compare(batch, schema.as_struct(), (), _same_name(case_sensitive))
-
-
-def _same_name(case_sensitive: bool) -> Callable[[str], str]:
-    return (lambda name: name) if case_sensitive else str.lower
+    return _compare(batch, schema.as_struct(), (), str if case_sensitive else str.lower)
 
 
 def _compare(

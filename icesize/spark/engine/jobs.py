@@ -99,20 +99,19 @@ def merge_in_tasks(
     Raises as `run_job` does.
     """
     bins = balanced(groups, lambda group: work_bytes(group.inputs, settings), tasks)
-    return run_bins(spark, len(bins), MergeGroups(bins, settings, prefix), settings, "merge files")
+    return run_bins(spark, MergeGroups(bins, settings, prefix), "merge files")
 
 
-def run_bins(spark: SparkSession, bins: int, function: Any, settings: WriteSettings, what: str) -> dict[int, Any]:
-    """What `function` answers of the groups of all bins (`worker.answer_bins`), by their numbers.
+def run_bins(spark: SparkSession, function: Any, what: str) -> dict[int, Any]:
+    """What `function` answers of the groups of all its bins (`worker.answer_bins`), by their numbers.
 
     Raises as `run_job` does.
     """
     results: dict[int, Any] = {}
-    for answer in run_job(bin_numbers(spark, bins), function, what):
+    for answer in run_job(bin_numbers(spark, len(function.bins)), function, what):
         results.update(read_answer(answer))
-    settings.storage.note(
-        file.path for made in results.values() if isinstance(made, MergeResult) for file in made.files
-    )
+    made = (result for result in results.values() if isinstance(result, MergeResult))
+    function.settings.storage.note(file.path for result in made for file in result.files)
     return results
 
 
@@ -142,10 +141,8 @@ def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
     session.use_this_python(spark)
     try:
         return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
-    except PySparkException as error:
-        raise _translated(error, what, spark) from scrub(error)
     except Exception as error:
-        if type(error).__name__ == "Py4JJavaError":
+        if isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError":
             raise _translated(error, what, spark) from scrub(error)
         raise
 

@@ -20,7 +20,8 @@ from icesize.parquet.reading.projection import Projection
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_type
-from icesize.spark.engine.worker import prepare
+from icesize.spark.engine.jobs import balanced, bin_numbers
+from icesize.spark.engine.worker import numbers_in, prepare
 from icesize.table.state.handle import Current
 from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import Labels, known_snapshot
@@ -55,9 +56,11 @@ def read_version(spark: SparkSession, current: Current, partition: PartitionKey,
     spec_json = metadata.specs()[partition.spec_id].model_dump_json()
     settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
     schema = StructType([StructField(f.name, spark_type(f.field_type)) for f in metadata.schema().fields])
-    shares = _shares(files, session.parallelism(spark))
-    numbers = spark.range(0, len(shares), 1, max(1, len(shares)))
-    return numbers.mapInArrow(ReadFiles(shares, settings, partition, to_arrow_schema(schema)), schema)
+    tasks = max(session.parallelism(spark), -(-sum(f.size_bytes for f in files) // TASK_BYTES))
+    shares = balanced(dict(enumerate(files)), lambda file: file.size_bytes, tasks)
+    return bin_numbers(spark, len(shares)).mapInArrow(
+        ReadFiles(shares, settings, partition, to_arrow_schema(schema)), schema
+    )
 
 
 def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int) -> None:
@@ -73,18 +76,11 @@ def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int
         )
 
 
-def _shares(files: list[FileFact], slots: int) -> tuple[tuple[FileFact, ...], ...]:
-    """What each task reads: files dealt out from the largest on, so that shares are of about equal size."""
-    count = min(len(files), max(slots, -(-sum(f.size_bytes for f in files) // TASK_BYTES)))
-    ordered = sorted(files, key=lambda f: (-f.size_bytes, f.path))
-    return tuple(tuple(ordered[i::count]) for i in range(count))
-
-
 @dataclass(frozen=True)
 class ReadFiles:
     """Reads files in a worker; its input is the number of a share, it yields rows of the Arrow schema `target`."""
 
-    shares: tuple[tuple[FileFact, ...], ...]
+    shares: tuple[tuple[tuple[int, FileFact], ...], ...]
     settings: WriteSettings
     partition: PartitionKey
     target: pa.Schema
@@ -92,10 +88,9 @@ class ReadFiles:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
         projection = Projection(self.settings, self.partition)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for file in self.shares[number]:
-                    yield from self._read(file, projection)
+        for share in numbers_in(batches):
+            for _, file in self.shares[share]:
+                yield from self._read(file, projection)
 
     def _read(self, file: FileFact, projection: Projection) -> Iterator[pa.RecordBatch]:
         rows = 0

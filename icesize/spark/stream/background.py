@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakSet
 
 from pyiceberg.catalog import Catalog
@@ -34,7 +35,8 @@ from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
-from icesize.spark.clustering.beside_stream import ClusterRun
+from icesize.spark.clustering.beside_stream import cluster_beside_stream
+from icesize.spark.clustering.run import run_clusters
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
@@ -134,11 +136,12 @@ class Run:
         """The same for clustering; None when nothing was due."""
         current = self._begin("clustering", "cluster")
         lock, environment = self._lock()
-        outcome = ClusterRun(
-            self.turn.trigger.spark, self.handle, environment, commit_lock=lock,
-            budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize,
-            contested=self.turn.contested, cancelled=self.turn.cancelled, cores=Cores.half(self.turn.trigger.spark),
-        ).run(current)  # fmt: skip
+        spark, limits = self.turn.trigger.spark, environment.limits
+        runner = partial(run_clusters, spark, limits=limits, cancelled=self.turn.cancelled, cores=Cores.half(spark))
+        outcome = cluster_beside_stream(
+            self.handle, current, runner, environment, commit_lock=lock,
+            budget_bytes=limits.round_bytes, most_bytes=sys.maxsize, contested=self.turn.contested,
+        )  # fmt: skip
         if outcome is not None:
             remember(self.backoff, outcome)
         return outcome

@@ -15,7 +15,8 @@ from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.maintenance.cluster_settings import off_because
 from icesize.maintenance.reporting import Outcome
 from icesize.report import Report
-from icesize.spark.clustering.beside_stream import ClusterRun, inline_budget
+from icesize.spark.clustering.beside_stream import cluster_beside_stream, inline_budget
+from icesize.spark.clustering.run import run_clusters
 from icesize.spark.engine import session
 from icesize.spark.stream import process_state
 from icesize.spark.stream.background import Trigger, expiry_note
@@ -222,9 +223,11 @@ class Sink:
         if self.source.table_uuid not in (None, current.uuid):
             raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
         budget = inline_budget(current.policy, bytes_ingested)
-        return ClusterRun(
-            spark, handle, self.environment, commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget
-        ).run(current)
+        runner = partial(run_clusters, spark, limits=self.environment.limits)
+        return cluster_beside_stream(
+            handle, current, runner, self.environment,
+            commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
+        )  # fmt: skip
 
     def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
         return Trigger(

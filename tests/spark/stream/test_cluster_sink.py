@@ -27,10 +27,10 @@ from icesize.failpoints import FailpointReached
 from icesize.parquet.files.merge_result import Results
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.spark.clustering import beside_stream, run
+from icesize.spark.clustering import run
 from icesize.spark.clustering.gather import ClusterGroups
 from icesize.spark.engine.jobs import ALL_CORES, Cores
-from icesize.spark.stream import process_state
+from icesize.spark.stream import background, process_state
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import EVENTS, SCHEMA, Lake, Rows, await_file, counted, events, rows_of, write_json
@@ -344,7 +344,7 @@ class Moves:
         self.calls = 0
         self.cores: list[Cores] = []
         self.before: Callable[[], object] = lambda: None
-        monkeypatch.setattr(beside_stream, "run_clusters", self)
+        monkeypatch.setattr(background, "run_clusters", self)
 
     def __call__(self, *arguments: Any, cores: Cores, **options: Any) -> Results:
         self.calls += 1
