@@ -58,23 +58,23 @@ class _Unit:
     size_bytes: int
 
 
-def copy_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeResult:
-    """Write the rows of all input files into `task.outputs` files of about equal size, copying what can be copied.
+def copy_merge(group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeResult:
+    """Write the rows of all input files into `group.outputs` files of about equal size, copying what can be copied.
 
     Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
     of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
     for an input file that cannot be decoded either.
     """
-    plan = plan_copy(task.inputs, task.outputs, settings, fetched.fetch)
+    plan = plan_copy(group.inputs, group.outputs, settings, fetched.fetch)
     files: list[WrittenFile] = []
     new_files = NewFiles(settings.storage)
     with new_files.all_or_none():
         for output in plan.outputs:
-            file = WrittenFile(data_location(settings, task.partition, names.next()), 0, 0, task.partition)
-            rows = _decoded(output, task, settings, fetched)
+            file = WrittenFile(data_location(settings, group.partition, names.next()), 0, 0, group.partition)
+            rows = _decoded(output, group, settings, fetched)
             files.append(write_copied(file, output, rows, settings, new_files))
     return MergeResult(
-        task.inputs,
+        group.inputs,
         tuple(files),
         bytes_decoded=plan.bytes_decoded,
         bytes_copied=sum(file.bytes_copied for file in files),
@@ -196,10 +196,10 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     return contents
 
 
-def _decoded(output: Contents, task: MergeGroup, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
+def _decoded(output: Contents, group: MergeGroup, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    return encoded_rows(MergeGroup(output.decoded, task.partition), settings, _schema_of(output), fetched)
+    return encoded_rows(MergeGroup(output.decoded, group.partition), settings, _schema_of(output), fetched)
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:

@@ -41,7 +41,7 @@ def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRow
 
 
 def encoded_rows(
-    task: MergeGroup, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
+    group: MergeGroup, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
 ) -> Iterator[EncodedRows]:
     """The rows of all input files in runs of one row group each, which are not held together.
 
@@ -49,11 +49,11 @@ def encoded_rows(
     """
     settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
-    tables, left = Stream(read_inputs(task, settings, fetched), settings.limits.decoded_bytes), task.rows
+    tables, left = Stream(read_inputs(group, settings, fetched), settings.limits.decoded_bytes), group.rows
     limits = settings.parquet
-    groups = max(1, math.ceil(task.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
+    groups = max(1, math.ceil(group.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
     while left:
-        rows = tables.take(min(left, math.ceil(task.rows / groups)))
+        rows = tables.take(min(left, math.ceil(group.rows / groups)))
         left -= rows.num_rows
         yield _encode(rows, schema, settings)
     for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end

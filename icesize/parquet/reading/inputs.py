@@ -18,14 +18,14 @@ from icesize.parquet.reading.projection import Projection
 from icesize.planning.plan import MergeGroup
 
 
-def read_inputs(task: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
+def read_inputs(group: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
     """The rows of all input files, in their order, as tables of `settings.arrow_schema`.
 
     Raises `RewriteFailed` with the attribute `path` of one that is missing, damaged or does not have the rows that its
     manifest entry says, after some of its rows.
     """
-    projection = Projection(settings, task.partition)
-    for input_file in task.inputs:
+    projection = Projection(settings, group.partition)
+    for input_file in group.inputs:
         rows = 0
         source = fetched.get(input_file.path) if fetched is not None else None
         for table in read_file(settings, input_file.path, input_file.size_bytes, projection, source):

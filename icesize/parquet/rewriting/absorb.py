@@ -30,7 +30,7 @@ class Absorption:
     @property
     def most_bytes(self) -> int:
         """Bytes of the older files of the writer that takes most along."""
-        return max((sum(task.size_bytes for task in tasks) for tasks in self.by_writer.values()), default=0)
+        return max((sum(group.size_bytes for group in groups) for groups in self.by_writer.values()), default=0)
 
 
 NOTHING = Absorption()
@@ -78,29 +78,29 @@ def write_with(
         rows = RowWriter(settings, names)
         try:
             with rows.all_or_none():
-                for task in taken:
-                    for table in _rows_of(task, settings):
-                        rows.take_along(task.partition, table)
+                for group in taken:
+                    for table in _rows_of(group, settings):
+                        rows.take_along(group.partition, table)
                 files = write_rows(batches, settings, names, rows)
         except _DamagedError as damaged:
             # begun anew without that partition: some of its rows may be in a file by then
-            taken.remove(damaged.task)
+            taken.remove(damaged.group)
             failed.append(str(damaged))
         else:
-            absorbed = tuple(input_file for task in taken for input_file in task.inputs)
+            absorbed = tuple(input_file for group in taken for input_file in group.inputs)
             return Written(tuple(files), absorbed, tuple(failed))
 
 
 class _DamagedError(Exception):
-    """An input file of `task` cannot be read."""
+    """An input file of `group` cannot be read."""
 
-    def __init__(self, task: MergeGroup, why: str) -> None:
+    def __init__(self, group: MergeGroup, why: str) -> None:
         super().__init__(why)
-        self.task = task
+        self.group = group
 
 
-def _rows_of(task: MergeGroup, settings: WriteSettings) -> Iterator[pa.Table]:
+def _rows_of(group: MergeGroup, settings: WriteSettings) -> Iterator[pa.Table]:
     try:
-        yield from read_inputs(task, settings)
+        yield from read_inputs(group, settings)
     except RewriteFailed as error:
-        raise _DamagedError(task, str(error)) from error
+        raise _DamagedError(group, str(error)) from error

@@ -32,8 +32,8 @@ class TooLarge(Exception):
     """Rows need more than `Limits.sorting_passes`, or one pass more memory than it may have; nothing was left."""
 
 
-def cluster(task: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeResult:
-    """Write the rows of all input files, in `order`, into at most `task.outputs` files of about equal size.
+def cluster(group: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeResult:
+    """Write the rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
     `Limits.sorted_bytes` are read once. Else the keys are read first, to cut the order into parts that fit, and then
@@ -45,27 +45,27 @@ def cluster(task: MergeGroup, order: RowOrder, settings: WriteSettings, names: F
 
     Raises `TooLarge`, and `RewriteFailed` as `icesize.parquet.rewriting.merge.merge` does, everything written removed.
     """
-    if task.partition.spec_id != settings.spec_id:
+    if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
-            f"Cannot cluster files of partition spec {task.partition.spec_id}: the table's is {settings.spec_id}, "
+            f"Cannot cluster files of partition spec {group.partition.spec_id}: the table's is {settings.spec_id}, "
             "plan again",
             path=None,
         )
-    sequence = max(input_file.sequence_number for input_file in task.inputs)
-    target = Target(task.partition, task.rows, task.outputs, order.sort_order_id, sequence)
+    sequence = max(input_file.sequence_number for input_file in group.inputs)
+    target = Target(group.partition, group.rows, group.outputs, order.sort_order_id, sequence)
     writing = SortedFiles(target, settings, names)
     try:
         with Fetched(settings) as fetched, writing.all_or_none():
-            reading = _Reading(task, order, settings, fetched)
+            reading = _Reading(group, order, settings, fetched)
             for ranking, rows in reading.parts():
                 writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)
             files = writing.close()
-            _check_rows(task.rows, files)
+            _check_rows(group.rows, files)
     except (pa.ArrowException, OSError) as error:
         raise RewriteFailed(
-            f"Cannot cluster {len(task.inputs)} files: {error}, what was written is removed", path=None
+            f"Cannot cluster {len(group.inputs)} files: {error}, what was written is removed", path=None
         ) from error
-    return MergeResult(task.inputs, tuple(files), task.size_bytes)
+    return MergeResult(group.inputs, tuple(files), group.size_bytes)
 
 
 def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
@@ -85,14 +85,14 @@ def _check_rows(rows: int, files: list[WrittenFile]) -> None:
 
 
 class _Reading:
-    """Reads the input files of one task, as often as needed."""
+    """Reads the input files of one group, as often as needed."""
 
-    def __init__(self, task: MergeGroup, order: RowOrder, settings: WriteSettings, fetched: Fetched) -> None:
+    def __init__(self, group: MergeGroup, order: RowOrder, settings: WriteSettings, fetched: Fetched) -> None:
         self.nan: frozenset[int] = frozenset()
         """Float columns in which some row holds NaN, once there are more parts than one."""
         self.later_arrow_bytes = 0.0
         """Arrow memory of the rows of later parts, from a sample."""
-        self._task = task
+        self._group = group
         self._order = order
         self._settings = settings
         self._limits = settings.limits
@@ -100,7 +100,7 @@ class _Reading:
 
     def parts(self) -> Iterator[tuple[Ranking, list[pa.Table]]]:
         """All rows: those of a part come before those of the next one, in no order themselves."""
-        if not self._task.rows:
+        if not self._group.rows:
             return
         rows, passes = self._at_once()
         if passes == 1:
@@ -108,8 +108,8 @@ class _Reading:
             return
         if passes > self._limits.sorting_passes:
             raise TooLarge(f"{passes} passes")
-        if any(self._settings.storage.local_path(input_file.path) is None for input_file in self._task.inputs):
-            self._fetched.fetch(self._task.inputs)  # remote ones once, not once for each pass
+        if any(self._settings.storage.local_path(input_file.path) is None for input_file in self._group.inputs):
+            self._fetched.fetch(self._group.inputs)  # remote ones once, not once for each pass
         ranking, cuts = self._cuts(passes)
         part_bytes = np.zeros(passes)
         for part in range(passes):
@@ -119,11 +119,11 @@ class _Reading:
 
     def _at_once(self) -> tuple[list[pa.Table], int]:
         """All rows if they fit, and in how many passes they do, judged as soon as an eighth of the memory is filled."""
-        total, held_bytes, held_rows = self._task.rows, 0, 0
+        total, held_bytes, held_rows = self._group.rows, 0, 0
         limits = self._limits
         passes = max(1, math.ceil(total / limits.sorted_rows))
         held: list[pa.Table] = []
-        for table in read_inputs(self._task, self._settings):
+        for table in read_inputs(self._group, self._settings):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
             if held_bytes >= limits.sorted_bytes / 8 or passes > 1:
@@ -133,9 +133,9 @@ class _Reading:
         return (held, 1) if passes == 1 else ([], passes)
 
     def _cuts(self, passes: int) -> tuple[Ranking, Cuts]:
-        step = math.ceil(self._task.rows / SAMPLE_ROWS)
+        step = math.ceil(self._group.rows / SAMPLE_ROWS)
         sample, skip = [], 0
-        for table in read_inputs(self._task, pruned(self._settings, self._order.columns), self._fetched):
+        for table in read_inputs(self._group, pruned(self._settings, self._order.columns), self._fetched):
             keys = self._order.keys(table)
             sample.append(keys.take(list(range(skip, table.num_rows, step))) if step > 1 else keys)
             skip = (skip - table.num_rows) % step
@@ -147,7 +147,7 @@ class _Reading:
         """The rows of a part. With the first one it is learned how large all of them are."""
         held: list[pa.Table] = []
         held_bytes = 0
-        for table in read_inputs(self._task, self._settings, self._fetched):
+        for table in read_inputs(self._group, self._settings, self._fetched):
             parts = cuts.part_of(self._order.keys(table))
             if part == 0:
                 self.nan |= nan_columns(self._settings, table)

@@ -19,8 +19,8 @@ from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 
 
-def decode_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
-    """Write the rows of all input files, in their order, into `task.outputs` files of about equal size.
+def decode_merge(group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> list[WrittenFile]:
+    """Write the rows of all input files, in their order, into `group.outputs` files of about equal size.
 
     At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
     are sorted: an output of no more than that is in the table's order and says so. On any error what was written is
@@ -29,7 +29,7 @@ def decode_merge(task: MergeGroup, settings: WriteSettings, names: FileNames, fe
     nan: frozenset[int] = frozenset()
     while True:
         try:
-            return _Decoding(task, settings, names, fetched, nan).files()
+            return _Decoding(group, settings, names, fetched, nan).files()
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
 
@@ -38,10 +38,10 @@ class _Decoding:
     """One attempt to merge by decoding and encoding everything."""
 
     def __init__(
-        self, task: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched, nan: frozenset[int]
+        self, group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched, nan: frozenset[int]
     ) -> None:
         self._fetched = fetched
-        self._task = task
+        self._group = group
         self._settings = settings
         self._names = names
         self._nan = nan
@@ -56,8 +56,8 @@ class _Decoding:
             return self._write()
 
     def _write(self) -> list[WrittenFile]:
-        tables = Stream(read_inputs(self._task, self._settings, self._fetched), self._settings.limits.decoded_bytes)
-        for rows in output_rows(self._task.inputs, self._task.outputs):
+        tables = Stream(read_inputs(self._group, self._settings, self._fetched), self._settings.limits.decoded_bytes)
+        for rows in output_rows(self._group.inputs, self._group.outputs):
             written = runs = 0
             group_rows = self._group_rows(rows)
             step = group_rows if self._sorter is None else rows
@@ -81,7 +81,7 @@ class _Decoding:
             self._current = FileEncoder(
                 self._settings,
                 self._names,
-                self._task.partition,
+                self._group.partition,
                 encoding,
                 expected_rows=expected_rows,
                 new_files=self._new_files,
@@ -93,7 +93,7 @@ class _Decoding:
 
     def _group_rows(self, rows: int) -> int:
         """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
-        size = self._task.size_bytes / max(1, self._task.rows) * rows
+        size = self._group.size_bytes / max(1, self._group.rows) * rows
         limits = self._settings.parquet
         groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
         return max(1, math.ceil(rows / groups))
