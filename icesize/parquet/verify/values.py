@@ -54,7 +54,6 @@ class Leaves:
 
     @property
     def rows(self) -> int:
-        """Rows of the row group."""
         return len(self.starts) - 1
 
     @property
@@ -91,7 +90,6 @@ class ValueReader:
         self._file = pq.ParquetFile(self._stream, metadata=metadata, page_checksum_verification=True)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         self._stream.close()
 
