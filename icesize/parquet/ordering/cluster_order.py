@@ -70,13 +70,13 @@ class RowOrder:
 class Ranking(ABC):
     """A total order of keys, equal ones aside. Pickles, and is the same in every process."""
 
-    def order(self, keys: pa.Table) -> Rows:
-        """Places of the rows in this order; equal rows keep theirs."""
-        return self.arrange(keys).order
-
     @abstractmethod
     def arrange(self, keys: pa.Table) -> Arranged:
-        """The rows in order, with all that is needed to cut them well."""
+        """The rows in order, equal ones as they were, with all that is needed to cut them well."""
+
+    @abstractmethod
+    def compared(self, keys: pa.Table) -> pa.Table:
+        """What of the keys is compared, column by column."""
 
     @abstractmethod
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
@@ -86,12 +86,19 @@ class Ranking(ABC):
         """
 
 
-class Cuts(ABC):
-    """Which part of the order a row is in; equal keys are in one. Pickles."""
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Which part of the order a row is in; equal keys are in one. Pickles.
 
-    @abstractmethod
+    Parts begin at `bounds`, ascending, which are such as `ranking` compares.
+    """
+
+    ranking: Ranking
+    bounds: pa.Table
+
     def part_of(self, keys: pa.Table) -> Rows:
         """The part of each row: all rows of part i come before those of part i + 1."""
+        return slots(self.bounds, self.ranking.compared(keys))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,31 +152,24 @@ class SortRanking(Ranking):
 
         return Arranged(order_of([word for column in words for word in column]), levels)
 
+    def compared(self, keys: pa.Table) -> pa.Table:
+        return keys
+
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
         if not sample.num_rows:
-            return KeyCuts(sample)
+            return Cuts(self, sample)
         arranged = self.arrange(sample)
         places = arranged.best_cuts(shares)
         bounds = sample.take(pa.array(arranged.order[places], pa.int64()))
         kept = np.array([sample.num_columns - (arranged.level(place) or 1) + 1 for place in places])
         columns = [_without(column, kept <= number) for number, column in enumerate(bounds.columns)]
-        return KeyCuts(pa.table(columns, names=sample.column_names))
+        return Cuts(self, pa.table(columns, names=sample.column_names))
 
 
 def _without(column: pa.ChunkedArray, absent: npt.NDArray[np.bool_]) -> pa.Array:
     """Null, which is before every value, in the columns that a cut does not look at."""
     values = whole(column)
     return values.take(pa.array(np.arange(len(values)), mask=absent))
-
-
-@dataclass(frozen=True, eq=False)
-class KeyCuts(Cuts):
-    """Parts begin at the keys of `bounds`, ascending."""
-
-    bounds: pa.Table
-
-    def part_of(self, keys: pa.Table) -> Rows:
-        return slots(self.bounds, keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,32 +214,24 @@ class CurveRanking(Ranking):
         ranks = [scale(whole(column)) for scale, column in zip(self.scales, keys.columns, strict=True)]
         return hilbert(ranks, RANK_BITS) if self.strategy == HILBERT else zorder(ranks, RANK_BITS)
 
+    def compared(self, keys: pa.Table) -> pa.Table:
+        return pa.table({"place": self.places(keys)})
+
     def arrange(self, keys: pa.Table) -> Arranged:
         places = self.places(keys)
         return Arranged(order_of([places]), lambda before, after: _bit_lengths(places[before] ^ places[after]))
 
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
         if not sample.num_rows:
-            return CurveCuts(self, np.zeros(0, np.uint64))
+            return Cuts(self, self.compared(sample))
         arranged = self.arrange(sample)
         found = arranged.best_cuts(shares)
         below = np.array([max(0, arranged.level(place) - 1) for place in found], np.uint64)
-        return CurveCuts(self, self.places(sample)[arranged.order[found]] >> below << below)
+        return Cuts(self, pa.table({"place": self.places(sample)[arranged.order[found]] >> below << below}))
 
 
 def _bit_lengths(numbers: Words) -> npt.NDArray[np.int64]:
     return np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class CurveCuts(Cuts):
-    """Parts begin at these places on the curve, ascending."""
-
-    ranking: CurveRanking
-    bounds: Words
-
-    def part_of(self, keys: pa.Table) -> Rows:
-        return np.searchsorted(self.bounds, self.ranking.places(keys), side="right").astype(np.int64)
 
 
 def _sort_order_id(by: ClusterBy, settings: WriteSettings) -> int | None:

@@ -145,7 +145,7 @@ def assert_in_order(outcome: MergeResult, order: RowOrder) -> None:
     """Each file is in order, and all of its rows come before those of the next one."""
     tables = list(keys_of_files(outcome, order))
     together = pa.concat_tables(tables)
-    assert order.fit(together).order(together).tolist() == list(range(together.num_rows))
+    assert order.fit(together).arrange(together).order.tolist() == list(range(together.num_rows))
     assert all(not one.slice(one.num_rows - 1).equals(other.slice(0, 1)) for one, other in pairwise(tables))
 
 
