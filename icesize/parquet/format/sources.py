@@ -36,10 +36,7 @@ class BytesSource:
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data).cast("B")  # a buffer of pyarrow holds signed bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._data)
+        self.size_bytes = len(self._data)
 
     def read(self, at: int, size_bytes: int) -> bytes:
         _check_range(at, size_bytes, self)
@@ -60,21 +57,15 @@ class LocalSource:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._size_bytes = os.path.getsize(path)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
+        self.size_bytes = os.path.getsize(path)
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        _check_range(at, size_bytes, self)
         with open(self._path, "rb", buffering=0) as file:
-            return _read(file.fileno(), at, size_bytes)
+            return SectionSource(file.fileno(), 0, self.size_bytes).read(at, size_bytes)
 
     def read_into(self, at: int, target: memoryview) -> None:
-        _check_range(at, len(target), self)
         with open(self._path, "rb", buffering=0) as file:
-            _fill(file.fileno(), at, target)
+            SectionSource(file.fileno(), 0, self.size_bytes).read_into(at, target)
 
     def stream(self) -> Any:
         import pyarrow as pa
@@ -88,19 +79,25 @@ class SectionSource:
     def __init__(self, descriptor: int, start: int, size_bytes: int) -> None:
         self._descriptor = descriptor
         self._start = start
-        self._size_bytes = size_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
+        self.size_bytes = size_bytes
 
     def read(self, at: int, size_bytes: int) -> bytes:
         _check_range(at, size_bytes, self)
-        return _read(self._descriptor, self._start + at, size_bytes)
+        data = os.pread(self._descriptor, size_bytes, self._start + at)
+        if len(data) == size_bytes:
+            return data
+        target = bytearray(size_bytes)  # the system may return less than there is
+        self.read_into(at, memoryview(target))
+        return bytes(target)
 
     def read_into(self, at: int, target: memoryview) -> None:
         _check_range(at, len(target), self)
-        _fill(self._descriptor, self._start + at, target)
+        got = 0
+        while got < len(target):
+            count = os.preadv(self._descriptor, [target[got:]], self._start + at + got)
+            if not count:
+                raise CopyRefused(Refusal.SHORT_READ, "a file became shorter")
+            got += count
 
     def stream(self) -> Any:
         import pyarrow as pa
@@ -132,24 +129,6 @@ class _Section(io.RawIOBase):
         self._source.read_into(self._position, memoryview(buffer)[:count])
         self._position += count
         return count
-
-
-def _read(descriptor: int, at: int, size_bytes: int) -> bytes:
-    data = os.pread(descriptor, size_bytes, at)
-    if len(data) == size_bytes:
-        return data
-    target = bytearray(size_bytes)  # the system may return less than there is
-    _fill(descriptor, at, memoryview(target))
-    return bytes(target)
-
-
-def _fill(descriptor: int, at: int, target: memoryview) -> None:
-    got = 0
-    while got < len(target):
-        count = os.preadv(descriptor, [target[got:]], at + got)
-        if not count:
-            raise CopyRefused(Refusal.SHORT_READ, "a file became shorter")
-        got += count
 
 
 def _check_range(at: int, size_bytes: int, source: Source) -> None:

@@ -38,12 +38,8 @@ class _Stored:
 
     def __init__(self, stream: Any, size_bytes: int) -> None:
         self._stream = stream
-        self._size_bytes = size_bytes
+        self.size_bytes = size_bytes
         self._read: dict[tuple[int, int], bytes] = {}
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
 
     def read(self, at: int, size_bytes: int) -> bytes:
         if (at, size_bytes) not in self._read:
