@@ -14,13 +14,15 @@ import pyarrow as pa
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.size_estimates import Density
 from icesize.planning.files import PartitionKey
+
+REMOTE_THREADS = 8
+"""An object store needs 2-4 requests to complete an object; one task may write hundreds of small files."""
 
 
 @dataclass
@@ -33,7 +35,9 @@ class _Open:
 class OpenFiles:
     """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
 
-    `density` learns from them. Call `close` in the end.
+    Local files are finished at once; remote ones in `REMOTE_THREADS` threads, twice as many at most waiting. An error
+    of any file is raised by a later call, at the latest by `files`. `density` learns from the rows. Call `close` in
+    the end.
     """
 
     def __init__(self, settings: WriteSettings, names: FileNames, new_files: NewFiles) -> None:
@@ -44,7 +48,9 @@ class OpenFiles:
         sorter = sorter_of(settings)
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._open: dict[PartitionKey, _Open] = {}
-        self._finisher = Finisher(settings.storage, new_files)
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: deque[Future[WrittenFile]] = deque()
+        self._done: list[WrittenFile] = []
 
     def __len__(self) -> int:
         return len(self._open)
@@ -93,42 +99,13 @@ class OpenFiles:
         self.density.learn(partition, file.arrow_bytes, file.encoder.size_bytes)
 
     def finish(self, partition: PartitionKey) -> None:
-        """Close the partition's file, if it has one."""
+        """Close the partition's file, if it has one, now or soon."""
         file = self._open.pop(partition, None)
-        if file is not None:
-            file.encoder.sort_order_id = None if file.run is None else self._sort_order_id
-            self._finisher.finish(file.encoder)
-
-    def files(self) -> list[WrittenFile]:
-        """All finished files."""
-        return self._finisher.files()
-
-    def close(self) -> None:
-        """End the threads that finish files."""
-        self._finisher.close()
-
-
-REMOTE_THREADS = 8
-"""An object store needs 2-4 requests to complete an object; one task may write hundreds of small files."""
-
-
-class Finisher:
-    """Finishes encoders and keeps what was written until the task has succeeded.
-
-    Local files are finished at once; remote ones in `REMOTE_THREADS` threads, twice as many at most waiting. An error
-    of any file is raised by a later call, at the latest by `files`.
-    """
-
-    def __init__(self, storage: Storage, new_files: NewFiles) -> None:
-        self._storage = storage
-        self._new_files = new_files
-        self._pool: ThreadPoolExecutor | None = None
-        self._waiting: deque[Future[WrittenFile]] = deque()
-        self._done: list[WrittenFile] = []
-
-    def finish(self, encoder: FileEncoder) -> None:
-        """Finish a file now, or soon."""
-        if self._storage.local_path(encoder.path) is not None:
+        if file is None:
+            return
+        encoder = file.encoder
+        encoder.sort_order_id = None if file.run is None else self._sort_order_id
+        if self._settings.storage.local_path(encoder.path) is not None:
             self._done.append(encoder.finish())
             return
         if self._pool is None:
@@ -140,7 +117,7 @@ class Finisher:
             self._done.append(self._waiting.popleft().result())
 
     def files(self) -> list[WrittenFile]:
-        """All files, in the order in which they were handed over."""
+        """All finished files, in the order in which they were closed."""
         while self._waiting:
             self._done.append(self._waiting.popleft().result())
         self.close()
