@@ -19,9 +19,8 @@ from icesize.parquet.copying.assembly import Assembled, Assembly
 from icesize.parquet.copying.column_plan import Part, plan_columns
 from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
-from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact, PartitionKey

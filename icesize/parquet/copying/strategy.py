@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize.parquet.copying.compatibility import check_file, check_row_group, column_orders
-from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.metrics import leaves
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import ColumnMetaData, PageEncodingStats
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, DATA_PAGES

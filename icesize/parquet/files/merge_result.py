@@ -37,7 +37,6 @@ class MergeResult:
 
     @property
     def rows_out(self) -> int:
-        """Rows of the new files."""
         return sum(file.rows for file in self.files)
 
 

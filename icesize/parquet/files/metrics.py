@@ -124,7 +124,6 @@ def _start(group: Any) -> int:
 
 
 def count_nans(column: pa.ChunkedArray) -> int:
-    """How many values of a float column are NaN."""
     return pc.sum(pc.is_nan(column)).as_py() or 0
 
 

@@ -1,4 +1,7 @@
-"""`write.parquet.*` of a table, parsed once into what pyarrow's writer takes."""
+"""What a table asks of its files: `write.parquet.*`, parsed once into what pyarrow's writer takes.
+
+Tables that our Parquet files cannot serve are refused by name before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg import types
+from pyiceberg.io.pyarrow import match_metrics_mode
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
 
 from icesize.errors import UnsupportedTable
 
@@ -163,3 +171,80 @@ def _fpp(properties: Mapping[str, str], name: str) -> float:
     if not 0.0 < fpp < 1.0:
         raise UnsupportedTable(f"Cannot honour '{_BLOOM_FPP}{name}' ({text}): it must be between 0 and 1")
     return fpp
+
+
+_COLUMN_TYPES = (
+    types.BinaryType,
+    types.BooleanType,
+    types.DateType,
+    types.DecimalType,
+    types.DoubleType,
+    types.FixedType,
+    types.FloatType,
+    types.IntegerType,
+    types.ListType,
+    types.LongType,
+    types.MapType,
+    types.StringType,
+    types.StructType,
+    types.TimestampType,
+    types.TimestamptzType,
+    types.TimeType,
+    types.UUIDType,
+)
+
+
+def check_supported(schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
+    """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honoured."""
+    _check_types(schema)
+    _check_partition_fields(schema, spec)
+    _check_properties(properties)
+
+
+def _check_types(schema: Schema) -> None:
+    for field_id, column in schema._lazy_id_to_field.items():
+        if not isinstance(column.field_type, _COLUMN_TYPES):
+            name = schema.find_column_name(field_id)
+            raise UnsupportedTable(
+                f"Cannot write column '{name}': type {column.field_type} is not supported, use Iceberg's own writer",
+                column=name,
+            )
+
+
+def _check_partition_fields(schema: Schema, spec: PartitionSpec) -> None:
+    for each in spec.fields:
+        if isinstance(each.transform, UnknownTransform):
+            raise UnsupportedTable(
+                f"Cannot write partition field '{each.name}': transform {each.transform} is unknown", field=each.name
+            )
+        source = schema._lazy_id_to_field.get(each.source_id)
+        if source is None and not isinstance(each.transform, VoidTransform):
+            raise UnsupportedTable(
+                f"Cannot write partition field '{each.name}': its source column was dropped, replace the field",
+                field=each.name,
+            )
+        keeps_type = isinstance(each.transform, (IdentityTransform, TruncateTransform, VoidTransform))
+        if source is not None and keeps_type and isinstance(source.field_type, types.FixedType):
+            # PyIceberg writes fixed partition values so that Spark can no longer read the table, and the reverse
+            raise UnsupportedTable(
+                f"Cannot write partition field '{each.name}': values of type {source.field_type} in manifests are "
+                "read differently by Iceberg's libraries, partition by bucket instead",
+                field=each.name,
+            )
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    file_format = properties.get("write.format.default", "parquet")
+    if file_format.lower() != "parquet":
+        raise UnsupportedTable(
+            f"Cannot write 'write.format.default' ({file_format}): only parquet is supported, change the property"
+        )
+    for key in properties:
+        if key.startswith("encryption."):
+            raise UnsupportedTable(f"Cannot write an encrypted table: '{key}' is set and keys are not supported")
+    for key, mode in properties.items():
+        if key == "write.metadata.metrics.default" or key.startswith("write.metadata.metrics.column."):
+            try:
+                match_metrics_mode(mode)
+            except ValueError as error:
+                raise UnsupportedTable(f"Cannot honour '{key}' ({mode}): {error}") from error

@@ -66,11 +66,8 @@ class Storage:
 
     def open(self, location: str, size_bytes: int) -> Any:
         """A seekable stream on an existing file of `size_bytes`."""
-        path = self.local_path(location)
-        if path is not None:
-            return pa.OSFile(path, "rb")
-        if size_bytes > WHOLE_READ_BYTES:
-            return self._io.new_input(location).open()
+        if size_bytes > WHOLE_READ_BYTES or self.local_path(location) is not None:
+            return self.stream(location)
         return pa.BufferReader(self.fetch(location))
 
     def fetch(self, location: str) -> bytes:

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.limits import Limits
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.prefetch import Fetched
@@ -111,7 +110,6 @@ class Stream:
         return pa.concat_tables(parts)
 
     def rest(self) -> Iterator[pa.Table]:
-        """All tables that are left."""
         while self._has_more():
             table, self._next = self._next, None
             yield table

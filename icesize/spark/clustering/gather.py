@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.merge_result import MergeFailure, MergeResult
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster

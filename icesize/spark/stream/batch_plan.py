@@ -176,7 +176,7 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
     failpoints.reach("statistics")
     if write_plan.rows == 0:
         return None
-    settings = fitted.settings.with_bytes_per_row(write_plan.bytes_per_row)
+    settings = replace(fitted.settings, bytes_per_row=write_plan.bytes_per_row)
     begun = _decide_before(fitted, write_plan)
     if begun and not write_plan.writer.can_take_along(begun.absorption):
         write_plan = _by_spark(fitted)

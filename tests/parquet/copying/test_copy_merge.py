@@ -23,10 +23,9 @@ from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.strategy import likely_copied
 from icesize.parquet.files.data_file import CopiedFrom
-from icesize.parquet.files.limits import Limits
 from icesize.parquet.files.merge_result import MergeResult
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.forecast import forecast, work_bytes
 from icesize.parquet.rewriting.merge import merge

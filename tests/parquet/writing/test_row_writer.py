@@ -129,7 +129,7 @@ def test_a_large_partition_becomes_equal_files(tmp_path: Path) -> None:
 def test_a_wrong_hint_of_bytes_per_row_is_corrected(tmp_path: Path) -> None:
     """The first file shows the real density: a hint ten times too high does not make ten times the files."""
     honest = settings_of(tmp_path, EVENTS, target=200_000)
-    wrong = honest.with_bytes_per_row(400.0)
+    wrong = replace(honest, bytes_per_row=400.0)
     count = len(write_rows([events(40_000, 1)], honest, NAMES))
     assert len(write_rows([events(40_000, 1)], wrong, NAMES)) <= count + 2
 
