@@ -100,7 +100,6 @@ class Assembly:
 
     @property
     def columns(self) -> Sequence[Column]:
-        """The leaf columns of the file."""
         return self._footers[0].columns
 
     def room(self, size_bytes: int) -> memoryview:
@@ -111,7 +110,6 @@ class Assembly:
         return memoryview(self._room)[:size_bytes]
 
     def write(self, data: Bytes) -> None:
-        """Append bytes."""
         count = self._out.write(data)
         if isinstance(count, int) and count != len(data):
             raise OSError(f"{count} of {len(data)} bytes were written")

@@ -193,7 +193,6 @@ class CopiedColumn:
         return sum(self._page_counts)
 
     def add(self, piece: Piece) -> None:
-        """Append the data pages of a piece."""
         pages = walk(piece.data, self._column.flat, piece.chunk.values)
         self._check(pages, piece)
         self._index(pages.data, piece)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
@@ -75,26 +75,27 @@ def _places(group: RowGroup) -> set[_Place]:
 
 def _runs(group: RowGroup) -> Iterator[list[int]]:
     """Numbers of chunks that lie in the file without a gap, in file order."""
-    run: list[int] = []
-    for number in sorted(range(len(group.chunks)), key=lambda number: group.chunks[number].start):
-        if run and group.chunks[number].start != group.chunks[run[-1]].end:
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
+    chunks = group.chunks
+    ordered = sorted(range(len(chunks)), key=lambda number: chunks[number].start)
+    return _split(ordered, lambda run, number: chunks[number].start != chunks[run[-1]].end)
 
 
 def _batches(group: RowGroup, run: Sequence[int], piece_bytes: int) -> Iterator[list[int]]:
     """Parts of a run that are read at once: whole chunks, no more than a piece unless one is larger."""
-    batch: list[int] = []
-    for number in run:
-        if batch and group.chunks[number].end - group.chunks[batch[0]].start > piece_bytes:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
+    chunks = group.chunks
+    return _split(run, lambda batch, number: chunks[number].end - chunks[batch[0]].start > piece_bytes)
+
+
+def _split(numbers: Sequence[int], apart: Callable[[list[int], int], bool]) -> Iterator[list[int]]:
+    """Numbers in a row, cut before each that is `apart` from those at hand."""
+    part: list[int] = []
+    for number in numbers:
+        if part and apart(part, number):
+            yield part
+            part = []
+        part.append(number)
+    if part:
+        yield part
 
 
 def _copy(source: Source, pieces: range, assembly: Assembly) -> None:

@@ -1,7 +1,5 @@
 """The file format itself, read and written without loss.
 
-- `checksum`: CRC-32 of pages, as fast as memory is read: zlib-ng computes it 4-10 times as fast as most builds of
-  zlib
 - `fields`: field ids of the structs in parquet.thrift that icesize reads or writes, by their names there
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
   is

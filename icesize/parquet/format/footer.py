@@ -148,7 +148,6 @@ class Footer:
 
     @property
     def rows(self) -> int:
-        """Rows of the file."""
         return sum(group.rows for group in self.row_groups)
 
     @cached_property

@@ -332,43 +332,38 @@ def _list_of(fields: Fields, field_id: int, kinds: frozenset[int]) -> tuple[Byte
     return data, count, at
 
 
+# values of fields, encoded
+
+
 def i16(value: int) -> tuple[int, bytes]:
-    """A field value."""
     return I16, zigzag(value)
 
 
 def i32(value: int) -> tuple[int, bytes]:
-    """A field value."""
     return I32, zigzag(value)
 
 
 def i64(value: int) -> tuple[int, bytes]:
-    """A field value."""
     return I64, zigzag(value)
 
 
 def bytes_field(value: bytes) -> tuple[int, bytes]:
-    """A field value."""
     return BINARY, varint(len(value)) + value
 
 
 def boolean_field(value: bool) -> tuple[int, bytes]:
-    """A field value."""
     return (BOOLEAN_TRUE if value else BOOLEAN_FALSE), b""
 
 
 def struct_field(fields: Fields) -> tuple[int, bytes]:
-    """A field value."""
     return STRUCT, write_struct(fields)
 
 
 def structs_field(structs: Iterable[Fields]) -> tuple[int, bytes]:
-    """A field value: a list of structs."""
     raws = [write_struct(fields) for fields in structs]
     return LIST, list_header(len(raws)) + b"".join(raws)
 
 
 def integers_field(values: Iterable[int], kind: int) -> tuple[int, bytes]:
-    """A field value: a list of integers of this type."""
     raws = [zigzag(value) for value in values]
     return LIST, list_header(len(raws), kind) + b"".join(raws)

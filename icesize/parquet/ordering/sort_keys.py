@@ -143,7 +143,6 @@ def slots(bounds: pa.Table, keys: pa.Table) -> Rows:
 
 
 def table_words(keys: pa.Table) -> list[Words]:
-    """The words of all columns."""
     return [word for column in keys.columns for word in words_of(whole(column))]
 
 

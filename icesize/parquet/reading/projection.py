@@ -131,10 +131,8 @@ def _has_ids(field: pa.Field) -> bool:
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(i) for i in range(kind.num_fields)] if types.is_struct(kind) else _elements(kind)
-
-
-def _elements(kind: pa.DataType) -> list[pa.Field]:
+    if types.is_struct(kind):
+        return [kind.field(i) for i in range(kind.num_fields)]
     if types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return [kind.value_field] if types.is_list(kind) or types.is_large_list(kind) else []

@@ -118,10 +118,6 @@ def parquet_writer(
         schema,
         use_dictionary=list(encoding.dictionary) or False,
         write_statistics=statistics,
-        **settings.derived(_arguments),
+        **options.writer_arguments(),
         **options.bloom_arguments(min(expected_rows, options.row_group_rows), paths),
     )
-
-
-def _arguments(settings: WriteSettings) -> dict[str, Any]:
-    return settings.parquet.writer_arguments()

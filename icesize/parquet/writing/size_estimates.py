@@ -22,10 +22,7 @@ def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...]
     """
     paths = dictionary_columns(settings, rows) if dictionary is None else dictionary
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, rows.schema, use_dictionary=list(paths) or False, **settings.parquet.writer_arguments()
-    ) as writer:
-        writer.write_table(rows)
+    pq.write_table(rows, sink, use_dictionary=list(paths) or False, **settings.parquet.writer_arguments())
     return int(sink.getvalue().size)
 
 
