@@ -36,13 +36,18 @@ _PRIMITIVES: dict[type[iceberg.IcebergType], Callable[[], spark.DataType]] = {
 }
 
 
+def spark_schema(columns: Schema | iceberg.StructType) -> spark.StructType:
+    """The Spark type of rows with these columns; raises as `spark_type` does."""
+    return spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in columns.fields])
+
+
 def spark_type(kind: iceberg.IcebergType) -> spark.DataType:
     """The Spark type of an Iceberg type, as Iceberg's own Spark integration maps it; everything nullable.
 
     Whether a value is required is checked where it is written. Raises UnsupportedTable for types without a match.
     """
     if isinstance(kind, iceberg.StructType):
-        return spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in kind.fields])
+        return spark_schema(kind)
     if isinstance(kind, iceberg.ListType):
         return spark.ArrayType(spark_type(kind.element_type))
     if isinstance(kind, iceberg.MapType):
@@ -161,7 +166,7 @@ def align(df: DataFrame, schema: Schema, table: str) -> DataFrame:
 
     Raises SchemaMismatch, saying which column does not fit and why.
     """
-    target = spark.StructType([spark.StructField(f.name, spark_type(f.field_type)) for f in schema.fields])
+    target = spark_schema(schema)
     try:
         return df.to(target)
     except AnalysisException as error:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyarrow import types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType
 
 from icesize.errors import RewriteFailed, TableError, UnsupportedTable
 from icesize.parquet.files.settings import WriteSettings
@@ -19,7 +18,7 @@ from icesize.parquet.reading.inputs import read_file
 from icesize.parquet.reading.projection import Projection
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.spark.engine import session
-from icesize.spark.engine.columns import spark_type
+from icesize.spark.engine.columns import spark_schema
 from icesize.spark.engine.jobs import balanced, bin_numbers
 from icesize.spark.engine.worker import numbers_in, prepare
 from icesize.table.state.handle import Current
@@ -55,7 +54,7 @@ def read_version(spark: SparkSession, current: Current, partition: PartitionKey,
     _check(files, current, Labels(metadata).of(partition), snapshot_id)
     spec_json = metadata.specs()[partition.spec_id].model_dump_json()
     settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
-    schema = StructType([StructField(f.name, spark_type(f.field_type)) for f in metadata.schema().fields])
+    schema = spark_schema(metadata.schema())
     tasks = max(session.parallelism(spark), -(-sum(f.size_bytes for f in files) // TASK_BYTES))
     shares = balanced(dict(enumerate(files)), lambda file: file.size_bytes, tasks)
     return bin_numbers(spark, len(shares)).mapInArrow(

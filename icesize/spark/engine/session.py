@@ -159,19 +159,17 @@ def _is_cheap(node: Any) -> bool:
         return kind in _CHEAP_NODES
     if kind == "LogicalRelation":
         relation = node.relation()
-        return hasattr_java(relation, "fileFormat") and any(c in type_name(relation.fileFormat()) for c in _COLUMNAR)
+        return _hasattr_java(relation, "fileFormat") and any(c in _type_name(relation.fileFormat()) for c in _COLUMNAR)
     if kind in ("DataSourceV2ScanRelation", "StreamingDataSourceV2ScanRelation"):
-        return any(c in type_name(node.scan()) for c in _COLUMNAR)
+        return any(c in _type_name(node.scan()) for c in _COLUMNAR)
     return kind in _CHEAP_LEAVES
 
 
-def type_name(java_object: Any) -> str:
-    """Simple class name of a JVM object."""
+def _type_name(java_object: Any) -> str:
     return str(java_object.getClass().getSimpleName()).rstrip("$")
 
 
-def hasattr_java(java_object: Any, method: str) -> bool:
-    """Whether a JVM object has a method of this name."""
+def _hasattr_java(java_object: Any, method: str) -> bool:
     return any(m.getName() == method for m in java_object.getClass().getMethods())
 
 
