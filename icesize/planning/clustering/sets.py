@@ -102,7 +102,8 @@ def in_order(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) ->
     """
     if by.strategy == SORT:
         return _ordered(files, leading_column(files))
-    well_sized = [file for file in files if file.fact.size_bytes >= policy.small_file_limit_bytes]
+    limit_bytes = policy.small_file_limit_bytes
+    well_sized = [file for file in files if file.fact.size_bytes >= limit_bytes]
     for some in (files, well_sized):
         if some and depth(some, by) <= FLOOR_SLACK * floor_depth(len(some), by):
             return list(some)

@@ -64,9 +64,10 @@ def _work(facts: PartitionFacts, current_spec_id: int, policy: SizePolicy, conte
     blocked = SkipReason.OLD_SPEC if facts.key.spec_id != current_spec_id else None
     if blocked is None and facts.key in contested:
         blocked = SkipReason.CONTESTED
-    work = Work(facts)
+    # a policy computes its default limit each time that it is asked
+    work, limit_bytes = Work(facts), policy.small_file_limit_bytes
     for file in facts.small:
-        if file.size_bytes >= policy.small_file_limit_bytes:
+        if file.size_bytes >= limit_bytes:
             continue
         reason = file.obstacle or blocked
         if reason is None:
