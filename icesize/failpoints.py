@@ -5,7 +5,7 @@ Points of the main job, in order: `batch-started` (nothing read yet), `statistic
 process writes, new rows as well as merged ones), `files-written` (data files closed, nothing visible), `before-swap`
 (manifests written, the catalog not asked yet), `after-swap` (committed, nothing reported). `cleanup`: ahead of each
 removal of a file of ours that must not stay. `background`: a turn of the merges beside a stream begins. Expiry:
-`expiry-decided` (nothing committed), then `before-delete` (ahead of each bunch of files, also of orphan files).
+`expiry-decided` (nothing committed), then `before-delete` (ahead of each batch of deletions, also of orphan files).
 
 A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). A child process
 is armed by the environment: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL the second

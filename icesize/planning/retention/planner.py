@@ -81,6 +81,7 @@ def plan_retention(
     refs: Sequence[RefFact],
     rules: RetentionRules,
     now_ms: int,
+    *,
     readers: Collection[int] = (),
     label: Callable[[PartitionKey], str] = _values,
 ) -> Retention:

@@ -125,7 +125,7 @@ class Expiry:
         rules = self.options.rules(metadata.properties, self.current.policy, self.now_ms)
         positions, notes = positions_in(metadata, self.readers, self.options.force)
         with readable(self.current.name):
-            retention = retention_of(metadata, io, rules, self.now_ms, positions, self.changes)
+            retention = retention_of(metadata, io, rules, self.now_ms, positions=positions, changes=self.changes)
         notes += stranded(self.readers, retention.expired)
         location = metadata.properties.get(JOURNAL)
         # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same

@@ -95,6 +95,7 @@ def retention_of(
     io: FileIO,
     rules: RetentionRules,
     now_ms: int,
+    *,
     positions: Collection[int],
     changes: ChangeReader,
 ) -> Retention:
@@ -107,7 +108,7 @@ def retention_of(
         )
         for s in metadata.snapshots
     ]  # fmt: skip
-    return plan_retention(snapshots, refs_of(metadata), rules, now_ms, positions, Labels(metadata).of)
+    return plan_retention(snapshots, refs_of(metadata), rules, now_ms, readers=positions, label=Labels(metadata).of)
 
 
 def touched_in_history(

@@ -68,7 +68,7 @@ class World:
     truth: list[SnapshotFact]
 
     def plan(self, rules: RetentionRules, readers: Collection[int] = ()) -> Retention:
-        return plan_retention(self.snapshots, self.refs, rules, NOW, readers, label)
+        return plan_retention(self.snapshots, self.refs, rules, NOW, readers=readers, label=label)
 
     def after(self, retention: Retention) -> World:
         """The table once the retention was carried out, changes of expired snapshots put down to the next kept one."""
