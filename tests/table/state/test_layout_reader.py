@@ -46,7 +46,7 @@ def test_every_file_is_counted_and_small_ones_are_listed(lake: SqlCatalog) -> No
     sizes = sorted(files["file_size_in_bytes"].to_pylist())
     layout = LayoutReader(sizes[-1]).read(table.metadata, table.io)
     assert (layout.files, layout.rows, layout.size_bytes) == (3, 5003, sum(sizes))
-    assert layout.small_files == 2
+    assert sum(len(facts.small) for facts in layout.partitions.values()) == 2
     assert layout.partitions[PartitionKey(0, ("b",))].small == ()
     small = layout.partitions[PartitionKey(0, ("a",))].small
     assert sorted(f.size_bytes for f in small) == sizes[:2]
