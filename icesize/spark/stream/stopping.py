@@ -18,6 +18,7 @@ _INTERRUPTED = re.compile(
     r"An error occurred while calling [^\n]*\n: "
     r"(java\.lang\.InterruptedException|java\.io\.InterruptedIOException|java\.nio\.channels\.ClosedByInterrupt)"
     r"|cancelled part of cancelled job group"
+    r"|cancelled Query \[id = [^\]\n]*\] was stopped"
 )
 """What came out of a call that was interrupted, or of a job that was cancelled with its query. An interruption
 somewhere below another error is that error's affair."""

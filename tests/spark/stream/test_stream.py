@@ -105,10 +105,16 @@ def _telling(sink: Sink, texts: list[str]) -> Callable[[DataFrame, int], None]:
         ("An error occurred while calling o1.collectToPython.\n: java.lang.InterruptedException\n\tat x", True),
         ("[SPARK_JOB_CANCELLED] Job 5 cancelled part of cancelled job group 1", True),
         (
+            "x.SparkException: [SPARK_JOB_CANCELLED] Job 7 cancelled Query [id = 0f2a-8bb5, runId = 003e-fa7b] was stopped "
+            "SQLSTATE: XXKDA",
+            True,
+        ),
+        (
             "An error occurred while calling o1.x.\n: x.SparkException\nCaused by: java.lang.InterruptedException",
             False,
         ),
         ("java.io.InterruptedIOException: no answer in time", False),
+        ("[SPARK_JOB_CANCELLED] Job 7 cancelled because SparkContext was shut down", False),
     ],
 )
 def test_what_counts_as_stopped(text: str, interrupted: bool) -> None:
