@@ -4,32 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.typedef import Record
-
-from icesize.parquet.files.data_file import WrittenFile
-
-
-def by_pyiceberg(file: WrittenFile) -> DataFile:
-    """The same file as PyIceberg's own value."""
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=file.path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(*file.partition.values),
-        record_count=file.rows,
-        file_size_in_bytes=file.size_bytes,
-        column_sizes=file.column_sizes,
-        value_counts=file.value_counts,
-        null_value_counts=file.null_value_counts,
-        nan_value_counts=file.nan_value_counts,
-        lower_bounds=file.lower_bounds,
-        upper_bounds=file.upper_bounds,
-        key_metadata=None,
-        split_offsets=list(file.split_offsets) or None,
-        equality_ids=None,
-        sort_order_id=file.sort_order_id,
-    )
 
 
 def plain(value: Any) -> Any:

@@ -151,7 +151,7 @@ def data_file(file: WrittenFile) -> DataFile:
         nan_value_counts=file.nan_value_counts,
         lower_bounds=file.lower_bounds,
         upper_bounds=file.upper_bounds,
-        split_offsets=list(file.split_offsets),
+        split_offsets=list(file.split_offsets) or None,
         sort_order_id=file.sort_order_id,
         equality_ids=None,
         key_metadata=None,

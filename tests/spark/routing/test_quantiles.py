@@ -39,6 +39,7 @@ def test_sampled_rows_stand_for_all(spark: SparkSession) -> None:
     """Tasks of unequal size, about a tenth of the rows looked at: quantiles are those of all rows."""
     df = spark.range(0, 180_000, 1, 1).union(spark.range(180_000, 200_000, 1, 1)).withColumn("k", F.lit(5))
     found = quantiles(df, F.col("k"), F.col("id"), [5], 200_000, most_sampled=20_000)
+    assert list(found) == [5]
     ranks_are_right(found[5], list(range(200_000)))
 
 

@@ -327,22 +327,12 @@ def test_a_tag_that_comes_in_between_is_respected(catalog: Catalog) -> None:
 
 def test_a_batch_in_between_is_kept_whole(catalog: Catalog) -> None:
     """An append during the expiry moves a ref: it is decided anew, and the new rows stay."""
-    history(catalog)
-    done: list[int] = []
-
-    def rival() -> None:
-        if not done:
-            done.append(1)
-            append(catalog, [99])
-
-    with armed("before-swap", rival):
-        run_expiry(catalog, retain_last=1)
+    _expire_beside_an_append(catalog, "before-swap")
     assert ids_of(catalog) == [1, 2, 3, 4, 10, 99]
     assert_clean(catalog.load_table("db.t"))
 
 
-def test_a_snapshot_that_comes_while_files_are_deleted_is_safe(catalog: Catalog) -> None:
-    """Before each bunch the table is looked at again."""
+def _expire_beside_an_append(catalog: Catalog, point: str) -> None:
     history(catalog)
     done: list[int] = []
 
@@ -351,8 +341,13 @@ def test_a_snapshot_that_comes_while_files_are_deleted_is_safe(catalog: Catalog)
             done.append(1)
             append(catalog, [99])
 
-    with armed("before-delete", rival):
+    with armed(point, rival):
         run_expiry(catalog, retain_last=1)
+
+
+def test_a_snapshot_that_comes_while_files_are_deleted_is_safe(catalog: Catalog) -> None:
+    """Before each batch of deletions the table is looked at again."""
+    _expire_beside_an_append(catalog, "before-delete")
     assert ids_of(catalog) == [1, 2, 3, 4, 10, 99]
     check(catalog.load_table("db.t"))
 

@@ -67,7 +67,8 @@ from icesize.table.manifests.avro_container import ContainerReader, ContainerWri
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
 from icesize.table.manifests.writer import write_list, write_manifests
 from tests.support.examples import examples
-from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
+from tests.support.manifest_values import plain, without_zero_sign
+from tests.support.parquet_files import data_file
 
 SCHEMA = Schema(
     NestedField(1, "flag", BooleanType()),
@@ -197,7 +198,7 @@ class Shelf:
                         snapshot_id=SNAPSHOT,
                         sequence_number=number,
                         file_sequence_number=None if status == ADDED else 3,
-                        data_file=by_pyiceberg(file),
+                        data_file=data_file(file),
                     )
                 )
         manifest = out.to_manifest_file()
@@ -263,7 +264,7 @@ def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: lis
     """PyIceberg reads back every statistic and partition value of new files, and we read what it reads."""
     listed = shelf.write(version, added=files)
     entries = fetched(shelf, listed)
-    assert [facts(e) for e in entries] == [plain(by_pyiceberg(f)) for f in files]
+    assert [facts(e) for e in entries] == [plain(data_file(f)) for f in files]
     assert {int(e.status) for e in entries} == {ADDED}
     assert {e.snapshot_id for e in entries} == {SNAPSHOT}
     given_or_inherited = [SEQUENCE + 1 if f.sequence_number is None else f.sequence_number for f in files]
@@ -294,7 +295,7 @@ def test_copies_are_identical(
         old = before[entry.data_file.file_path]
         assert (entry.sequence_number, entry.file_sequence_number) == (old.sequence_number, old.file_sequence_number)
         assert entry.snapshot_id == (SNAPSHOT if int(entry.status) == EXISTING else 99)
-    assert [facts(e) for e in after if int(e.status) == ADDED] == [plain(by_pyiceberg(f)) for f in new]
+    assert [facts(e) for e in after if int(e.status) == ADDED] == [plain(data_file(f)) for f in new]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -471,10 +472,8 @@ def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
     table = shelf.table(2)
     path = shelf.new_path()
     low, high = b"file:///w/1.parquet", b"file:///w/9.parquet"
-    positions = by_pyiceberg(
-        _file(1, lower_bounds={2147483546: low}, upper_bounds={2147483546: high, 2147483545: b"x"})
-    )
-    equality = by_pyiceberg(_file(2))
+    positions = data_file(_file(1, lower_bounds={2147483546: low}, upper_bounds={2147483546: high, 2147483545: b"x"}))
+    equality = data_file(_file(2))
     positions[0], equality[0], equality[14] = DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES, [2, 3]
     out = write_manifest(2, table.spec(), table.schema(), shelf.io.new_output(path), SNAPSHOT, "deflate")
     with out:
