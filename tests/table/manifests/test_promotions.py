@@ -43,7 +43,8 @@ from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.writer import write_manifests
 from tests.support.examples import examples
-from tests.support.manifest_values import by_pyiceberg, plain, without_zero_sign
+from tests.support.manifest_values import plain, without_zero_sign
+from tests.support.parquet_files import data_file
 
 HISTORIES: list[list[PrimitiveType]] = [
     [IntegerType(), LongType()],
@@ -133,7 +134,7 @@ class Bench:
         with write_manifest(version, metadata.spec(), metadata.schema(), output, 77, "deflate") as out:
             for file in files:
                 status = ManifestEntryStatus.ADDED
-                out.add_entry(ManifestEntry.from_args(status=status, snapshot_id=77, data_file=by_pyiceberg(file)))
+                out.add_entry(ManifestEntry.from_args(status=status, snapshot_id=77, data_file=data_file(file)))
         return self.numbered([out.to_manifest_file()])
 
     def of(self, stage: Stage, version: int) -> list[Entry]:
