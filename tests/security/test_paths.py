@@ -15,7 +15,7 @@ from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_inside
 from icesize.table.cleanup.expired_files import due_files, own_folders
 from icesize.table.cleanup.journal import JOURNAL, Journal
-from icesize.table.storage.reachable import read_reachable
+from icesize.table.storage.reachable import Reachable
 from tests.support.tables import append, check, local, make_table, two_files
 
 
@@ -39,7 +39,8 @@ def test_an_expiry_does_not_delete_what_a_journal_names_outside(lake: SqlCatalog
     uuid = str(table.metadata.table_uuid)
     beside = (f"{table.location()}2/data/1.parquet", f"{table.location()}/../t2/1.parquet", "s3://bucket/1.parquet")
     journal = Journal(uuid, files=(*beside, f"{table.location()}/data/gone.parquet"))
-    kept = read_reachable(table.metadata, table.metadata_location, table.io)
+    kept = Reachable()
+    kept.add(table.metadata, table.metadata_location, table.io)
     due, deletions = due_files(table, journal, kept)
     named = [path for files in due.by_kind.values() for path in files]
     assert own_folders(table) == [table.location()]

@@ -31,7 +31,7 @@ from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, 
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 from icesize.table.manifests.lists import read_new
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
-from icesize.table.storage.reachable import READERS, Reachable, read_reachable
+from icesize.table.storage.reachable import READERS, Reachable
 
 Listed = TypeVar("Listed")
 
@@ -177,7 +177,8 @@ class ExpiredFilesDeletion:
             # for good: the next expiry must not delete them either
             delete_all([journal_location], deleter(table.io), 1)
             return Deletions(stopped=LOST_REFS.format(", ".join(lost)))
-        kept = read_reachable(table.metadata, table.metadata_location, table.io)
+        kept = Reachable()
+        kept.add(table.metadata, table.metadata_location, table.io)
         due, deletions = due_files(table, journal, kept)
         self._total = len(due)
         for kind, files in due.by_kind.items():
@@ -188,8 +189,7 @@ class ExpiredFilesDeletion:
                 if why := _not_yet(table, journal, journal_location):
                     deletions.stopped = why
                     return deletions
-                kept.add_snapshots(table.metadata.snapshots, table.io)
-                kept.add_metadata(table.metadata, table.metadata_location)
+                kept.add(table.metadata, table.metadata_location, table.io)
                 self._delete(table, kind, {p: n for p, n in batch.items() if p not in kept}, deletions)
         if deletions.failed:
             Journal(journal.table_uuid, files=deletions.failed).write(table.io, journal_location)

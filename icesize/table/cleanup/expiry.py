@@ -151,12 +151,11 @@ def _delete_all(deletion: ExpiredFilesDeletion, decision: Decision, expiry: Expi
 
 def _would_delete(current: Current, decision: Decision) -> Deletions:
     table, kept, stays = current.table, Reachable(), decision.retention.kept
-    statistics = {
-        "statistics": [s for s in table.metadata.statistics if s.snapshot_id in stays],
-        "partition_statistics": [s for s in table.metadata.partition_statistics if s.snapshot_id in stays],
+    left = {
+        key: [each for each in getattr(table.metadata, key) if each.snapshot_id in stays]
+        for key in ("snapshots", "statistics", "partition_statistics")
     }
-    kept.add_metadata(table.metadata.model_copy(update=statistics), table.metadata_location)
-    kept.add_snapshots([s for s in table.metadata.snapshots if s.snapshot_id in stays], table.io)
+    kept.add(table.metadata.model_copy(update=left), table.metadata_location, table.io)
     due, deletions = due_files(table, decision.journal, kept)
     deletions.deleted = {kind: len(files) for kind, files in due.by_kind.items() if files}
     deletions.bytes_deleted = sum(n for files in due.by_kind.values() for n in files.values())

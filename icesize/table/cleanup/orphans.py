@@ -157,8 +157,7 @@ class OrphanSearch:
         if table.metadata_location in self._states:
             return
         try:
-            self._reachable.add_metadata(table.metadata, table.metadata_location)
-            self._reachable.add_snapshots(table.metadata.snapshots, table.io)
+            self._reachable.add(table.metadata, table.metadata_location, table.io)
         except IcesizeError:
             raise
         except Exception as error:  # of whatever the storage is reached by

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -21,43 +21,42 @@ READERS = 4
 
 @dataclass
 class Reachable:
-    """Files that a table needs, by kind, in their `normalised` spelling.
-
-    `data` are data and delete files, `lists` manifest lists, `statistics` those of tables and partitions, `metadata`
-    the metadata files that the newest one knows and the version hint.
+    """Locations of all files that a table needs: data and delete files, manifests, manifest lists, statistics, metadata
+    files that the newest one knows, and the version hint. Each is there in its `normalised` spelling.
     """
 
-    data: set[str] = field(default_factory=set)
-    manifests: set[str] = field(default_factory=set)
-    lists: set[str] = field(default_factory=set)
-    statistics: set[str] = field(default_factory=set)
-    metadata: set[str] = field(default_factory=set)
     _spelt: dict[str, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
     def __contains__(self, location: str) -> bool:
         """Whether the table needs the file, however its location is spelt."""
-        name = normalised(location)
-        return any(name in kind for kind in self._kinds())
+        return normalised(location) in self._spelt
 
     def __iter__(self) -> Iterator[str]:
-        """Every location in its normalised spelling, those first that only others lead to."""
-        for kind in self._kinds():
-            yield from kind
+        return iter(self._spelt)
 
     def __len__(self) -> int:
-        return sum(len(kind) for kind in self._kinds())
+        return len(self._spelt)
 
     def spelt(self, name: str) -> str:
-        """How the table itself spells a location that is in one of the sets."""
+        """How the table itself spells a normalised location."""
         return self._spelt.get(name, name)
 
-    def add_snapshots(self, snapshots: Iterable[Snapshot], io: FileIO) -> None:
-        """What more snapshots need; files are read a few at a time, and manifests that were read before not again.
+    def add(self, metadata: TableMetadata, metadata_location: str, io: FileIO) -> None:
+        """What one more state of the table needs, through each of its snapshots, and the metadata file itself.
 
-        Raises TableError for a damaged manifest and what `io` raises for a missing one.
+        Files are read a few at a time, and what was read before not again. Raises TableError for a damaged manifest
+        and what `io` raises for a missing one.
         """
-        new = [s for s in snapshots if normalised(s.manifest_list) not in self.lists]
+        for statistics in (*metadata.statistics, *metadata.partition_statistics):
+            self._add(statistics.statistics_path)
+        for entry in metadata.metadata_log:
+            self._add(entry.metadata_file)
+        self._add(metadata_location)
+        self._add(f"{metadata.location}/metadata/version-hint.text")
+        self._add_snapshots([s for s in metadata.snapshots if s.manifest_list not in self], io)
+
+    def _add_snapshots(self, new: Sequence[Snapshot], io: FileIO) -> None:
         found: dict[str, ManifestFile] = {}
 
         def listed(snapshot: Snapshot) -> list[ManifestFile]:
@@ -66,44 +65,12 @@ class Reachable:
         with ThreadPoolExecutor(READERS) as pool:
             for manifests in pool.map(listed, new):
                 found.update({manifest.manifest_path: manifest for manifest in manifests})
-            for paths in pool.map(lambda manifest: _paths(io, manifest), found.values()):
+            for paths in pool.map(lambda manifest: [e.path for e in read_entries(io, manifest)], found.values()):
                 for path in paths:
-                    self._add(self.data, path)
-        for path in found:
-            self._add(self.manifests, path)
-        for snapshot in new:
-            self._add(self.lists, snapshot.manifest_list)
+                    self._add(path)
+        for path in (*found, *(snapshot.manifest_list for snapshot in new)):
+            self._add(path)
         self._read.update(found)
 
-    def add_metadata(self, metadata: TableMetadata, metadata_location: str) -> None:
-        """What a metadata file names besides snapshots, and itself."""
-        for statistics in (*metadata.statistics, *metadata.partition_statistics):
-            self._add(self.statistics, statistics.statistics_path)
-        for entry in metadata.metadata_log:
-            self._add(self.metadata, entry.metadata_file)
-        self._add(self.metadata, metadata_location)
-        self._add(self.metadata, f"{metadata.location}/metadata/version-hint.text")
-
-    def _add(self, kind: set[str], location: str) -> None:
-        name = normalised(location)
-        kind.add(name)
-        if name != location:
-            self._spelt.setdefault(name, location)
-
-    def _kinds(self) -> tuple[set[str], ...]:
-        return self.data, self.manifests, self.lists, self.statistics, self.metadata
-
-
-def _paths(io: FileIO, manifest: ManifestFile) -> list[str]:
-    return [entry.path for entry in read_entries(io, manifest)]
-
-
-def read_reachable(metadata: TableMetadata, metadata_location: str, io: FileIO) -> Reachable:
-    """Everything that a table state needs, each manifest list and manifest read once.
-
-    Raises TableError for a damaged manifest and what `io` raises for a missing one.
-    """
-    found = Reachable()
-    found.add_metadata(metadata, metadata_location)
-    found.add_snapshots(metadata.snapshots, io)
-    return found
+    def _add(self, location: str) -> None:
+        self._spelt.setdefault(normalised(location), location)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -401,7 +402,8 @@ def test_a_file_that_may_be_needed_under_another_name(needed: str) -> None:
     """The same path elsewhere may be the same file: another bucket, another store, another folder."""
     suspect = "s3://bucket/lake/t/data/k=1/a.parquet"
     reachable = Reachable()
-    reachable.add_metadata(new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "s3://x/y", {}), needed)
+    metadata = new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "s3://x/y", {})
+    reachable.add(metadata, needed, PyArrowFileIO())
     with pytest.raises(TableError) as refused:
         check_spelling("s3://bucket/lake/t", reachable, ["s3://bucket/lake/t/data/z.parquet", suspect])
     assert str(refused.value) == (
@@ -416,7 +418,8 @@ def test_a_file_that_may_be_needed_under_another_name(needed: str) -> None:
 def test_names_alone_are_no_doubt(needed: str) -> None:
     """Files that were added from elsewhere may share a file name with an orphan, not its path."""
     reachable = Reachable()
-    reachable.add_metadata(new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "s3://x/y", {}), needed)
+    metadata = new_table_metadata(SCHEMA, spec_of({}), UNSORTED_SORT_ORDER, "s3://x/y", {})
+    reachable.add(metadata, needed, PyArrowFileIO())
     suspects = ["s3://bucket/lake/t/data/k=1/a.parquet", "s3://bucket/lake/t/data/b.parquet"]
     check_spelling("s3://bucket/lake/t", reachable, suspects)
     # it is the path that makes the doubt
