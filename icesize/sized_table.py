@@ -18,7 +18,7 @@ from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.maintenance.table_context import LatestTable, Progress, TableContext
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.files import PartitionKey

@@ -11,7 +11,7 @@ from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import RewriteFailed
 from icesize.maintenance.reporting import Outcome, WrittenBatch
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult
 from icesize.planning.merging.contention import BackOff
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import LedgerEntry

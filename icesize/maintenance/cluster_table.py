@@ -10,7 +10,7 @@ from icesize.errors import TableError
 from icesize.maintenance.cluster_settings import keep_cluster_by
 from icesize.maintenance.clustering import ClusterPass, ClusterScan, ClusterWork, wanted_by
 from icesize.maintenance.table_context import Progress, Selection, TableContext
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.table.state.handle import Current

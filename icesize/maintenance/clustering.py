@@ -14,7 +14,7 @@ from icesize.errors import UnsupportedTable
 from icesize.maintenance.cluster_settings import resolve
 from icesize.maintenance.compaction import Maintenance
 from icesize.maintenance.reporting import Outcome
-from icesize.parquet.files.merge_result import MergeResult, Results
+from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder

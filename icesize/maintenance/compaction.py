@@ -11,7 +11,7 @@ from icesize.clock import Environment, Stopwatch
 from icesize.errors import RewriteFailed
 from icesize.maintenance.batch_commit import CommitContext, commit
 from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch, outcome_of
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import Layout

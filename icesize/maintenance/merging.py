@@ -8,7 +8,7 @@ from dataclasses import replace
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.compaction import Maintenance
 from icesize.maintenance.table_context import Progress, Selection, TableContext
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.forecast import forecast
 from icesize.planning.files import Layout, PartitionKey, SkipReason

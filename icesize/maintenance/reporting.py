@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from icesize.clock import rounded
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
 from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan

@@ -13,7 +13,7 @@ from icesize.errors import EngineUnavailable
 from icesize.maintenance.clustering import ClusterWork
 from icesize.maintenance.compaction import check_any_merged
 from icesize.maintenance.reporting import Outcome
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout
 from icesize.planning.plan import MergeGroup, Plan

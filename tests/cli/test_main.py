@@ -21,7 +21,7 @@ from icesize import failpoints
 from icesize.cli.main import main
 from icesize.clock import WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.merge import merge

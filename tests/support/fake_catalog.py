@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.commit_files import commit_files

@@ -37,10 +37,8 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from icesize.parquet.files.carried_over_metrics import FileMetrics
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
-from icesize.parquet.files.metrics import Leaf, count_nans, leaves
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.metrics import FileMetrics, Leaf, count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
 from tests.support.parquet_files import local
 

@@ -27,8 +27,7 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage

@@ -17,8 +17,7 @@ from icesize.parquet.copying.strategy import (
     judge,
     likely_copied,
 )
-from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames, data_location
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles

@@ -1,10 +1,9 @@
 """What a data file of a table is: its settings, its name, its partition, its metrics.
 
-- `carried_over_metrics`: Iceberg metrics of a file that was made by copying bytes: what is known of the older files
-  holds for it as well
-- `data_file`: A data file that was written and is not yet visible: what an Iceberg manifest entry needs to know of it
-- `metrics`: Iceberg column metrics of a finished Parquet file, from its footer and the rows written
-- `merge_result`: what became of files that were to be merged: new ones, or why there are none
+- `data_file`: data files that were written and are not yet visible: what an Iceberg manifest entry needs to know of
+  each, and which older files those of a merge take the place of
+- `metrics`: Iceberg column metrics of a finished Parquet file, from its footer and the rows written, or from those of
+  the older files whose bytes it has
 - `names`: what data files are called and where they lie
 - `partitioning`: rows -> partitions, with every transform computed as Iceberg computes it
 - `properties`: what a table asks of its files: `write.parquet.*`, parsed once into what pyarrow's writer takes; tables

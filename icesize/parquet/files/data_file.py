@@ -1,10 +1,13 @@
-"""A data file that was written and is not yet visible: what an Iceberg manifest entry needs to know of it."""
+"""Data files that were written and are not yet visible: what an Iceberg manifest entry needs to know of each, and
+which older files those of a merge take the place of.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class WrittenFile:
 
     `copied_from` names the files that they came from, each once, by the paths that manifests have. As long as it does,
     bounds and NaN counts are those of the other `rows_decoded` rows alone, with `nulls_decoded` nulls by field id; what
-    manifests say of the copied files is merged in (`icesize.parquet.files.carried_over_metrics`) before any commit.
+    manifests say of the copied files is merged in (`icesize.parquet.files.metrics.carry_over`) before any commit.
     Value and null counts are the whole file's from the start.
     """
 
@@ -46,3 +49,40 @@ class WrittenFile:
     copied_from: tuple[CopiedFrom, ...] = ()
     rows_decoded: int = 0
     nulls_decoded: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """Files that take the place of others: `files` hold exactly the live rows of `inputs`.
+
+    Of the bytes of `inputs`, `bytes_copied` were moved as they were, `pages_copied` counts pages that were moved one by
+    one, and `bytes_decoded` were decoded and encoded again: whole input files, counted in `decoded_because` by
+    `icesize.parquet.format.refusals.Refusal`, and columns whose dictionaries differ.
+    """
+
+    inputs: tuple[FileFact, ...]
+    files: tuple[WrittenFile, ...]
+    bytes_decoded: int = 0
+    bytes_copied: int = 0
+    pages_copied: int = 0
+    decoded_because: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows_in(self) -> int:
+        """Rows of the input files, as their manifest entries say."""
+        return sum(file.rows for file in self.inputs)
+
+    @property
+    def rows_out(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeFailure:
+    """A group was not merged: its inputs stay, no file of it is left, and `why` is a sentence for people."""
+
+    why: str
+
+
+Results = dict[int, MergeResult | MergeFailure]
+"""What became of the groups of a run, by their numbers; nothing of those that were not begun when it was cancelled."""

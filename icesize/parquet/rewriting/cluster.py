@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder

@@ -9,7 +9,7 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import WorkLimits
 from icesize.maintenance.clustering import ClusterWork
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.plan import MergeGroup

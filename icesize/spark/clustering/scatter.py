@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.merge_result import MergeFailure
+from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, RowOrder
 from icesize.parquet.reading.inputs import read_inputs

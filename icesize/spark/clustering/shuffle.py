@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
 from icesize.maintenance.clustering import ClusterWork
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.writing.file_writer import remove_files

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
-from icesize.parquet.files.merge_result import MergeResult, Results
+from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
 from icesize.parquet.rewriting.forecast import work_bytes

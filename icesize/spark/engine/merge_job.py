@@ -15,7 +15,7 @@ from pyspark.util import inheritable_thread_target
 
 from icesize.clock import Environment, WorkLimits
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.merge_result import MergeFailure, Results
+from icesize.parquet.files.data_file import MergeFailure, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.threads import merge_in_threads

@@ -16,7 +16,7 @@ from zipimport import zipimporter
 import pyarrow as pa
 
 from icesize.errors import IcesizeError, RewriteFailed
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult
+from icesize.parquet.files.data_file import MergeFailure, MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.column_matching import ColumnAligner

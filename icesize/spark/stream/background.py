@@ -28,7 +28,7 @@ from icesize.maintenance.batch_commit import remember
 from icesize.maintenance.cluster_settings import off_because
 from icesize.maintenance.compaction import Maintenance
 from icesize.maintenance.reporting import Outcome
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from icesize.clock import Environment
 from icesize.errors import IcesizeError, TableError
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.ledger import is_done

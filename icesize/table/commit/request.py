@@ -9,8 +9,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 
 from icesize.errors import IcesizeError
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry
 

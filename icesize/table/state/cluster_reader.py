@@ -14,8 +14,8 @@ from pyiceberg.types import DecimalType, PrimitiveType, StringType
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from icesize.errors import TableError
-from icesize.parquet.files.carried_over_metrics import FileMetrics, bound_value
 from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.metrics import FileMetrics, bound_value
 from icesize.parquet.files.names import set_of
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.files import FileFact, PartitionKey

@@ -19,9 +19,8 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.metrics import FileMetrics, carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief

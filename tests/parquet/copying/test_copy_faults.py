@@ -22,7 +22,7 @@ from pyarrow.fs import S3FileSystem
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS
 from icesize.parquet.format.refusals import CopyRefused, Refusal

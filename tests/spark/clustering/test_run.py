@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.clustering import ClusterWork
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.writing.file_writer import remove_files
@@ -164,7 +164,7 @@ def test_groups_are_sorted_each_by_itself(
     results = run(spark, tasks, order, settings, limits=limits_of(way), progress=heard.append)
     assert [len(of_call) for of_call in divided] == ([3] if way == "all tasks" else [])
     for task, outcome, prefix in zip(tasks, results, prefixes(tasks).values(), strict=True):
-        assert (outcome.rows_in, outcome.rows_out, outcome.bytes_read) == (5_000, 5_000, task.size_bytes)
+        assert (outcome.rows_in, outcome.rows_out, outcome.inputs) == (5_000, 5_000, task.inputs)
         assert len(outcome.files) == task.outputs
         assert {os.path.basename(file.path).split("-")[0] for file in outcome.files} == {prefix.split("-")[0]}
         assert {file.sequence_number for file in outcome.files} == {7}

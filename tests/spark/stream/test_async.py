@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report

@@ -24,7 +24,7 @@ from icesize import failpoints
 from icesize.clock import WorkLimits
 from icesize.errors import EngineUnavailable
 from icesize.failpoints import FailpointReached
-from icesize.parquet.files.merge_result import Results
+from icesize.parquet.files.data_file import Results
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.spark.clustering import run

@@ -17,7 +17,7 @@ from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
 from icesize.clock import WorkLimits
-from icesize.parquet.files.merge_result import MergeFailure, MergeResult
+from icesize.parquet.files.data_file import MergeFailure, MergeResult
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from icesize.clock import Environment
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import MergeResult
 from icesize.planning.files import FileFact
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.request import CommitRequest, Overtaken

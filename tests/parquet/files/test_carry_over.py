@@ -46,9 +46,8 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from icesize.clock import Environment, Stopwatch
 from icesize.maintenance.batch_commit import CommitContext, commit
 from icesize.maintenance.reporting import MergeResults, WrittenBatch
-from icesize.parquet.files.carried_over_metrics import FileMetrics, carry_over
-from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
-from icesize.parquet.files.merge_result import MergeResult
+from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
+from icesize.parquet.files.metrics import FileMetrics, carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import PartitionKey
