@@ -40,23 +40,14 @@ _PLAIN = frozenset({SkipReason.CLUSTERED, SkipReason.TOO_FEW})
 
 @dataclass(slots=True)
 class _Work:
-    """One partition while it is planned: `kept` files stay for the reason given, `due` parts may be written; `why` says
-    which partition it is when none is due."""
+    """One partition while it is planned: `kept` files stay for the reason given, `due` parts may be written, each of
+    the `taken` ones becomes one set; `why` says which partition it is when none is due."""
 
     key: PartitionKey
     why: str | None = None
     kept: list[tuple[ClusterFile, SkipReason]] = field(default_factory=list)
     due: list[Sets] = field(default_factory=list)
-    taken: list[_Group] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Files that become one set of `outputs` files."""
-
-    files: tuple[ClusterFile, ...]
-    outputs: int
-    full: bool
+    taken: list[Sets] = field(default_factory=list)
 
 
 def plan_clusters(
@@ -85,7 +76,7 @@ def plan_clusters(
         judged = [(file, file.fact.obstacle or blocked or _left_alone(file, small_bytes)) for file in owned]
         works.append(_work(key, judged, by, policy))
     chosen = _within_budget(works, by, policy, budget_bytes)
-    groups = tuple(_merge_group(work.key, group, layout) for work, group in chosen)
+    groups = tuple(_merge_group(key, sets, layout, policy) for key, sets in chosen)
     return Plan(
         snapshot_id=layout.snapshot_id,
         sequence_number=layout.sequence_number,
@@ -98,10 +89,10 @@ def plan_clusters(
         notes=tuple(_notes(works, budget_bytes)),
         clustering=Clustering(
             by=by,
-            full=tuple(group.full for _, group in chosen),
+            full=tuple(group.size_bytes >= by.sealed_set_bytes for group in groups),
             before=by_column(files, by.columns),
-            expected_point_files=_expected(works, files, by),
-            new_bytes=sum(f.fact.size_bytes for _, group in chosen for f in group.files if f.set_id is None),
+            expected_point_files=_expected(works, files, by, policy),
+            new_bytes=sum(f.fact.size_bytes for _, sets in chosen for f in sets.files if f.set_id is None),
             bytes_to_write=sum(group.size_bytes for group in groups),
         ),
     )
@@ -137,7 +128,7 @@ def _left_alone(file: ClusterFile, small_bytes: int) -> SkipReason | None:
 
 def _within_budget(
     works: Sequence[_Work], by: ClusterBy, policy: SizePolicy, budget_bytes: int | None
-) -> list[tuple[_Work, _Group]]:
+) -> list[tuple[PartitionKey, Sets]]:
     """Takes what the budget pays for: what lowers the files of a point query most per byte first."""
     left_bytes = math.inf if budget_bytes is None else budget_bytes
     ranked = sorted(
@@ -152,10 +143,9 @@ def _within_budget(
     for *_, work, sets in ranked:
         affordable = sets if sets.size_bytes <= left_bytes else _cheaper(sets, by, policy, left_bytes)
         if affordable is not None:
-            group = _group(affordable, by, policy)
             left_bytes -= affordable.size_bytes
-            work.taken.append(group)
-            chosen.append((work, group))
+            work.taken.append(affordable)
+            chosen.append((work.key, affordable))
     return chosen
 
 
@@ -177,15 +167,11 @@ def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -
     return next((some for some in less if some.size_bytes <= left_bytes and why_not(some, by, policy) is None), None)
 
 
-def _group(sets: Sets, by: ClusterBy, policy: SizePolicy) -> _Group:
-    size_bytes = sets.size_bytes
-    return _Group(tuple(by_bounds(sets.files)), outputs_of(size_bytes, policy), size_bytes >= by.sealed_set_bytes)
-
-
-def _merge_group(key: PartitionKey, group: _Group, layout: Layout) -> MergeGroup:
+def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePolicy) -> MergeGroup:
     facts = layout.partitions.get(key)
     label = facts.label if facts else "/".join(map(str, key.values))
-    return MergeGroup(tuple(file.fact for file in group.files), key, group.outputs, label)
+    inputs = tuple(file.fact for file in by_bounds(sets.files))
+    return MergeGroup(inputs, key, outputs_of(sets.size_bytes, policy), label)
 
 
 def _skipped(work: _Work) -> Iterator[Skipped]:
@@ -197,12 +183,12 @@ def _skipped(work: _Work) -> Iterator[Skipped]:
         yield Skipped(file.fact, work.key, reason, 1, file.fact.size_bytes)
 
 
-def _paths(groups: Iterable[_Group]) -> set[str]:
-    return {file.fact.path for group in groups for file in group.files}
+def _paths(several: Iterable[Sets]) -> set[str]:
+    return {file.fact.path for sets in several for file in sets.files}
 
 
 def _expected(
-    works: Sequence[_Work], files: Mapping[PartitionKey, Sequence[ClusterFile]], by: ClusterBy
+    works: Sequence[_Work], files: Mapping[PartitionKey, Sequence[ClusterFile]], by: ClusterBy, policy: SizePolicy
 ) -> dict[str, float]:
     """Files that a point query on each column is expected to open after the plan: those that stay and of each new set
     its floor. A sort orders one column; of the others all files of a set are counted.
@@ -213,14 +199,12 @@ def _expected(
         stay = [file for file in files[work.key] if file.fact.path not in inputs]
         for n, column in enumerate(by.columns):
             expected[column] += files_scanned([(file.bounds[n], file.fact.size_bytes) for file in stay]).point_files
-            expected[column] += sum(_files_scanned_by(group, n, by) for group in work.taken)
+        for sets in work.taken:
+            outputs = outputs_of(sets.size_bytes, policy)
+            for n, column in enumerate(by.columns):
+                is_ordered = by.strategy != SORT or n == leading_column(sets.files)
+                expected[column] += floor_depth(outputs, by) if is_ordered else outputs
     return expected
-
-
-def _files_scanned_by(group: _Group, column: int, by: ClusterBy) -> float:
-    if by.strategy == SORT and column != leading_column(group.files):
-        return group.outputs
-    return floor_depth(group.outputs, by)
 
 
 def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -75,8 +74,10 @@ class Traffic(Generic[Key]):
         self._batches = 0
         self._total_rows = _DecayedMean()
         self._histories: dict[Key, _History] = {}
-        self._before = _AsBefore()
-        self._by_age = _ByAge()
+        # in the first batch all keys are new, which says nothing about later ones; but nothing else is known yet
+        self._newcomers = _DecayedMean(passing=1)
+        self._aging = _Aging()
+        self._before, self._by_age = _Expectation(), _Expectation()
         self._is_skewed = False
 
     def observe(self, batch: Mapping[Key, Seen]) -> None:
@@ -88,17 +89,21 @@ class Traffic(Generic[Key]):
         for key, history in self._histories.items():
             history.share = new.pop(key, 0.0)
         newcomer = max(new.values(), default=0.0)
-        self._total_rows.add(float(total))
-        for expert in (self._before, self._by_age):
-            if self._batches:
+        if self._batches:
+            for expert in (self._before, self._by_age):
                 expert.judge(self._histories.values(), newcomer)
-            expert.learn(self._histories.values(), newcomer, self._batches, total)
+        self._total_rows.add(float(total))
+        self._newcomers.add(newcomer)
+        self._aging.learn(self._histories.values(), newcomer, self._batches, total)
+        for history in self._histories.values():
+            history.mean += (history.share - history.mean) * _GAIN
         born = self._batches or None
         self._histories.update((key, _History(share, share, share, born)) for key, share in new.items())
         self._forget()
         self._batches += 1
-        for expert in (self._before, self._by_age):
-            expert.expect(self._histories.values(), self._batches)
+        # as before: the decayed mean of a key's shares since it appeared
+        self._before.expect([history.mean for history in self._histories.values()], self._newcomers.value)
+        self._by_age.expect(*self._aging.expected(self._histories.values(), self._batches))
 
     def predict(self) -> Prediction[Key] | None:
         """The next batch; None before any rows were observed."""
@@ -156,62 +161,39 @@ class _DecayedMean:
         return self._sum / self._weight if self._weight > 0 else 0.0
 
 
-class _Expert(ABC):
-    """Learns from histories whose `share` is that of the batch at hand.
-
-    It expects `shares` of the known keys, in the order of their histories, and `newcomer` of the heaviest new one,
-    together at most 1. `error` is the decayed sum of |expected - actual| over keys.
+class _Expectation:
+    """What one expert expects: `shares` of the known keys, in the order of their histories, and `newcomer` of the
+    heaviest new one, together at most 1. `error` is the decayed sum of |expected - actual| over keys.
     """
 
     def __init__(self) -> None:
         self.error = 0.0
         self.shares: Sequence[float] = ()
         self.newcomer = 0.0
-        # in the first batch all keys are new, which says nothing about later ones; but nothing else is known yet
-        self._newcomers = _DecayedMean(passing=1)
 
     def judge(self, known: Iterable[_History], newcomer: float) -> None:
-        """Compare the batch with what was expected of it."""
+        """Compare the batch, whose shares `known` have, with what was expected of it."""
         errors = [abs(history.share - share) for history, share in zip(known, self.shares, strict=True)]
         self.error = _DECAY * self.error + math.fsum(errors) + abs(newcomer - self.newcomer)
 
-    def _expect(self, shares: Sequence[float], newcomer: float) -> None:
-        """In proportion where they are more than one batch."""
+    def expect(self, shares: Sequence[float], newcomer: float) -> None:
+        """Of the next batch; in proportion where they are more than one batch."""
         scale = 1 / max(1.0, math.fsum(shares) + newcomer)
         self.shares, self.newcomer = [share * scale for share in shares], newcomer * scale
 
-    @abstractmethod
-    def learn(self, known: Collection[_History], newcomer: float, batch: int, total_rows: int) -> None:
-        """Take in batch number `batch`; `newcomer` is the share of its heaviest new key."""
 
-    @abstractmethod
-    def expect(self, known: Collection[_History], batch: int) -> None:
-        """Say what batch number `batch` is expected to hold."""
-
-
-class _AsBefore(_Expert):
-    """Expects of each key the decayed mean of its shares since it appeared."""
-
-    def learn(self, known: Collection[_History], newcomer: float, batch: int, total_rows: int) -> None:
-        for history in known:
-            history.mean += (history.share - history.mean) * _GAIN
-        self._newcomers.add(newcomer)
-
-    def expect(self, known: Collection[_History], batch: int) -> None:
-        self._expect([history.mean for history in known], self._newcomers.value)
-
-
-class _ByAge(_Expert):
+class _Aging:
     """Expects of each key its level, times how shares changed lately when keys came to that age.
 
     A new key is expected to weigh what new keys weighed, where the known ones leave room for it.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._newcomers = _DecayedMean(passing=1)
         self._changes: dict[int, tuple[float, float]] = {}
 
     def learn(self, known: Collection[_History], newcomer: float, batch: int, total_rows: int) -> None:
+        """Take in batch number `batch`, whose shares `known` have; `newcomer` is the share of its heaviest new key."""
         expected = self._shares(known, batch)
         self._learn_changes(known, batch)
         for history, share in zip(known, expected, strict=True):
@@ -219,12 +201,13 @@ class _ByAge(_Expert):
         # weighted by itself: light keys that come late do not make the next heavy one lighter
         self._newcomers.add(newcomer, newcomer)
 
-    def expect(self, known: Collection[_History], batch: int) -> None:
+    def expected(self, known: Collection[_History], batch: int) -> tuple[list[float], float]:
+        """Shares of the known keys in batch number `batch`, and of the heaviest new one."""
         shares = self._shares(known, batch)
         # until a new key was seen again, nothing says that it stays
         taken = math.fsum(shares) if 1 in self._changes else 0.0
         room, newcomer = max(0.0, 1 - taken), self._newcomers.value
-        self._expect(shares, newcomer if room > newcomer / 2 else room)
+        return shares, newcomer if room > newcomer / 2 else room
 
     def _shares(self, known: Collection[_History], batch: int) -> list[float]:
         ratios = {age: self._ratio(age, histories) for age, histories in _cohorts(known, batch).items()}
