@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable
-from icesize.maintenance import cluster_table, merging
+from icesize.maintenance import clustering, compaction
 from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
-from icesize.maintenance.cluster_table import Columns, Wish
-from icesize.maintenance.clustering import ClusterWork
+from icesize.maintenance.clustering import Columns, Wish
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
-from icesize.maintenance.table_context import LatestTable, Progress, TableContext
+from icesize.maintenance.table_context import ClusterWork, LatestTable, Progress, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.threads import merge_in_threads
@@ -132,7 +131,7 @@ class SizedTable:
 
     def plan(self, where: Where = None) -> Plan:
         """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
-        return merging.plan_compaction(self._context.select(where))
+        return compaction.plan_compaction(self._context.select(where))
 
     def compact(
         self,
@@ -148,7 +147,7 @@ class SizedTable:
         more than 1 GiB is to be merged and there is no Spark.
         """
         with self._lock:
-            return merging.compact(self._context, where, on_plan, progress)
+            return compaction.compact(self._context, where, on_plan, progress)
 
     def after_batch(self) -> Report:
         """Another writer has appended: merge what is due in the partitions changed since icesize last merged.
@@ -156,7 +155,7 @@ class SizedTable:
         Raises what `compact` raises.
         """
         with self._lock:
-            return merging.merge_changed(self._context)
+            return compaction.merge_changed(self._context)
 
     def maintain(self, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
         """One bounded pass of all maintenance: cold partitions, compaction, manifests, expiry by the table's own rules,
@@ -173,12 +172,12 @@ class SizedTable:
         Partitions that others change all the time are left alone, and named. Without Spark at most 1 GiB.
         """
         with self._lock:
-            return merging.merge_round(self._context, budget_bytes, cold_only=cold_only)
+            return compaction.merge_round(self._context, budget_bytes, cold_only=cold_only)
 
     @property
     def is_clustered(self) -> bool:
         """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
-        return cluster_table.is_clustered(self._context)
+        return clustering.wanted_by(self._context.load()) is not None
 
     def cluster(
         self,
@@ -204,7 +203,7 @@ class SizedTable:
         """
         with self._lock:
             wish = Wish(_names(by), strategy, where, budget_bytes)
-            return cluster_table.cluster(self._context, wish, on_plan, progress)
+            return clustering.cluster(self._context, wish, on_plan, progress)
 
     def forget_clustering(self) -> ForgottenClusterBy:
         """Take back what `cluster` has stored in the table: columns and strategy in its properties, and the sort order
@@ -225,7 +224,7 @@ class SizedTable:
     ) -> Plan | None:
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
         with self._lock:
-            return cluster_table.plan_clustering(self._context, Wish(_names(by), strategy, where, budget_bytes))
+            return clustering.plan_clustering(self._context, Wish(_names(by), strategy, where, budget_bytes))
 
     def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
         """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
@@ -235,7 +234,7 @@ class SizedTable:
         Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
         """
         with self._lock:
-            return cluster_table.cluster_round(self._context, budget_bytes, most_bytes)
+            return clustering.cluster_round(self._context, budget_bytes, most_bytes)
 
     def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
         """Append a DataFrame in few, well-sized files, and merge what that makes due, in one commit.

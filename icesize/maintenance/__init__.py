@@ -4,14 +4,10 @@
   cleanup has taken some of it during a long run
 - `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
   forgotten
-- `cluster_table`: clustering a table: what was asked for, what its properties say, or a round of a pass
-- `clustering`: one pass of clustering over one table: scan, plan, run and commit, as `Maintenance` does, and what it
-  has changed
-- `compaction`: merging without new rows: the flow of a batch with nothing to write
+- `clustering`: clustering a table: what was asked for, what its properties say, or a round of a pass
+- `compaction`: merging small files without new rows: beside a stream, all of them, what is due, or a round of a pass
 - `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, manifests, expiry, a look
   at orphans
-- `merging`: merging small files of a table that nobody writes to right now: all of them, what is due, or a round of a
-  pass
 - `reporting`: from a plan, written files and a commit to the Report of what happened
 - `restore`: A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE
 - `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it

@@ -1,19 +1,26 @@
-"""One pass of clustering over one table: scan, plan, run and commit, as `Maintenance` does, and what it has changed."""
+"""Clustering a table: what was asked for, what its properties say, or a round of a pass.
+
+A pass scans the table, plans, runs and commits as `icesize.maintenance.compaction.rewrite` does, and tells what it has
+changed for queries.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyiceberg.manifest import ManifestFile
 
 from icesize.clock import Environment
-from icesize.errors import UnsupportedTable
-from icesize.maintenance.cluster_settings import resolve
-from icesize.maintenance.compaction import Maintenance
-from icesize.maintenance.reporting import Outcome
+from icesize.errors import TableError, UnsupportedTable
+from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
+from icesize.maintenance.compaction import rewrite
+from icesize.maintenance.reporting import Outcome, WrittenBatch
+from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
 from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
@@ -23,25 +30,17 @@ from icesize.planning.clustering.depth import by_column
 from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
+from icesize.report import Report
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
-
-
-@dataclass(frozen=True)
-class ClusterWork:
-    """Groups whose rows are to be written in `order`, each under file names with its own prefix; both by number."""
-
-    groups: Mapping[int, MergeGroup]
-    prefixes: Mapping[int, str]
-    order: RowOrder
-    settings: WriteSettings
-
+from icesize.table.state.where import Where
 
 ClusterRunner = Callable[[ClusterWork], Results]
-"""Does such work; the result of each group, by its number."""
+"""Does the work of a pass; the result of each group, by its number."""
 
 Files = Mapping[PartitionKey, Sequence[ClusterFile]]
+Columns = Sequence[str] | None
 
 
 def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
@@ -50,6 +49,23 @@ def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: 
     Raises what `icesize.maintenance.cluster_settings.resolve` raises.
     """
     return resolve(current.table.metadata, current.policy, columns, strategy, table=current.name)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of one call: by which columns (None: those that the table remembers) and how, where, and how much.
+
+    Raises ValueError for a budget below 0.
+    """
+
+    by: Columns = None
+    strategy: str | None = None
+    where: Where = None
+    budget_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes is not None and self.budget_bytes < 0:
+            raise ValueError(f"'budget_bytes' ({self.budget_bytes}) must be >= 0: leave it out for no bound")
 
 
 @dataclass(frozen=True)
@@ -116,62 +132,128 @@ class ClusterScan:
         return files
 
 
-@dataclass(frozen=True)
-class ClusterPass:
-    """A plan made on a scan, run by `runner`, committed as one REPLACE; other arguments are those of `Maintenance`."""
+def cluster_and_commit(
+    handle: TableHandle,
+    scan: ClusterScan,
+    plan: Plan,
+    runner: ClusterRunner,
+    environment: Environment,
+    *,
+    commit_lock: AbstractContextManager[object] | None = None,
+) -> Outcome:
+    """A plan made on a scan, run by `runner`, committed as one REPLACE: what queries opened before and open now.
 
-    handle: TableHandle
-    scan: ClusterScan
-    plan: Plan
-    runner: ClusterRunner
-    environment: Environment
-    _: KW_ONLY
-    notes: tuple[str, ...] = ()
-    commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
+    """
 
-    def run(self) -> Outcome:
-        """Cluster and commit; the outcome tells what queries opened before and open now.
-
-        Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
-        """
-        outcome = Maintenance(
-            self.handle, self.scan.current, self.scan.layout, self.plan, self._run, self.environment, self.notes,
-            commit_lock=self.commit_lock,
-        ).run()  # fmt: skip
-        return replace(outcome, report=replace(outcome.report, clustering=self._told(outcome)))
-
-    def _run(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
-        details = self.plan.clustering
+    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
+        details = plan.clustering
         if details is None:
             raise AssertionError("a plan of another kind")
         # sets are told apart by it, those of one stream and batch too
-        run = stream_hash(self.environment.new_id())
-        by = self.scan.by
-        prefixes = {number: set_prefix(by.key, run, number, full) for number, full in enumerate(details.full)}
-        self._check_names(settings, groups[0].partition, prefixes[0])
-        return self.runner(ClusterWork(groups, prefixes, RowOrder.of(by, settings), settings))
+        run_hash = stream_hash(environment.new_id())
+        prefixes = {n: set_prefix(scan.by.key, run_hash, n, full) for n, full in enumerate(details.full)}
+        _check_names(scan.current, settings, groups[0].partition, prefixes[0])
+        return runner(ClusterWork(groups, prefixes, RowOrder.of(scan.by, settings), settings))
 
-    def _check_names(self, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
-        """What was clustered is known by names of files: where they are lost it would be clustered for ever."""
-        location = data_location(settings, partition, FileNames(prefix, 0, 0).next())
-        if set_of(location) is None:
-            raise UnsupportedTable(
-                f"Cannot cluster '{self.scan.current.name}': its location provider ('write.py-location-provider.impl') "
-                "changes the names of files, which tell what was clustered together",
-                table=self.scan.current.name,
-            )
+    planned = WrittenBatch(scan.current, scan.layout, plan)
+    outcome = rewrite(handle, planned, run, environment, commit_lock=commit_lock)
+    return replace(outcome, report=replace(outcome.report, clustering=_told(scan, plan, outcome)))
 
-    def _told(self, outcome: Outcome) -> dict[str, Any]:
-        by, details, landed = self.scan.by, self.plan.clustering, outcome.commit.merged
-        before = details.before if details else by_column(self.scan.files, by.columns)
-        after = by_column(self.scan.after(landed), by.columns) if landed else before
-        new = {file.fact.path for files in self.scan.files.values() for file in files if file.set_id is None}
-        new_bytes = sum(v.size_bytes for group in landed for v in group.inputs if v.path in new)
-        return {
-            "columns": list(by.columns),
-            "strategy": by.strategy,
-            "before": {column: files_scanned.to_dict() for column, files_scanned in before.items()},
-            "after": {column: files_scanned.to_dict() for column, files_scanned in after.items()},
-            "new_bytes": new_bytes,
-            "amplification": round(outcome.report.bytes_written / new_bytes, 3) if new_bytes else None,
-        }
+
+def _check_names(current: Current, settings: WriteSettings, partition: PartitionKey, prefix: str) -> None:
+    """What was clustered is known by names of files: where they are lost it would be clustered for ever."""
+    location = data_location(settings, partition, FileNames(prefix, 0, 0).next())
+    if set_of(location) is None:
+        raise UnsupportedTable(
+            f"Cannot cluster '{current.name}': its location provider ('write.py-location-provider.impl') "
+            "changes the names of files, which tell what was clustered together",
+            table=current.name,
+        )
+
+
+def _told(scan: ClusterScan, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    by, details, landed = scan.by, plan.clustering, outcome.commit.merged
+    before = details.before if details else by_column(scan.files, by.columns)
+    after = by_column(scan.after(landed), by.columns) if landed else before
+    new = {file.fact.path for files in scan.files.values() for file in files if file.set_id is None}
+    new_bytes = sum(v.size_bytes for group in landed for v in group.inputs if v.path in new)
+    return {
+        "columns": list(by.columns),
+        "strategy": by.strategy,
+        "before": {column: files_scanned.to_dict() for column, files_scanned in before.items()},
+        "after": {column: files_scanned.to_dict() for column, files_scanned in after.items()},
+        "new_bytes": new_bytes,
+        "amplification": round(outcome.report.bytes_written / new_bytes, 3) if new_bytes else None,
+    }
+
+
+def plan_clustering(context: TableContext, wish: Wish) -> Plan | None:
+    """What `cluster` would do; None when neither the wish nor the table says by which columns."""
+    current = context.load()
+    if wanted_by(current, wish.by, wish.strategy) is None:
+        return None
+    return _planned(context, wish, current)[1]
+
+
+def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object] | None, progress: Progress) -> Report:
+    """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
+    remembered."""
+    scan, plan = _planned(context, wish)
+    if on_plan is not None:
+        on_plan(plan)
+    context.check_affordable(plan, "cluster")
+    keep = keep_cluster_by(scan.by, context.environment.new_id())
+    kept = context.handle.change(scan.current, keep, context.environment)
+    if kept.stored:
+        scan, plan = _planned(context, replace(wish, by=None, strategy=None))
+    plan = replace(plan, notes=(*kept.sentences, *plan.notes))
+    return _report(context, scan, plan, progress, kept.sentences)
+
+
+def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
+    """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
+    bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
+    report without snapshots when something is, and is too large.
+
+    Partitions that other writers change all the time are left alone.
+    """
+    current = context.load()
+    if wanted_by(current) is None:
+        return None
+    selection = context.select(None, current)
+    scan = _scan(context, selection, Wish())
+    contested = context.handle.contested(current, context.environment)
+    most_bytes = context.affordable(sys.maxsize if most_bytes is None else most_bytes)
+    plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
+    return _report(context, scan, plan) if plan.is_due else None
+
+
+def _planned(context: TableContext, wish: Wish, current: Current | None = None) -> tuple[ClusterScan, Plan]:
+    selection = context.select(wish.where, current)
+    scan = _scan(context, selection, wish)
+    return scan, selection.noted(scan.plan(wish.budget_bytes))
+
+
+def _scan(context: TableContext, selection: Selection, wish: Wish) -> ClusterScan:
+    current = selection.current
+    wanted = wanted_by(current, wish.by, wish.strategy)
+    if wanted is None:
+        raise TableError(
+            f"Cannot cluster '{current.name}': neither the argument 'by' nor the table's property "
+            "'icesize.cluster.by' says by which columns",
+            table=current.name,
+        )
+    return ClusterScan.at(context.handle, current, selection.layout, wanted, selection.filter.may_hold)
+
+
+def _report(
+    context: TableContext,
+    scan: ClusterScan,
+    plan: Plan,
+    progress: Progress = lambda size_bytes: None,
+    changed: Sequence[str] = (),
+) -> Report:
+    runner = partial(context.engine.cluster, progress=progress)
+    outcome = cluster_and_commit(context.handle, scan, plan, runner, context.environment)
+    return context.report(outcome, "cluster", changed)

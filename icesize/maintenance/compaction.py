@@ -1,91 +1,150 @@
-"""Merging without new rows: the flow of a batch with nothing to write. Knows no Spark; who runs merges is passed in."""
+"""Merging small files without new rows: beside a stream, all of them, what is due, or a round of a pass.
+
+The flow is that of a batch with nothing to write. Knows no Spark; who runs merges is passed in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import RewriteFailed
+from icesize.errors import UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, commit
 from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch, outcome_of
+from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.planning.files import Layout
+from icesize.parquet.rewriting.forecast import forecast
+from icesize.planning.files import Layout, PartitionKey, SkipReason
+from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
+from icesize.policy import SizePolicy
+from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import summary_of
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.partition_changes import partitions_changed
+from icesize.table.state.where import Where
 
 Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
 
-REASONS_TOLD = 3
-"""Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
 
-
-@dataclass(frozen=True)
-class Maintenance:
+def rewrite(
+    handle: TableHandle,
+    planned: WrittenBatch,
+    runner: Runner,
+    environment: Environment,
+    *,
+    prefix: str | None = None,
+    commit_lock: AbstractContextManager[object] | None = None,
+) -> Outcome:
     """One pass over one table: a plan made on a loaded state, run by `runner`, committed as one REPLACE.
 
     `prefix` names the files (None: by the run). `commit_lock` is held for the commit: what shares the table with others
     of this process waits there, and may raise instead; then the files are removed.
+
+    Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
-
-    handle: TableHandle
-    current: Current
-    layout: Layout
-    plan: Plan
-    runner: Runner
-    environment: Environment = field(default_factory=Environment)
-    notes: tuple[str, ...] = ()
-    prefix: str | None = None
-    commit_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
-
-    def run(self) -> Outcome:
-        """Merge and commit. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed."""
-        watch, run_id = Stopwatch(self.environment), self.environment.new_id()
-        failpoints.reach("planned")
-        written, committed = WrittenBatch(self.current, self.layout, self.plan), CommitOutcome()
-        if self.plan.groups:
-            self._check_listed_once()
-            settings = self.current.settings()
-            groups = dict(enumerate(self.plan.groups))
-            prefix = self.prefix or f"{stream_hash(run_id)}-0"
-            with uncommitted(settings.storage, self.environment) as environment:
-                merges = MergeResults.of(groups, self.runner(groups, settings, prefix))
-                watch.lap("merge")
-                written = replace(written, merges=merges)
-                committed = commit(written, self.handle, CommitContext(run_id, environment, watch, self.commit_lock))
-        return outcome_of(self.current, committed, written, watch.seconds, (*self.current.warnings, *self.notes))
-
-    def _check_listed_once(self) -> None:
-        """Manifests without partitions that matter were not read: one of these may list a file again."""
-        if not self.layout.complete:
-            table, inputs = self.current.table, [file.path for group in self.plan.groups for file in group.inputs]
-            with readable(self.current.name):
-                check_listed_once(table.io, table.metadata.current_snapshot(), inputs)
+    watch, run_id = Stopwatch(environment), environment.new_id()
+    failpoints.reach("planned")
+    current, written, committed = planned.current, planned, CommitOutcome()
+    if planned.plan.groups:
+        _check_listed_once(planned)
+        settings, groups = current.settings(), dict(enumerate(planned.plan.groups))
+        with uncommitted(settings.storage, environment) as telling:
+            results = runner(groups, settings, prefix or f"{stream_hash(run_id)}-0")
+            watch.lap("merge")
+            written = replace(planned, merges=MergeResults.of(groups, results))
+            how = CommitContext(run_id, telling, watch, commit_lock or nullcontext())
+            committed = commit(written, handle, how)
+    return outcome_of(current, committed, written, watch.seconds, current.warnings)
 
 
-def check_any_merged(outcome: Outcome, what: str, changed: Sequence[str] = ()) -> None:
-    """Raise RewriteFailed when every merge failed: for who asked for this one thing a report of it would look as if
-    there had been nothing to do.
+def _check_listed_once(planned: WrittenBatch) -> None:
+    """Manifests without partitions that matter were not read: one of these may list a file again."""
+    if not planned.layout.complete:
+        table, inputs = planned.current.table, [file.path for group in planned.plan.groups for file in group.inputs]
+        with readable(planned.current.name):
+            check_listed_once(table.io, table.metadata.current_snapshot(), inputs)
 
-    `what` was asked for; `changed` are sentences about what was done to the table before that, and stays.
+
+def plan_compaction(selection: Selection) -> Plan:
+    """What `compact` would do, with a forecast of what it would copy and decode."""
+    plan = selection.noted(plan_merges(selection.layout, selection.current.policy))
+    if not plan.groups:
+        return plan
+    try:
+        return replace(plan, forecast=forecast(plan.groups, selection.current.settings()))
+    except UnsupportedTable as error:
+        return replace(plan, notes=(*plan.notes, str(error)))
+
+
+def compact(
+    context: TableContext, where: Where, on_plan: Callable[[Plan], object] | None, progress: Progress
+) -> Report:
+    """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before."""
+    selection = context.select(where)
+    plan = plan_merges(selection.layout, selection.current.policy)
+    if on_plan is not None:
+        on_plan(plan_compaction(selection))
+    return _merge(context, selection, plan, progress)
+
+
+def merge_changed(context: TableContext) -> Report:
+    """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave."""
+    selection = context.select()
+    current, layout, policy = selection.current, selection.layout, selection.current.policy
+    changed = partitions_changed(current.table.metadata, current.table.io)
+    touched = layout.partitions.keys() if changed is None else changed | _with_backlog(layout, policy)
+    plan = plan_merges(layout, policy, touched=touched, budget_bytes=policy.budget_for(_newest_bytes(current)))
+    return _merge(context, selection, plan)
+
+
+def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
+    """Merge what the budget pays for, of cold partitions or of all; None when nothing is due.
+
+    Partitions that other writers change all the time are left alone, and named.
     """
-    merges = outcome.written.merges if outcome.written else MergeResults()
-    if merges.merged or not merges.failed:
-        return
-    why = merges.failed
-    more = f"; and {len(why) - REASONS_TOLD:,} more" if len(why) > REASONS_TOLD else ""
-    told = "; ".join((f"{'; '.join(why[:REASONS_TOLD])}{more}", *changed))
-    raise RewriteFailed(
-        f"Cannot {what} '{outcome.current.name}': every merge failed, its files stay as they were: {told}",
-        table=outcome.current.name,
-        reasons=why,
+    selection = context.select()
+    plan = plan_merges(
+        selection.layout,
+        selection.current.policy,
+        incoming={} if cold_only else None,
+        budget_bytes=context.affordable(budget_bytes),
+        contested=context.handle.contested(selection.current, context.environment),
     )
+    waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
+    return _merge(context, selection, plan) if plan.groups or waits else None
+
+
+def _merge(
+    context: TableContext, selection: Selection, plan: Plan, progress: Progress = lambda size_bytes: None
+) -> Report:
+    context.check_affordable(plan, "merge")
+    planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
+    runner = partial(context.engine.merge, progress=progress)
+    return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
+
+
+def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
+    """Partitions with more mergeable small files than they may hold."""
+    return {
+        key
+        for key, facts in layout.partitions.items()
+        if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
+    }
+
+
+def _newest_bytes(current: Current) -> int:
+    """Bytes that the newest snapshot added: what the budget grows with."""
+    head = current.table.metadata.current_snapshot()
+    return int((head and summary_of(head, "added-files-size")) or 0)

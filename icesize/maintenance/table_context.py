@@ -9,12 +9,11 @@ from typing import Protocol
 from pyiceberg.table import Table
 
 from icesize.clock import Environment
-from icesize.errors import EngineUnavailable
-from icesize.maintenance.clustering import ClusterWork
-from icesize.maintenance.compaction import check_any_merged
+from icesize.errors import EngineUnavailable, RewriteFailed
 from icesize.maintenance.reporting import Outcome
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.planning.files import Layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
@@ -25,6 +24,19 @@ from icesize.units import format_bytes
 
 Progress = Callable[[int], None]
 """Hears the bytes of each group of files that is done."""
+
+REASONS_TOLD = 3
+"""Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
+
+
+@dataclass(frozen=True)
+class ClusterWork:
+    """Groups whose rows are to be written in `order`, each under file names with its own prefix; both by number."""
+
+    groups: Mapping[int, MergeGroup]
+    prefixes: Mapping[int, str]
+    order: RowOrder
+    settings: WriteSettings
 
 
 class Engine(Protocol):
@@ -92,14 +104,26 @@ class TableContext:
         most_bytes = self.engine.most_bytes
         if most_bytes is not None and plan.bytes_to_write > most_bytes:
             raise EngineUnavailable(
-                f"Cannot {what} {plan.bytes_to_write / 2**30:.1f} GiB of "
+                f"Cannot {what} {format_bytes(plan.bytes_to_write)} of "
                 f"{'small files' if what == 'merge' else 'files'} without Spark: the bound is "
-                f"{format_bytes(most_bytes)}; open the table with a session, or choose fewer partitions (where=...)"
+                f"{format_bytes(most_bytes)}; open the table with a session (on the command line: --master 'local[*]' "
+                "or --remote URL), or choose fewer partitions ('where')"
             )
 
     def report(self, outcome: Outcome, what: str, changed: Sequence[str] = ()) -> Report:
-        """The report of what was asked for; later queries see what was committed. Raises as `check_any_merged` does."""
-        check_any_merged(outcome, what, changed)
+        """The report of `what` was asked for; later queries see what was committed.
+
+        Raises RewriteFailed when every merge failed: for who asked for this one thing a report of it would look as if
+        there had been nothing to do. `changed` are sentences about what was done to the table before that, and stays.
+        """
+        if outcome.written and not outcome.written.merges.merged and (why := outcome.written.merges.failed):
+            more = f"; and {len(why) - REASONS_TOLD:,} more" if len(why) > REASONS_TOLD else ""
+            told = "; ".join((f"{'; '.join(why[:REASONS_TOLD])}{more}", *changed))
+            raise RewriteFailed(
+                f"Cannot {what} '{self.handle.name}': every merge failed, its files stay as they were: {told}",
+                table=self.handle.name,
+                reasons=why,
+            )
         if outcome.commit.snapshot_ids:
             self.engine.refresh(self.handle)
         return outcome.report

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff
-from icesize.maintenance.clustering import ClusterPass, ClusterRunner, ClusterScan, wanted_by
+from icesize.maintenance.clustering import ClusterRunner, ClusterScan, cluster_and_commit, wanted_by
 from icesize.maintenance.reporting import Outcome
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
@@ -57,4 +57,4 @@ def cluster_beside_stream(
     plan = scan.round(budget_bytes, most_bytes, {*contested, *handle.contested(current, environment)}, recent)
     if not plan.is_due:
         return None
-    return ClusterPass(handle, scan, plan, runner, environment, commit_lock=commit_lock).run()
+    return cluster_and_commit(handle, scan, plan, runner, environment, commit_lock=commit_lock)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from icesize.clock import WorkLimits
-from icesize.maintenance.clustering import ClusterWork
+from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.rewriting.threads import rewrite_in_threads

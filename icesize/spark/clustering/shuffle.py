@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
-from icesize.maintenance.clustering import ClusterWork
+from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking

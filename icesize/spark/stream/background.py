@@ -26,8 +26,8 @@ from icesize.clock import Environment
 from icesize.errors import TableError
 from icesize.maintenance.batch_commit import remember
 from icesize.maintenance.cluster_settings import off_because
-from icesize.maintenance.compaction import Maintenance
-from icesize.maintenance.reporting import Outcome
+from icesize.maintenance.compaction import rewrite
+from icesize.maintenance.reporting import Outcome, WrittenBatch
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
@@ -125,10 +125,8 @@ class Run:
         if self.turn.stopped():
             raise Stopped
         lock, environment = self._lock()
-        outcome = Maintenance(
-            self.handle, current, layout, self._plan(current, layout), self._run_merges, environment,
-            prefix=trigger.prefix, commit_lock=lock,
-        ).run()  # fmt: skip
+        planned = WrittenBatch(current, layout, self._plan(current, layout))
+        outcome = rewrite(self.handle, planned, self._run_merges, environment, prefix=trigger.prefix, commit_lock=lock)
         remember(self.backoff, outcome)
         return outcome
 

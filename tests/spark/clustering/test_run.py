@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
-from icesize.maintenance.clustering import ClusterWork
+from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
