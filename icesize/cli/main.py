@@ -29,12 +29,11 @@ from icesize.cli.options import (
 )
 from icesize.clock import Commitment
 from icesize.console import console_on
-from icesize.errors import ArgumentError, CommitStateUnknown, EngineUnavailable, IcesizeError, PolicyError
+from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError
 from icesize.planning.cluster_by import STRATEGIES
 from icesize.redaction import redacted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from icesize.planning.plan import Plan
@@ -186,7 +185,7 @@ def compact(target: Target, *, where: str | None, policy: Mapping[str, str], spa
     Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
     """
     with spark.session("compact") as session:
-        _carry_out(partial(target.open(policy, session).compact, where), session, target)
+        _carry_out(partial(target.open(policy, session).compact, where), target)
 
 
 @main.command()
@@ -209,7 +208,7 @@ def cluster(
     with spark.session("cluster") as session:
         sized = target.open(policy, session)
         if not forget:
-            _carry_out(partial(sized.cluster, by, strategy, where, budget_bytes), session, target)
+            _carry_out(partial(sized.cluster, by, strategy, where, budget_bytes), target)
             return
         forgotten = sized.forget_clustering()
 
@@ -221,7 +220,7 @@ def cluster(
     target.answer(forgotten.to_dict(), show)
 
 
-def _carry_out(work: Callable[..., Report], spark: SparkSession | None, target: Target) -> None:
+def _carry_out(work: Callable[..., Report], target: Target) -> None:
     """Print plan, progress and report; exit code 1 when nothing was committed although there was something to do."""
     out = console_on(silent=target.as_json)
     planned: list[Plan] = []
@@ -230,7 +229,6 @@ def _carry_out(work: Callable[..., Report], spark: SparkSession | None, target: 
         _warn(target, plan.notes)
         console.show_plan(out, plan)
         planned.append(plan)
-        _check_size(plan, spark)
 
     with console.merging(out, lambda: planned[0].bytes_to_write) as progress:
         report = work(on_plan=on_plan, progress=progress)
@@ -252,20 +250,6 @@ def _warn(target: Target, notes: Sequence[str]) -> None:
 
     if NO_MATCH in notes and not target.as_json:
         _complain(f"warning: {NO_MATCH}; nothing was chosen")
-
-
-def _check_size(plan: Plan, spark: SparkSession | None) -> None:
-    """The facade's bound, told in the words of the command line."""
-    from icesize.clock import WorkLimits
-    from icesize.units import format_bytes
-
-    most_bytes = WorkLimits().bytes_without_spark
-    if spark is None and plan.bytes_to_write > most_bytes:
-        raise EngineUnavailable(
-            f"Cannot rewrite {format_bytes(plan.bytes_to_write)} of files without Spark: the bound is "
-            f"{format_bytes(most_bytes)}; add --master 'local[*]' (or --remote URL), or choose fewer "
-            "partitions with --where"
-        )
 
 
 @main.command()

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 
 from icesize import failpoints
 from icesize.cli.main import main
-from icesize.clock import WorkLimits
+from icesize.clock import Environment, WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
@@ -394,11 +394,15 @@ def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, mo
 
 def test_more_than_a_gibibyte_asks_for_spark(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the bound compact names the options that start Spark, after it has printed the plan."""
-    monkeypatch.setattr("icesize.clock.WorkLimits", partial(WorkLimits, bytes_without_spark=1000))
+    limits = WorkLimits(bytes_without_spark=1000)
+    monkeypatch.setattr("icesize.cli.options.Environment", partial(Environment, limits=limits))
     result = run("compact")
     assert result.exit_code == 1
     assert result.stdout.startswith("plan: 3 partitions")
-    assert "without Spark: the bound is 1,000 B; add --master 'local[*]' (or --remote URL)" in result.stderr
+    assert (
+        "without Spark: the bound is 1,000 B; open the table with a session (on the command line: --master"
+        in result.stderr
+    )
 
 
 def test_no_java_is_one_sentence_that_says_what_works(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
