@@ -36,8 +36,7 @@ from icesize.table.commit.metadata_change import forget_stream
 from icesize.table.state import versions as history
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
-from icesize.table.state.partition_changes import ChangeReader
-from icesize.table.state.recent_batches import bytes_per_partition_and_day
+from icesize.table.state.partition_changes import ChangeReader, bytes_per_partition_and_day
 from icesize.table.state.where import Where
 from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES
 

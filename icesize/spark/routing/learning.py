@@ -18,7 +18,7 @@ from icesize.planning.routing.router import skew
 from icesize.planning.routing.row_sizes import RowSize, RowSizes, fitted
 from icesize.policy import SizePolicy
 from icesize.spark.routing.write_plan import WritePlan
-from icesize.table.state.recent_batches import recent_appends
+from icesize.table.state.partition_changes import recent_appends
 
 RELIABLE_SKEW = 1.1
 """Writer skew up to which a prediction is as good as a count: what routing by a count allows itself."""

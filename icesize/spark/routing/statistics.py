@@ -20,7 +20,7 @@ from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS
-from icesize.planning.routing.parallelism import tasks_for
+from icesize.planning.routing.router import tasks_for
 from icesize.policy import SizePolicy
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import fetch, measure_rows

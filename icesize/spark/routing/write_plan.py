@@ -13,9 +13,7 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Absorption, Written
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.parallelism import side_by_side
-from icesize.planning.routing.range_bounds import range_bounds
-from icesize.planning.routing.router import Routing, route, skew
+from icesize.planning.routing.router import Routing, range_bounds, route, side_by_side, skew
 from icesize.planning.routing.row_sizes import RowSizes
 from icesize.planning.sizing import merged_files
 from icesize.policy import SizePolicy

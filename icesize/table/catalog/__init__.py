@@ -2,10 +2,9 @@
 
 - `access_errors`: what catalogs and storage say when they refuse, in one line that says which right is missing and
   shows no secret
-- `history`: the snapshots of a table's metadata: those that main went through, the refs that hold others, what a
-  summary says
+- `history`: what a table's metadata says of its past: snapshots that main went through, refs to others, older
+  metadata files
 - `locations`: locations of files as text: one spelling for comparing, and what lies below what
-- `metadata_files`: older metadata files of a table, read as JSON: the table's own state is the catalog's to give
 - `opening`: opens catalogs (by object, by PyIceberg's configuration, or from Spark's own settings) and the tables in
   them, and says what is wrong with a name that is none
 """

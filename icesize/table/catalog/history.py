@@ -1,13 +1,18 @@
-"""The snapshots of a table's metadata: those that main went through, the refs that hold others, what a summary says."""
+"""What a table's metadata says of its past: snapshots that main went through, refs to others, older metadata files."""
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterator
+from typing import Any
 
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icesize.errors import TableError
 from icesize.planning.retention import ancestry
 from icesize.planning.retention.ancestry import RefFact, SnapshotFact
 
@@ -53,3 +58,32 @@ def operation_of(snapshot: Snapshot) -> Operation | None:
 def summary_of(snapshot: Snapshot, key: str) -> str | None:
     """What a snapshot's summary says under a key."""
     return snapshot.summary.additional_properties.get(key) if snapshot.summary else None
+
+
+def read_metadata_file(io: FileIO, location: str) -> dict[str, Any] | None:
+    """What an older metadata file says; None when it is gone: the table's own state is the catalog's to give.
+
+    Raises TableError for one that cannot be understood: nobody may conclude anything from it.
+    """
+    try:
+        with io.new_input(location).open() as stream:
+            data = stream.read()
+    except FileNotFoundError:
+        return None
+    try:
+        return dict(json.loads(uncompressed(data)))
+    except (TypeError, ValueError, zlib.error) as error:
+        raise TableError(
+            f"Cannot read the metadata file {location}: it is damaged ({type(error).__name__})", location=location
+        ) from error
+
+
+def uncompressed(data: bytes) -> bytes:
+    """The text of a metadata file, or of the part of it that is given.
+
+    Java compresses where `write.metadata.compression-codec` says so, as `x.gz.metadata.json`; older releases as
+    `x.metadata.json.gz`. What is compressed is known by its first bytes.
+    """
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data)

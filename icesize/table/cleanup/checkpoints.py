@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import ancestors_of
 
 from icesize.errors import IcesizeError, TableError
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.history import known_ancestors
 
 NOTHING_READ = -1
 """Iceberg's position of a query that began on an empty table: it reads from the table's oldest snapshot on."""
@@ -161,7 +161,7 @@ def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool
     TableError for a reader none of whose positions the table has: what it needs cannot be kept.
     """
     ids = {s.snapshot_id for s in metadata.snapshots}
-    history = list(ancestors_of(metadata.current_snapshot(), metadata))
+    history = list(known_ancestors(metadata))
     found: set[int] = set()
     notes: list[str] = []
     for reader in readers:

@@ -25,8 +25,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize import failpoints
+from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
-from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, lost_refs
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 from icesize.table.manifests.lists import read_new

@@ -10,10 +10,8 @@
 - `live_files`: the live files of a table by partition, each manifest read once, with how old they are, counted in
   commits: what clustering and layouts are made of, which count every partition and have its small files as values
 - `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and back
-- `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, and which ones got new files
-  since icesize last merged: what `after_batch` has to look at
-- `recent_batches`: what the last commits put into each partition: the traffic of a table before this process has seen
-  any of it
+- `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, which ones got new files
+  since icesize last merged (what `after_batch` has to look at), and what the last commits put into each
 - `versions`: versions of partitions: what readers of `main` saw of each after every commit that touched it
 - `where`: `where`: which partitions a person means, by columns of the table or by fields of the partition spec
 """

@@ -15,11 +15,11 @@ from typing import Generic, TypeVar
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import operation_of
+from icesize.table.catalog.history import known_ancestors, operation_of
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
@@ -46,11 +46,10 @@ class CommitAges:
     """
 
     def __init__(self, metadata: TableMetadata) -> None:
-        head = metadata.current_snapshot()
-        history: list[Snapshot] = list(ancestors_of(head, metadata))
+        history = list(known_ancestors(metadata))
         self._numbered = metadata.format_version > 1
         self._time = {s.snapshot_id: s.timestamp_ms for s in history}
-        self._head = (head.sequence_number or 0) if head else 0
+        self._head = (history[0].sequence_number or 0) if history else 0
         self._commits = sorted(
             (s.sequence_number or 0) if self._numbered else s.timestamp_ms
             for s in history

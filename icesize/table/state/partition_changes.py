@@ -1,12 +1,15 @@
-"""What partitions hold at a snapshot, what snapshots changed in them, and which ones changed since the last merge.
+"""What partitions hold at a snapshot, what snapshots changed in them, and which ones changed since the last merge; what
+the last commits put into each is the traffic of a table before this process has seen any of it.
 
 Every manifest is read once.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from pyiceberg.io import FileIO
@@ -14,11 +17,15 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
+from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
 from icesize.table.commit.summary import BASE_ID, RUN_ID
 from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
 from icesize.table.manifests.lists import manifests_of, read_new
+
+_DAY_MS = 86_400_000
 
 
 class Contents(NamedTuple):
@@ -162,3 +169,60 @@ def _planned_on(snapshot: Snapshot) -> str | None:
     """The id of the snapshot that a merge of ours was planned on, None for all other snapshots."""
     is_ours = operation_of(snapshot) == Operation.REPLACE and summary_of(snapshot, RUN_ID) is not None
     return summary_of(snapshot, BASE_ID) if is_ours else None
+
+
+def recent_appends(
+    metadata: TableMetadata, io: FileIO, most_commits: int = 8, most_partitions: int = 10_000
+) -> list[dict[PartitionKey, Seen]]:
+    """The rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
+
+    Of a commit with more than `most_partitions`, those with the most rows. Commits that added no rows, or none of this
+    spec, are left out. An overwrite of ours rewrites older rows along with new ones: there only what a partition has
+    more than before counts. Read are the manifests that those commits wrote themselves. The search ends where snapshots
+    have expired and at files that cannot be read: less is known then.
+    """
+    adding = (s for s in known_ancestors(metadata) if _adds(s))
+    reader = ChangeReader()
+    found: list[dict[PartitionKey, Seen]] = []
+    with suppress(OSError, TableError):
+        for _, snapshot in zip(range(most_commits), adding, strict=False):
+            changes, ours = reader.touched(metadata, io, snapshot), summary_of(snapshot, RUN_ID) is not None
+            added = (
+                (key, seen)
+                for key, change in changes.items()
+                if key.spec_id == metadata.default_spec_id and (seen := _seen(change, ours))
+            )
+            if heaviest := heapq.nlargest(most_partitions, added, key=lambda item: item[1].rows):
+                found.append(dict(heaviest))
+    return found[::-1]
+
+
+def _adds(snapshot: Snapshot) -> bool:
+    is_adding = operation_of(snapshot) in (Operation.APPEND, Operation.OVERWRITE)
+    return is_adding and summary_of(snapshot, "added-records") != "0"
+
+
+def _seen(change: PartitionChange, ours: bool) -> Seen | None:
+    rows = change.added.rows - (change.removed.rows if ours else 0)
+    if rows <= 0:
+        return None
+    # old rows that were written again are about as large as the new ones among them
+    return Seen(rows, change.added.size_bytes * rows // change.added.rows, change.added.files)
+
+
+def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
+    """Bytes of new files that a partition got in the last day of the history, None when the history is too short.
+
+    Summaries tell how many partitions a snapshot changed, not which; the largest number stands for all of the day.
+    """
+    history = list(known_ancestors(metadata))
+    if not history or history[0].timestamp_ms - history[-1].timestamp_ms < _DAY_MS:
+        return None
+    since_ms = history[0].timestamp_ms - _DAY_MS
+    day = [s for s in history if s.timestamp_ms > since_ms and operation_of(s) == Operation.APPEND]
+    partitions = max((_number(s, "changed-partition-count") for s in day), default=0)
+    return sum(_number(s, "added-files-size") for s in day) / max(1, partitions) if day else None
+
+
+def _number(snapshot: Snapshot, key: str) -> int:
+    return int(summary_of(snapshot, key) or 0)

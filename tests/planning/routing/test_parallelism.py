@@ -5,12 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.routing.parallelism import (
-    MERGE_COST,
-    MOST_TASK_BYTES,
-    side_by_side,
-    tasks_for,
-)
+from icesize.planning.routing.router import MERGE_COST, MOST_TASK_BYTES, side_by_side, tasks_for
 
 MIB = 2**20
 TASK_BYTES = MIB

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.routing.range_bounds import range_bounds
+from icesize.planning.routing.router import range_bounds
 
 SHARES = st.lists(st.integers(1, 20), min_size=1, max_size=8).map(lambda parts: [n / sum(parts) for n in parts])
 

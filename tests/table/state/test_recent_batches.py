@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.recent_batches import recent_appends
+from icesize.table.state.partition_changes import recent_appends
 from tests.support.tables import (
     CountingIO,
     append,
