@@ -18,7 +18,7 @@ from icesize.parquet.copying.strategy import (
     likely_copied,
 )
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
-from icesize.parquet.files.names import FileNames, data_location
+from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.footer import Footer
@@ -66,12 +66,11 @@ def copy_merge(group: MergeGroup, settings: WriteSettings, names: FileNames, fet
     """
     plan = plan_copy(group.inputs, group.outputs, settings, fetched.fetch)
     files: list[WrittenFile] = []
-    new_files = NewFiles(settings.storage)
+    new_files = NewFiles(settings, names)
     with new_files.all_or_none():
         for output in plan.outputs:
-            file = WrittenFile(data_location(settings, group.partition, names.next()), 0, 0, group.partition)
             rows = _decoded(output, group, settings, fetched)
-            files.append(write_copied(file, output, rows, settings, new_files))
+            files.append(write_copied(group.partition, output, rows, new_files))
     return MergeResult(
         group.inputs,
         tuple(files),

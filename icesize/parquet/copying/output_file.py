@@ -84,25 +84,25 @@ class _Decoded:
 
 
 def write_copied(
-    file: WrittenFile,
-    contents: Contents,
-    decoded: Iterable[EncodedRows],
-    settings: WriteSettings,
-    new_files: NewFiles,
+    partition: PartitionKey, contents: Contents, decoded: Iterable[EncodedRows], new_files: NewFiles
 ) -> WrittenFile:
-    """Write one file, of which `file` has the path and the partition; its metrics are to be completed by what manifests
-    say of `copied_from`.
+    """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`.
 
-    It is one of `new_files` and goes with them. Raises `CopyRefused`, `RewriteFailed` or `OSError`.
+    Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
-    sink = new_files.create(file.path)
-    of_decoded = _Decoded()
+    settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
+    sink = new_files.create(path)
     assembled = _assemble(sink, contents, decoded, settings, of_decoded)
     _check_opens(assembled)
-    file = _described(file, assembled, settings, of_decoded)
+    file = describe_copied(settings, path, partition, assembled)
+    if of_decoded.metadata is not None:
+        file = _with_decoded(file, describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans))
     sink.close()
-    new_files.finished(file.path, assembled.size_bytes)
-    _check_end(file.path, assembled, settings)
+    new_files.finished(path, assembled.size_bytes)
+    if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
+        raise RewriteFailed(
+            f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
+        )
     copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
     return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
 
@@ -133,20 +133,8 @@ def _check_opens(assembled: Assembled) -> None:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
-def _check_end(path: str, assembled: Assembled, settings: WriteSettings) -> None:
-    """The end of what storage has is the footer that was written."""
-    if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
-        raise RewriteFailed(
-            f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
-        )
-
-
-def _described(file: WrittenFile, assembled: Assembled, settings: WriteSettings, decoded: _Decoded) -> WrittenFile:
+def _with_decoded(file: WrittenFile, rows: WrittenFile) -> WrittenFile:
     """Sizes and counts of the whole file; bounds and NaN counts of the decoded rows alone."""
-    file = describe_copied(settings, file.path, file.partition, assembled)
-    if decoded.metadata is None:
-        return file
-    rows = describe(file, settings, decoded.metadata, decoded.nulls, decoded.nans)
     return replace(
         file,
         nan_value_counts=rows.nan_value_counts,

@@ -13,15 +13,25 @@ from contextlib import contextmanager
 from typing import Any
 
 from icesize.clock import Commitment, Environment
+from icesize.parquet.files.names import FileNames, data_location
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
+from icesize.planning.files import PartitionKey
 
 
 class NewFiles:
-    """The files that one thread writes for one piece of work, such as a group to merge or the rows of a Spark task."""
+    """The files that one thread writes for one piece of work, such as a group to merge or the rows of a Spark task: by
+    which settings, and under which names."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, settings: WriteSettings, names: FileNames) -> None:
+        self.settings = settings
+        self._names = names
+        self._storage = settings.storage
         self._begun: dict[str, Callable[[], object]] = {}
+
+    def location(self, partition: PartitionKey) -> str:
+        """Where the next file of a partition goes."""
+        return data_location(self.settings, partition, self._names.next())
 
     def create(self, location: str) -> Any:
         """A binary stream that becomes the file when closed, as `Storage.create` gives it."""

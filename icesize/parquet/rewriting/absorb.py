@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -12,8 +12,8 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
-from icesize.parquet.writing.row_writer import RowWriter, write_rows
-from icesize.planning.files import FileFact
+from icesize.parquet.writing.row_writer import write_rows
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 
 
@@ -75,13 +75,8 @@ def write_with(
     """
     taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
     while True:
-        rows = RowWriter(settings, names)
         try:
-            with rows.all_or_none():
-                for group in taken:
-                    for table in _rows_of(group, settings):
-                        rows.take_along(group.partition, table)
-                files = write_rows(batches, settings, names, rows)
+            files = write_rows(batches, settings, names, _rows_of(taken, settings))
         except _DamagedError as damaged:
             # begun anew without that partition: some of its rows may be in a file by then
             taken.remove(damaged.group)
@@ -99,8 +94,10 @@ class _DamagedError(Exception):
         self.group = group
 
 
-def _rows_of(group: MergeGroup, settings: WriteSettings) -> Iterator[pa.Table]:
-    try:
-        yield from read_inputs(group, settings)
-    except RewriteFailed as error:
-        raise _DamagedError(group, str(error)) from error
+def _rows_of(groups: Sequence[MergeGroup], settings: WriteSettings) -> Iterator[tuple[PartitionKey, pa.Table]]:
+    for group in groups:
+        try:
+            for table in read_inputs(group, settings):
+                yield group.partition, table
+        except RewriteFailed as error:
+            raise _DamagedError(group, str(error)) from error

@@ -43,9 +43,8 @@ class _Decoding:
         self._fetched = fetched
         self._group = group
         self._settings = settings
-        self._names = names
         self._nan = nan
-        self._new_files = NewFiles(settings.storage)
+        self._new_files = NewFiles(settings, names)
         self._sorter = sorter_of(settings)
         self._current: FileEncoder | None = None
         self._done: list[WrittenFile] = []
@@ -78,14 +77,8 @@ class _Decoding:
         nan = nan_columns(self._settings, rows)
         if self._current is None:
             encoding = Encoding(dictionary_columns(self._settings, rows), nan | self._nan)
-            self._current = FileEncoder(
-                self._settings,
-                self._names,
-                self._group.partition,
-                encoding,
-                expected_rows=expected_rows,
-                new_files=self._new_files,
-            )
+            partition = self._group.partition
+            self._current = FileEncoder(self._new_files, partition, encoding, expected_rows=expected_rows)
         groups = math.ceil(rows.num_rows / group_rows)
         step = math.ceil(rows.num_rows / groups)
         for start in range(0, rows.num_rows, step):

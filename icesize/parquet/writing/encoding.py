@@ -1,4 +1,4 @@
-"""How the columns of a file are encoded, judged from rows in hand."""
+"""How the columns of a file are encoded, and how many bytes rows take then, judged from rows in hand."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import types
 
 from icesize.parquet.files.metrics import Leaf, leaves
 from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.routing.row_sizes import RowSize
 
 T = TypeVar("T", pa.Table, pa.ChunkedArray)
 
@@ -110,3 +112,28 @@ def _estimate(seen: int, drawn: int) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if middle * -math.expm1(-drawn / middle) < seen else (low, middle)
     return low
+
+
+def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...] | None = None) -> int:
+    """Bytes of one Parquet file of exactly these rows, encoded in memory as `write_rows` would encode them.
+
+    `rows` has the table's Arrow schema (`ColumnAligner`). `dictionary` are the columns with a dictionary, if decided.
+    """
+    paths = dictionary_columns(settings, rows) if dictionary is None else dictionary
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, use_dictionary=list(paths) or False, **settings.parquet.writer_arguments())
+    return int(sink.getvalue().size)
+
+
+def row_size(rows: pa.Table, settings: WriteSettings) -> RowSize:
+    """What a file of such rows holds besides them, and bytes per row: from all of them in one file, and one alone.
+
+    `rows` has the table's Arrow schema and at least one row.
+    """
+    alone = measure(rows.slice(0, 1), settings)
+    if rows.num_rows == 1:
+        return RowSize(alone / 2, alone / 2)
+    per_row = (measure(rows, settings) - alone) / (rows.num_rows - 1)
+    # equal rows compress to almost nothing, which is not what later ones will do
+    per_row = max(per_row, 1.0)
+    return RowSize(max(0.0, alone - per_row), per_row)

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from icesize import failpoints
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import count_nans, describe, leaves
-from icesize.parquet.files.names import FileNames, data_location
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import NewFiles
@@ -35,17 +34,9 @@ class FileEncoder:
     through the `WrittenFile` that `finish` returns; until then it goes with the others of `new_files`.
     """
 
-    def __init__(
-        self,
-        settings: WriteSettings,
-        names: FileNames,
-        partition: PartitionKey,
-        encoding: Encoding,
-        *,
-        expected_rows: int,
-        new_files: NewFiles,
-    ) -> None:
-        self.path = data_location(settings, partition, names.next())
+    def __init__(self, new_files: NewFiles, partition: PartitionKey, encoding: Encoding, *, expected_rows: int) -> None:
+        settings = new_files.settings
+        self.path = new_files.location(partition)
         self.partition = partition
         self.sort_order_id: int | None = None
         self._settings = settings

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.inputs import Stream
-from icesize.parquet.writing.buffer import Group
-from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
-from icesize.parquet.writing.open_files import OpenFiles
-from icesize.parquet.writing.size_estimates import bytes_for_file
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns, sample
+from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.spill import Spill
 from icesize.planning.files import PartitionKey
-from icesize.planning.sizing import least_output_bytes
+from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 
 OPEN_SHARE = 1 / 16
 """Part of the buffer that rows of one partition must fill to be written before its other rows are there: with the
 default buffer row groups of 8 MiB of Arrow memory, some 60,000 rows."""
 TOP_UP_SHARE = 1 / 20
 """Part of the target that a file must lack to be filled up: less would be a tiny row group."""
+REMOTE_THREADS = 8
+"""An object store needs 2-4 requests to complete an object; one task may write hundreds of small files."""
+LEARN_BYTES = 8 * 2**10
+"""A footer of a dozen columns takes 2 KiB."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,13 @@ class Filling:
     `Spill`. Call `close` in the end.
     """
 
-    def __init__(self, settings: WriteSettings, names: FileNames, new_files: NewFiles, max_buffer_bytes: int) -> None:
-        self._settings = settings
+    def __init__(self, new_files: NewFiles, max_buffer_bytes: int) -> None:
+        self._settings = settings = new_files.settings
         self._max_buffer_bytes = max_buffer_bytes
         self._least_bytes = least_output_bytes(settings.small_file_limit_bytes)
         self._sorter = sorter_of(settings)
         self._runs = itertools.count()
-        self._files = OpenFiles(settings, names, new_files)
+        self._files = _OpenFiles(new_files)
         self._spill = Spill(settings.arrow_schema)
 
     @property
@@ -82,15 +86,14 @@ class Filling:
             alone = _Rows([rows], rows.num_rows, rows.nbytes, encoding, True, held.arrow_bytes)
             self._pour(partition, alone, last=False)
 
-    def complete(self, groups: list[Group], encoding: Encoding) -> list[WrittenFile]:
-        """Write these last rows, and all that wait, and return all files."""
+    def complete(self, left: Mapping[PartitionKey, Callable[[], pa.Table]], encoding: Encoding) -> list[WrittenFile]:
+        """Write these last rows, made when it is their partition's turn, and all that wait, and return all files."""
         if self._spill:
             encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
-        left = {group.partition: group for group in groups}
         # open ones first: none beyond the limit is opened
         for partition in dict.fromkeys([*self._files, *self._spill, *left]):
-            group = left.get(partition)
-            self._pour(partition, self._all(partition, group and group.table(), encoding), last=True)
+            rows = left[partition]() if partition in left else None
+            self._pour(partition, self._all(partition, rows, encoding), last=True)
             self._files.finish(partition)
         self._spill.close()
         return self._files.files()
@@ -163,3 +166,162 @@ class _Pieces:
 
     stream: Stream
     run: int | None
+
+
+def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings, *, last: bool) -> float:
+    """How much of `more_bytes` goes into a file that holds `open_bytes`: all, or less and the file is then complete.
+
+    `last`: nothing comes after, so that files are of equal size and none is cut off that would be small
+    (`merged_files`). Otherwise the file is filled up to the target.
+    """
+    target, limit = settings.target_file_size_bytes, settings.small_file_limit_bytes
+    total = open_bytes + more_bytes
+    files = merged_files(int(total), target, limit)
+    if total <= ROUND_DOWN_RATIO * target or (last and files == 1):
+        return more_bytes
+    part = min(max(0.0, (total / files if last else target) - open_bytes), more_bytes)
+    return more_bytes if last and more_bytes - part < least_output_bytes(limit) else part
+
+
+@dataclass
+class _Open:
+    encoder: FileEncoder
+    run: int | None
+    arrow_bytes: int = 0
+
+
+class _OpenFiles:
+    """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
+
+    Local files are finished at once; remote ones in `REMOTE_THREADS` threads, twice as many at most waiting. An error
+    of any file is raised by a later call, at the latest by `files`. `density` learns from the rows. Call `close` in
+    the end.
+    """
+
+    def __init__(self, new_files: NewFiles) -> None:
+        self._settings = settings = new_files.settings
+        self.density = _Density(settings)
+        self._new_files = new_files
+        sorter = sorter_of(settings)
+        self._sort_order_id = None if sorter is None else sorter.order_id
+        self._open: dict[PartitionKey, _Open] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: deque[Future[WrittenFile]] = deque()
+        self._done: list[WrittenFile] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, partition: PartitionKey) -> bool:
+        return partition in self._open
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        """Partitions with an open file, in the order in which they were opened."""
+        return iter(list(self._open))
+
+    def size_bytes(self, partition: PartitionKey) -> int:
+        """Encoded bytes in the open file of a partition, 0 without one."""
+        return self._open[partition].encoder.size_bytes if partition in self._open else 0
+
+    def append(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, run: int | None = None) -> None:
+        """Write rows to the partition's file, which is opened if need be; another one takes its place for NaN that
+        comes late.
+
+        `run` numbers sequences of rows in the table's sort order: a file whose rows are of one of them is sorted.
+        """
+        size_bytes = self.density.expected_bytes(partition, rows.nbytes, rows, encoding)
+        groups = max(1, math.ceil(size_bytes / self._settings.parquet.row_group_bytes))
+        step = math.ceil(rows.num_rows / groups) or 1
+        for start in range(0, rows.num_rows, step):
+            part = rows.slice(start, step)
+            try:
+                self._append(partition, part, encoding, rows.num_rows, run)
+            except LateNanError:
+                # the file at hand began with statistics that would now be wrong: its rows end here
+                self.finish(partition)
+                self._append(partition, part, encoding, rows.num_rows, run)
+
+    def _append(
+        self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, expected_rows: int, run: int | None
+    ) -> None:
+        if partition not in self._open:
+            encoder = FileEncoder(self._new_files, partition, encoding, expected_rows=expected_rows)
+            self._open[partition] = _Open(encoder, run)
+        file = self._open[partition]
+        file.encoder.append(rows, encoding.nan)
+        file.run = run if file.run == run else None
+        file.arrow_bytes += rows.nbytes
+        self.density.learn(partition, file.arrow_bytes, file.encoder.size_bytes)
+
+    def finish(self, partition: PartitionKey) -> None:
+        """Close the partition's file, if it has one, now or soon."""
+        file = self._open.pop(partition, None)
+        if file is None:
+            return
+        encoder = file.encoder
+        encoder.sort_order_id = None if file.run is None else self._sort_order_id
+        if self._settings.storage.local_path(encoder.path) is not None:
+            self._done.append(encoder.finish())
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(REMOTE_THREADS)
+        future = self._pool.submit(encoder.finish)
+        self._new_files.close_by(encoder.path, partial(_give_up, encoder, future))
+        self._waiting.append(future)
+        if len(self._waiting) > 2 * REMOTE_THREADS:
+            self._done.append(self._waiting.popleft().result())
+
+    def files(self) -> list[WrittenFile]:
+        """All finished files, in the order in which they were closed."""
+        while self._waiting:
+            self._done.append(self._waiting.popleft().result())
+        self.close()
+        return self._done
+
+    def close(self) -> None:
+        """End the threads, after the files under way."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+def _give_up(encoder: FileEncoder, future: Future[WrittenFile]) -> None:
+    """Wait for a file under way, so that it does not appear later."""
+    future.exception()
+    encoder.close()
+
+
+class _Density:
+    """Encoded bytes per Arrow byte of the rows of one task.
+
+    First from `settings.bytes_per_row`, or from a sample encoded in memory; corrected by each row group written. Where
+    rows of the same partition were written those count, else the last ones of any.
+    """
+
+    def __init__(self, settings: WriteSettings) -> None:
+        self._settings = settings
+        self._ratio: float | None = None
+        self._ratios: dict[PartitionKey, float] = {}
+
+    def expected_bytes(self, partition: PartitionKey, arrow_bytes: int, like: pa.Table, encoding: Encoding) -> float:
+        """Encoded size of rows of `arrow_bytes` that look `like` these. Rows that fit a file even when nothing
+        compresses are not looked at closer.
+        """
+        if partition in self._ratios:
+            return self._ratios[partition] * arrow_bytes
+        if self._ratio is None:
+            if arrow_bytes <= self._settings.target_file_size_bytes:
+                return arrow_bytes
+            self._ratio = self._first(like, encoding)
+        return self._ratio * arrow_bytes
+
+    def learn(self, partition: PartitionKey, arrow_bytes: int, encoded_bytes: int) -> None:
+        """Rows of `arrow_bytes` took `encoded_bytes` in one file; tiny files, mostly footer, teach nothing."""
+        if encoded_bytes >= LEARN_BYTES:
+            self._ratio = self._ratios[partition] = encoded_bytes / max(1, arrow_bytes)
+
+    def _first(self, rows: pa.Table, encoding: Encoding) -> float:
+        if self._settings.bytes_per_row:
+            return self._settings.bytes_per_row * int(rows.num_rows) / max(1, int(rows.nbytes))
+        some = sample(rows)
+        return measure(some, self._settings, encoding.dictionary) / max(1, int(some.nbytes))

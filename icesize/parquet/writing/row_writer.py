@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.partitioning import arrange_by_partition
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.reading.column_matching import ColumnAligner
-from icesize.parquet.writing.buffer import Buffer, Group, nan_in
-from icesize.parquet.writing.encoding import Encoding, dictionary_columns
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.filling import Filling
 from icesize.planning.files import PartitionKey
 
 MAX_BUFFER_BYTES = 128 * 2**20
 """Arrow memory of the rows that a task holds; the process needs about twice as much, and what Python itself takes."""
+BLOCK_BYTES = 16 * 2**20
+"""Arrow memory of the rows that are divided together, which takes as much again for a moment."""
+MIN_CHUNK_ROWS = 1_024
+"""Rows that lie in shorter chunks are copied into one: encoding begins anew with each."""
 
 
 def use_system_memory() -> None:
@@ -34,15 +39,17 @@ def write_rows(
     batches: Iterable[pa.RecordBatch | pa.Table],
     settings: WriteSettings,
     names: FileNames,
-    writer: RowWriter | None = None,
+    older: Iterable[tuple[PartitionKey, pa.Table]] = (),
 ) -> list[WrittenFile]:
-    """Write all batches; on any error the files already written are deleted, best effort, and it is raised.
+    """Write all batches, after the rows of `older` files, which have the table's Arrow schema and stay in their
+    partitions; on any error the files already written are deleted, best effort, and it is raised.
 
-    `writer` is one that holds rows already. Raises `SchemaMismatch` when rows do not fit the table, `RewriteFailed` or
-    `OSError` when storage fails.
+    Raises `SchemaMismatch` when rows do not fit the table, `RewriteFailed` or `OSError` when storage fails.
     """
-    writer = writer or RowWriter(settings, names)
+    writer = RowWriter(settings, names)
     with writer.all_or_none():
+        for partition, rows in older:
+            writer.take_along(partition, rows)
         for batch in batches:
             writer.write(batch)
         return writer.close()
@@ -64,14 +71,14 @@ class RowWriter:
         self._settings = settings
         self._align_columns = ColumnAligner(settings)
         self._max_buffer_bytes = max_buffer_bytes
-        self._buffer = Buffer(settings)
+        self._buffer = _Buffer(settings)
         self._rows_in = 0
-        self._new_files = NewFiles(settings.storage)
-        self._filling = Filling(settings, names, self._new_files, max_buffer_bytes)
+        self._new_files = NewFiles(settings, names)
+        self._filling = Filling(self._new_files, max_buffer_bytes)
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Files that are begun in the block go when an error leaves it; it is the last one that writes."""
+        """Files that are begun in the block, after which nothing is written, go when an error leaves it."""
         try:
             with self._new_files.all_or_none():
                 yield
@@ -103,7 +110,7 @@ class RowWriter:
         if self._filling.some_wait:
             self._make_room()  # what is buffered joins what waits: memory is then free for one partition
         groups, encoding = self._take_buffered()
-        files = self._filling.complete(groups, encoding)
+        files = self._filling.complete({group.partition: group.table for group in groups}, encoding)
         rows_out = sum(file.rows for file in files)
         if rows_out != self._rows_in:
             raise RewriteFailed(
@@ -111,16 +118,83 @@ class RowWriter:
             )
         return files
 
-    def _take_buffered(self) -> tuple[list[Group], Encoding]:
+    def _take_buffered(self) -> tuple[list[_Group], Encoding]:
         """The buffered rows by partition, and how to encode them: judged once, from the partition with most rows."""
         groups = self._buffer.empty()
         if not groups:
             return [], Encoding()
         largest = max(groups, key=lambda group: group.rows).table()
-        return groups, Encoding(dictionary_columns(self._settings, largest), nan_in(groups, self._settings))
+        blocks = {id(block): block for group in groups for block, _, _ in group.parts}
+        nan = nan_columns(self._settings, pa.concat_tables(blocks.values()))
+        return groups, Encoding(dictionary_columns(self._settings, largest), nan)
 
     def _make_room(self) -> None:
         """Hand over all buffered rows, the largest partitions first."""
         groups, encoding = self._take_buffered()
         for group in sorted(groups, key=lambda group: group.arrow_bytes, reverse=True):
             self._filling.add(group.partition, group.table(), encoding)
+
+
+class _Buffer:
+    """Collects rows with the table's Arrow schema in any order of partitions."""
+
+    def __init__(self, settings: WriteSettings) -> None:
+        self.arrow_bytes = 0
+        self._settings = settings
+        self._undivided: list[pa.Table] = []
+        self._undivided_bytes = 0
+        self._groups: dict[PartitionKey, _Group] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Rows of any partitions; raises `SchemaMismatch`, now or later, for NaN under an identity transform."""
+        self._undivided.append(rows)
+        self._undivided_bytes += rows.nbytes
+        self.arrow_bytes += rows.nbytes
+        if self._undivided_bytes >= BLOCK_BYTES:
+            self._divide()
+
+    def add_to(self, partition: PartitionKey, rows: pa.Table) -> None:
+        """Rows that are of this partition whatever their values are."""
+        self._group(partition).add(rows, 0, rows.num_rows, rows.nbytes)
+        self.arrow_bytes += rows.nbytes
+
+    def empty(self) -> list[_Group]:
+        """All rows by partition, partitions in order of first appearance; the buffer is empty then."""
+        if self._undivided:
+            self._divide()
+        groups, self._groups, self.arrow_bytes = self._groups, {}, 0
+        return list(groups.values())
+
+    def _group(self, partition: PartitionKey) -> _Group:
+        if partition not in self._groups:
+            self._groups[partition] = _Group(partition)
+        return self._groups[partition]
+
+    def _divide(self) -> None:
+        block, ranges = arrange_by_partition(pa.concat_tables(self._undivided), self._settings)
+        self._undivided, self._undivided_bytes = [], 0
+        bytes_per_row, start = block.nbytes / block.num_rows, 0
+        for partition, rows in ranges:
+            self._group(partition).add(block, start, rows, bytes_per_row * rows)
+            start += rows
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows of one partition: `parts` of blocks (block, first row, rows), about `arrow_bytes` of them."""
+
+    partition: PartitionKey
+    rows: int = 0
+    arrow_bytes: float = 0.0
+    parts: list[tuple[pa.Table, int, int]] = field(default_factory=list)
+
+    def add(self, block: pa.Table, start: int, rows: int, arrow_bytes: float) -> None:
+        """Rows of a block."""
+        self.rows += rows
+        self.arrow_bytes += arrow_bytes
+        self.parts.append((block, start, rows))
+
+    def table(self) -> pa.Table:
+        """The rows, in their order. Made when needed: a table for each of 10,000 partitions is large by itself."""
+        table = pa.concat_tables([block.slice(start, rows) for block, start, rows in self.parts])
+        return table.combine_chunks() if self.rows < MIN_CHUNK_ROWS * len(self.parts) else table

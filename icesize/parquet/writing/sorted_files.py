@@ -17,9 +17,8 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
 from icesize.parquet.ordering.sort_keys import whole
-from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder
-from icesize.parquet.writing.size_estimates import measure
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes, merged_files
 
@@ -90,8 +89,7 @@ class SortedFiles:
     def __init__(self, target: Target, settings: WriteSettings, names: FileNames) -> None:
         self._target = target
         self._settings = settings
-        self._names = names
-        self._new_files = NewFiles(settings.storage)
+        self._new_files = NewFiles(settings, names)
         self._rows_done = 0
         self._file_rows = target.rows
         self._open_bytes = 0.0
@@ -184,14 +182,8 @@ class SortedFiles:
             if self._current is None:
                 nan = part.nan_between(start, end, step, self._settings) | later_nan
                 encoding = Encoding(dictionary_columns(self._settings, group), nan)
-                self._current = FileEncoder(
-                    self._settings,
-                    self._names,
-                    self._target.partition,
-                    encoding,
-                    expected_rows=self._file_rows,
-                    new_files=self._new_files,
-                )
+                partition, rows = self._target.partition, self._file_rows
+                self._current = FileEncoder(self._new_files, partition, encoding, expected_rows=rows)
             self._current.append(group)
 
     def _finish(self) -> None:

@@ -99,7 +99,7 @@ class MeasureRows:
     settings: WriteSettings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from icesize.parquet.writing.size_estimates import row_size
+        from icesize.parquet.writing.encoding import row_size
 
         prepare()
         align_columns = ColumnAligner(self.settings)

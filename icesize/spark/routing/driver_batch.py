@@ -19,7 +19,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.parquet.rewriting.absorb import Absorption, Written
 from icesize.parquet.rewriting.threads import write_in_threads
-from icesize.parquet.writing.size_estimates import row_size
+from icesize.parquet.writing.encoding import row_size
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.router import route
 from icesize.planning.sizing import expected_files

@@ -253,11 +253,11 @@ def test_nan_in_later_rows_of_a_file(tmp_path: Path) -> None:
     options = settings_of(tmp_path, schema_of(("x", DoubleType())))
     plain = pa.table({"x": [1.0, 2.0]}).cast(options.arrow_schema)
     late = pa.table({"x": [NAN, 3.0]}).cast(options.arrow_schema)
-    new_files = NewFiles(options.storage)
+    new_files = NewFiles(options, NAMES)
 
     def write_late() -> None:
         with new_files.all_or_none():
-            encoder = FileEncoder(options, NAMES, PartitionKey(0), Encoding(), expected_rows=4, new_files=new_files)
+            encoder = FileEncoder(new_files, PartitionKey(0), Encoding(), expected_rows=4)
             encoder.append(plain)
             assert len(files_below(tmp_path)) == 1
             encoder.append(late)

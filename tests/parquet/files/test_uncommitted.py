@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.types import LongType
 
 from icesize.clock import Environment, Fate
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import NewFiles, uncommitted
+from tests.support.parquet_files import NAMES, schema_of, settings_of
 
 
 @dataclass
@@ -31,8 +33,13 @@ class AtStake:
 
 
 @pytest.fixture
-def storage() -> Storage:
-    return Storage(PyArrowFileIO())
+def settings(tmp_path: Path) -> WriteSettings:
+    return settings_of(tmp_path, schema_of(("x", LongType())))
+
+
+@pytest.fixture
+def storage(settings: WriteSettings) -> Storage:
+    return settings.storage
 
 
 def write(files: NewFiles, location: Path) -> None:
@@ -56,14 +63,14 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("error", [None, OSError, KeyboardInterrupt])
 def test_what_no_commit_has_taken_goes_with_the_run(
-    storage: Storage, tmp_path: Path, error: type[BaseException] | None
+    settings: WriteSettings, storage: Storage, tmp_path: Path, error: type[BaseException] | None
 ) -> None:
     """Whatever ended it, an error or nothing: only what a commit may have made visible stays."""
 
     def run() -> None:
         with uncommitted(storage, Environment()) as environment:
             for name in ("landed", "dropped"):
-                write(NewFiles(storage), tmp_path / name)
+                write(NewFiles(settings, NAMES), tmp_path / name)
             environment.on_commitment(AtStake({str(tmp_path / "landed")}))
             if error is not None:
                 raise error
@@ -85,7 +92,9 @@ def test_files_of_other_processes_go_with_the_run_too(storage: Storage, tmp_path
     assert names(tmp_path) == ["of somebody else"]
 
 
-def test_an_interrupt_while_a_run_cleans_up_is_made_up_for(storage: Storage, tmp_path: Path) -> None:
+def test_an_interrupt_while_a_run_cleans_up_is_made_up_for(
+    settings: WriteSettings, storage: Storage, tmp_path: Path
+) -> None:
     """Ctrl-C at the end of a block that went well, before all is removed: it is removed all the same."""
     first = iter([True])
 
@@ -96,14 +105,16 @@ def test_an_interrupt_while_a_run_cleans_up_is_made_up_for(storage: Storage, tmp
             return self.files
 
     with ends_with(KeyboardInterrupt), uncommitted(storage, Environment()) as environment:
-        write(NewFiles(storage), tmp_path / "dropped")
+        write(NewFiles(settings, NAMES), tmp_path / "dropped")
         environment.on_commitment(Interrupted(set()))
     assert names(tmp_path) == []
 
 
-def test_a_thread_that_is_late_finds_its_run_given_up(storage: Storage, tmp_path: Path) -> None:
+def test_a_thread_that_is_late_finds_its_run_given_up(
+    settings: WriteSettings, storage: Storage, tmp_path: Path
+) -> None:
     """It removes its own file: whoever gave the run up has looked for it already."""
-    files = NewFiles(storage)
+    files = NewFiles(settings, NAMES)
     with ends_with(RewriteFailed, "what it was written for was given up"), files.all_or_none():
         stream = files.create(str(tmp_path / "late"))
         with uncommitted(storage, Environment()):
@@ -114,9 +125,9 @@ def test_a_thread_that_is_late_finds_its_run_given_up(storage: Storage, tmp_path
     assert names(tmp_path) == []
 
 
-def test_an_attempt_that_fails_takes_its_own_files_only(storage: Storage, tmp_path: Path) -> None:
+def test_an_attempt_that_fails_takes_its_own_files_only(settings: WriteSettings, tmp_path: Path) -> None:
     """The work around it goes on, and keeps what it has begun before and after."""
-    files = NewFiles(storage)
+    files = NewFiles(settings, NAMES)
     with files.all_or_none():
         write(files, tmp_path / "before")
         with ends_with(OSError, "full"), files.all_or_none():
@@ -126,9 +137,9 @@ def test_an_attempt_that_fails_takes_its_own_files_only(storage: Storage, tmp_pa
     assert names(tmp_path) == ["after", "before"]
 
 
-def test_the_work_takes_the_files_of_its_attempts_with_it(storage: Storage, tmp_path: Path) -> None:
+def test_the_work_takes_the_files_of_its_attempts_with_it(settings: WriteSettings, tmp_path: Path) -> None:
     """An attempt that went well is no reason to keep files of work that fails later."""
-    files = NewFiles(storage)
+    files = NewFiles(settings, NAMES)
     with ends_with(KeyboardInterrupt), files.all_or_none():
         with files.all_or_none():
             write(files, tmp_path / "within")
@@ -136,9 +147,9 @@ def test_the_work_takes_the_files_of_its_attempts_with_it(storage: Storage, tmp_
     assert names(tmp_path) == []
 
 
-def test_files_are_closed_before_they_are_removed(storage: Storage, tmp_path: Path) -> None:
+def test_files_are_closed_before_they_are_removed(settings: WriteSettings, tmp_path: Path) -> None:
     """By what was said last; that this fails keeps no file from being removed."""
-    files, closed = NewFiles(storage), list[bool]()
+    files, closed = NewFiles(settings, NAMES), list[bool]()
     location = str(tmp_path / "open")
 
     def close() -> None:
@@ -153,9 +164,9 @@ def test_files_are_closed_before_they_are_removed(storage: Storage, tmp_path: Pa
     assert (closed, names(tmp_path)) == ([True], [])
 
 
-def test_files_that_other_threads_finish_are_waited_for(storage: Storage, tmp_path: Path) -> None:
+def test_files_that_other_threads_finish_are_waited_for(settings: WriteSettings, tmp_path: Path) -> None:
     """No file appears after the failed work has removed its files."""
-    files, may_end = NewFiles(storage), threading.Event()
+    files, may_end = NewFiles(settings, NAMES), threading.Event()
     location = str(tmp_path / "slow")
 
     def finish() -> None:

@@ -165,7 +165,7 @@ def test_rows_that_do_not_fit_leave_nothing(options: WriteSettings, tmp_path: Pa
 def test_lost_rows_are_noticed(options: WriteSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that go in and do not come out fail the task, and its files are removed."""
     monkeypatch.setattr(
-        "icesize.parquet.writing.buffer.arrange_by_partition",
+        "icesize.parquet.writing.row_writer.arrange_by_partition",
         lambda rows, settings: (rows, [(PartitionKey(0, ("h0",)), 2)]),
     )
     with pytest.raises(RewriteFailed, match="4 rows went in and 2 came out"):

@@ -27,7 +27,7 @@ from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
-from icesize.parquet.writing.size_estimates import measure
+from icesize.parquet.writing.encoding import measure
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.files import FileFact, PartitionKey

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import FOLDERS
 from icesize.parquet.writing.file_writer import FileEncoder
-from icesize.parquet.writing.row_writer import RowWriter, write_rows
-from icesize.parquet.writing.size_estimates import bytes_for_file
+from icesize.parquet.writing.filling import bytes_for_file
+from icesize.parquet.writing.row_writer import RowWriter
 from icesize.parquet.writing.spill import Spill
 from icesize.planning.files import PartitionKey
 from icesize.planning.sizing import least_output_bytes, merged_files
@@ -51,6 +51,15 @@ def write_in_batches(
         hour_of |= dict(enumerate(hours, len(hour_of)))
         writer.write(hourly_rows(hours, len(hour_of) - len(hours)))
     return writer.close(), hour_of
+
+
+def write_or_nothing(options: WriteSettings, batches: Iterable[pa.Table]) -> None:
+    """Write all batches with a buffer that holds few of them."""
+    writer = RowWriter(options, NAMES, max_buffer_bytes=20_000)
+    with writer.all_or_none():
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
 
 
 def stored(file: WrittenFile) -> dict[int, int]:
@@ -215,7 +224,7 @@ def test_an_error_leaves_no_rows_on_disk(tmp_path: Path, disk: Path) -> None:
 
     options = hourly(tmp_path)
     with pytest.raises(ZeroDivisionError):
-        write_rows(broken(), options, NAMES, RowWriter(options, NAMES, max_buffer_bytes=20_000))
+        write_or_nothing(options, broken())
     assert open_in(disk) == []
     assert files_below(tmp_path) == []
 
@@ -227,7 +236,7 @@ def test_a_full_disk_is_named(tmp_path: Path, disk: Path, monkeypatch: pytest.Mo
     options = hourly(tmp_path)
     batches = [hourly_rows([i % 50 for i in range(500)], start) for start in range(0, 10_000, 500)]
     with pytest.raises(RewriteFailed) as caught:
-        write_rows(batches, options, NAMES, RowWriter(options, NAMES, max_buffer_bytes=20_000))
+        write_or_nothing(options, batches)
     assert f"Cannot keep rows in '{disk}'" in str(caught.value)
     assert "No space left on device" in str(caught.value)
     assert files_below(tmp_path) == []

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
+from icesize.parquet.writing.encoding import measure
 from icesize.parquet.writing.row_writer import RowWriter
-from icesize.parquet.writing.size_estimates import measure
 from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
 from icesize.planning.routing.row_sizes import CLAMP_RATIO, DEFAULT_ROW_SIZE, RowSize, RowSizes, fitted
 from tests.support.late_events import batch
