@@ -27,8 +27,7 @@ import icesize
 from benchmarks import peers
 from benchmarks.snapshots import data_file
 from icesize.clock import Environment, Stopwatch
-from icesize.maintenance.batch_commit import CommitContext, commit
-from icesize.maintenance.reporting import WrittenBatch
+from icesize.maintenance.batch_commit import CommitContext, WrittenBatch, commit
 from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable

@@ -1,28 +1,95 @@
-"""Makes visible what was written for a batch, or for merges as for a batch without rows."""
+"""What was written for a batch, or for merges as for a batch without rows: its commit, and the report of both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.io import FileIO
 
 from icesize import failpoints
-from icesize.clock import Environment, Stopwatch
+from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
-from icesize.maintenance.reporting import Outcome, WrittenBatch
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
+from icesize.parquet.rewriting.absorb import Written
+from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
+from icesize.planning.plan import MergeGroup, Plan
+from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.request import CommitOutcome, CommitRequest
-from icesize.table.state.handle import TableHandle
+from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.input_metrics import with_carried_over_metrics
 
 LONG_RUN_SECONDS = 12 * 3600
 """Half of the least age at which orphan cleanup, ours and Iceberg's, takes a file: what runs shorter need not look, and
 a commit that looks has hours left for its attempts."""
 _THREADS = 16
+
+
+@dataclass(frozen=True)
+class MergeResults:
+    """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
+
+    merged: tuple[MergeResult, ...] = ()
+    failed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, groups: Mapping[int, MergeGroup], results: Results, appended: Sequence[WrittenFile] = ()
+    ) -> MergeResults:
+        """What became of numbered groups: one that failed is dropped and named, one without a result counted.
+
+        Files that were merged with `appended` ones of the same commit get their sequence number there: which one the
+        new rows will have is not known before, and one that is too small would let deletes of others apply to them.
+        """
+        new = {file.path for file in appended}
+        done, failed = list[MergeResult](), list[str]()
+        for number, group in groups.items():
+            result = results.get(number)
+            if isinstance(result, MergeFailure):
+                failed.append(f"merge of {len(group.inputs)} files in '{group.label}' dropped: {result.why}")
+            elif result is not None and any(file.path in new for file in result.inputs):
+                done.append(replace(result, files=tuple(replace(f, sequence_number=None) for f in result.files)))
+            elif result is not None:
+                done.append(result)
+        cancelled = len(groups) - len(done) - len(failed)
+        stopped = (f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')",) if cancelled else ()
+        return cls(tuple(done), tuple(failed), stopped)
+
+
+@dataclass(frozen=True)
+class WrittenBatch:
+    """What was written for one state of a table and is not visible yet: new rows, merges, or both.
+
+    `plan` is what was decided to be merged. The files of `rows` hold the rows of older ones, too, where those were
+    taken along.
+    """
+
+    current: Current
+    layout: Layout
+    plan: Plan
+    merges: MergeResults = field(default_factory=MergeResults)
+    rows: Written = field(default_factory=Written)
+
+    @cached_property
+    def bytes_ingested(self) -> int:
+        """Bytes of the new rows: of files that hold older rows too, the share that their partition's new rows have."""
+        older = Counter[PartitionKey]()
+        for file in self.rows.absorbed:
+            older[file.partition] += file.rows
+        size_bytes, rows = Counter[PartitionKey](), Counter[PartitionKey]()
+        for written in self.rows.files:
+            size_bytes[written.partition] += written.size_bytes
+            rows[written.partition] += written.rows
+        return sum(size if not older[p] else round(size * (1 - older[p] / rows[p])) for p, size in size_bytes.items())
 
 
 @dataclass(frozen=True)
@@ -80,13 +147,6 @@ def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: Commit
     )
 
 
-def remember(backoff: BackOff, outcome: Outcome) -> None:
-    """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
-    backoff.lost(outcome.commit.contested)
-    absorbed = outcome.written.rows.absorbed if outcome.written else ()
-    backoff.landed(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))
-
-
 def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:
     """Looks for files written by a run that took long; `watch` is its clock.
 
@@ -96,11 +156,9 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
     if watch.seconds["total"] < LONG_RUN_SECONDS:
         return
     table = handle.name
-    with readable(table), ThreadPoolExecutor(_THREADS) as pool:
+    with readable(table):
         # the credentials that the files were written with have ended by now
-        io = handle.load().table.io
-        there = list(pool.map(lambda path: io.new_input(path).exists(), paths))
-    gone = [path for path, exists in zip(paths, there, strict=True) if not exists]
+        gone = missing(handle.load().table.io, paths)
     if gone:
         hours = watch.seconds["total"] / 3600
         raise RewriteFailed(
@@ -110,3 +168,96 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
             table=table,
             gone=tuple(gone),
         )
+
+
+def missing(io: FileIO, paths: Sequence[str]) -> list[str]:
+    """Those files that are not on storage; raises whatever the storage raises."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        there = list(pool.map(lambda path: io.new_input(path).exists(), paths))
+    return [path for path, exists in zip(paths, there, strict=True) if not exists]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a batch, or of a pass of merges, and its report.
+
+    `current` is the table as it was planned on, `written` is None where there was nothing to write.
+    """
+
+    current: Current
+    commit: CommitOutcome
+    written: WrittenBatch | None
+    report: Report
+
+
+def outcome_of(
+    current: Current,
+    commit: CommitOutcome,
+    written: WrittenBatch | None,
+    seconds: Mapping[str, float],
+    notes: Sequence[str],
+    **facts: Any,
+) -> Outcome:
+    """What came of one commit. Without snapshots the report tells what was planned and why nothing came of it.
+
+    `notes` come after those about merges that failed, which somebody has to look after; `facts` are fields of `Report`.
+    """
+    if written is not None:
+        notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
+        facts |= _facts(written, commit.merged)
+    report = Report(
+        table=current.name,
+        snapshot_ids=commit.snapshot_ids,
+        operations=commit.operations,
+        seconds=rounded(seconds),
+        conflicts=commit.conflicts,
+        notes=tuple(dict.fromkeys(notes)),
+        already_committed=commit.already_committed,
+        **facts,
+    )
+    return Outcome(current, commit, written, report)
+
+
+def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, Any]:
+    """What the report says of files."""
+    merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
+    touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
+    return {
+        "bytes_ingested": written.bytes_ingested,
+        "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in landed for f in g.files))),
+        "rows": written.rows.new_rows,
+        "files_added": len(appended) + sum(len(g.files) for g in landed),
+        "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
+        "bytes_copied": sum(g.bytes_copied for g in merged),
+        "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
+        "pages_copied": sum(g.pages_copied for g in merged),
+        "decoded_because": dict(sum((Counter(g.decoded_because) for g in merged), Counter[str]())),
+        "small_files_max": _most_small_files(written, touched, landed),
+        "partitions_touched": len(touched),
+        "skipped": written.plan.skipped_by_reason,
+        "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
+    }
+
+
+def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:
+    """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
+    layout = written.layout
+    limit = layout.small_file_limit_bytes
+    counts: Counter[PartitionKey] = Counter()
+    for key in touched:
+        facts = layout.partitions.get(key)
+        counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
+    for file in (*written.rows.files, *(f for g in landed for f in g.files)):
+        counts[file.partition] += file.size_bytes < limit
+    for group in landed:
+        counts[group.inputs[0].partition] -= sum(input_file.size_bytes < limit for input_file in group.inputs)
+    for older in written.rows.absorbed:
+        counts[older.partition] -= 1
+    return max(counts.values(), default=0)
+
+
+def remember(backoff: BackOff, outcome: Outcome) -> None:
+    """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
+    backoff.lost(outcome.commit.contested)
+    absorbed = outcome.written.rows.absorbed if outcome.written else ()
+    backoff.landed(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))

@@ -17,9 +17,9 @@ from pyiceberg.manifest import ManifestFile
 
 from icesize.clock import Environment
 from icesize.errors import TableError, UnsupportedTable
+from icesize.maintenance.batch_commit import Outcome, WrittenBatch
 from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
-from icesize.maintenance.reporting import Outcome, WrittenBatch
 from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
 from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix

@@ -13,8 +13,7 @@ from functools import partial
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import UnsupportedTable
-from icesize.maintenance.batch_commit import CommitContext, commit
-from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch, outcome_of
+from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings

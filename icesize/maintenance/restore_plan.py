@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
@@ -13,6 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
+from icesize.maintenance.batch_commit import missing
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.manifests.delete_index import DeleteIndex
@@ -21,9 +21,6 @@ from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.live_files import fact_of
 from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
-
-_EXISTS_THREADS = 16
-
 
 _Identity = tuple[str, int | None]
 
@@ -181,18 +178,16 @@ class Restoration:
     def _check_files(self, table: Table, files: Sequence[Entry]) -> None:
         """Every file to be copied is on storage."""
         paths = sorted({entry.path for entry in files})
-        with ThreadPoolExecutor(_EXISTS_THREADS) as pool:
-            try:
-                there = list(pool.map(lambda path: table.io.new_input(path).exists(), paths))
-            except Exception as error:  # of whatever storage it is
-                raise TableError(
-                    f"{self.cannot(table)}: storage does not tell whether its files exist ({brief(error)})",
-                    table=self._name,
-                ) from error
-        missing = [path for path, exists in zip(paths, there, strict=True) if not exists]
-        if missing:
-            others = f" and {len(missing) - 1} more of its {len(paths)} files are" if len(missing) > 1 else " is"
-            raise TableError(f"{self.cannot(table)}: {missing[0]}{others} gone", table=self._name, missing=missing)
+        try:
+            gone = missing(table.io, paths)
+        except Exception as error:  # of whatever storage it is
+            raise TableError(
+                f"{self.cannot(table)}: storage does not tell whether its files exist ({brief(error)})",
+                table=self._name,
+            ) from error
+        if gone:
+            others = f" and {len(gone) - 1} more of its {len(paths)} files are" if len(gone) > 1 else " is"
+            raise TableError(f"{self.cannot(table)}: {gone[0]}{others} gone", table=self._name, missing=gone)
 
 
 @dataclass(frozen=True)

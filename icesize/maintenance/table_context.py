@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from icesize.clock import Environment
 from icesize.errors import EngineUnavailable, RewriteFailed
-from icesize.maintenance.reporting import Outcome
+from icesize.maintenance.batch_commit import Outcome
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff
+from icesize.maintenance.batch_commit import Outcome
 from icesize.maintenance.clustering import ClusterRunner, ClusterScan, cluster_and_commit, wanted_by
-from icesize.maintenance.reporting import Outcome
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
 from icesize.table.state.handle import Current, TableHandle

@@ -24,10 +24,9 @@ from pyspark.sql import SparkSession
 from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import TableError
-from icesize.maintenance.batch_commit import remember
+from icesize.maintenance.batch_commit import Outcome, WrittenBatch, remember
 from icesize.maintenance.cluster_settings import off_because
 from icesize.maintenance.compaction import rewrite
-from icesize.maintenance.reporting import Outcome, WrittenBatch
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey

@@ -17,8 +17,15 @@ from pyspark.sql import DataFrame
 from icesize import failpoints
 from icesize.clock import Stopwatch
 from icesize.errors import CommitConflict, TableError, TableNotFound
-from icesize.maintenance.batch_commit import CommitContext, commit, remember
-from icesize.maintenance.reporting import MergeResults, Outcome, WrittenBatch, outcome_of
+from icesize.maintenance.batch_commit import (
+    CommitContext,
+    MergeResults,
+    Outcome,
+    WrittenBatch,
+    commit,
+    outcome_of,
+    remember,
+)
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import columns, session

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize.clock import Environment
 from icesize.errors import BatchError, EngineUnavailable, TableError
+from icesize.maintenance.batch_commit import Outcome
 from icesize.maintenance.cluster_settings import off_because
-from icesize.maintenance.reporting import Outcome
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import cluster_beside_stream, inline_budget
 from icesize.spark.clustering.run import run_clusters

@@ -44,8 +44,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icesize.clock import Environment, Stopwatch
-from icesize.maintenance.batch_commit import CommitContext, commit
-from icesize.maintenance.reporting import MergeResults, WrittenBatch
+from icesize.maintenance.batch_commit import CommitContext, MergeResults, WrittenBatch, commit
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
 from icesize.parquet.files.metrics import FileMetrics, carry_over
 from icesize.parquet.files.settings import WriteSettings

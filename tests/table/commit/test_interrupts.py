@@ -43,7 +43,6 @@ IN_CHARGE = (
     "batch_commit.py",
     "threads.py",
     "uncommitted.py",
-    "reporting.py",
     "handle.py",
     "commit_files.py",
     "retry.py",
