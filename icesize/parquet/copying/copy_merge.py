@@ -18,7 +18,6 @@ from icesize.parquet.copying.strategy import (
     likely_copied,
 )
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
-from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.footer import Footer
@@ -57,19 +56,18 @@ class _Unit:
     size_bytes: int
 
 
-def copy_merge(group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeResult:
+def copy_merge(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> MergeResult:
     """Write the rows of all input files into `group.outputs` files of about equal size, copying what can be copied.
 
     Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
     of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
     for an input file that cannot be decoded either.
     """
-    plan = plan_copy(group.inputs, group.outputs, settings, fetched.fetch)
+    plan = plan_copy(group.inputs, group.outputs, new_files.settings, fetched.fetch)
     files: list[WrittenFile] = []
-    new_files = NewFiles(settings, names)
     with new_files.all_or_none():
         for output in plan.outputs:
-            rows = _decoded(output, group, settings, fetched)
+            rows = _decoded(output, group, new_files.settings, fetched)
             files.append(write_copied(group.partition, output, rows, new_files))
     return MergeResult(
         group.inputs,

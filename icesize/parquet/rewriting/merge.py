@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.ordering.sort_order import sorter_of
+from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.rewriting.decode_merge import decode_merge
-from icesize.parquet.writing.file_writer import remove_files
+from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
+from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
+from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 
 
 def merge(group: MergeGroup, settings: WriteSettings, names: FileNames) -> MergeResult:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
-    Compressed bytes are copied where that is possible and pays, everything is decoded otherwise (`decode_merge`,
-    `copy_merge`). Each output carries the largest data sequence number of the input files. Outputs with copied bytes
-    lack metrics that only manifests have (`WrittenFile.copied_from`). Raises `RewriteFailed`, everything written
-    removed: with the attribute `path` of an input file that is missing, damaged or does not have the rows its manifest
-    entry says; of the output when storage fails.
+    Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Each
+    output carries the largest data sequence number of the input files. Outputs with copied bytes lack metrics that only
+    manifests have (`WrittenFile.copied_from`). Raises `RewriteFailed`, everything written removed: with the attribute
+    `path` of an input file that is missing, damaged or does not have the rows its manifest entry says; of the output
+    when storage fails.
     """
     if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
@@ -34,24 +39,24 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames) -> Merge
             "plan again",
             path=None,
         )
-    with Fetched(settings) as fetched:
-        result = _copied(group, settings, names, fetched)
+    new_files = NewFiles(settings, names)
+    with Fetched(settings) as fetched, new_files.all_or_none():
+        result = _copied(group, new_files, fetched)
         if isinstance(result, Refusal):
-            result = _decoded(group, settings, names, fetched, result)
-    if result.rows_in != result.rows_out:
-        remove_files(settings.storage, list(result.files))
-        raise RewriteFailed(
-            f"Cannot merge: {result.rows_in} rows went in and {result.rows_out} came out, report this", path=None
-        )
+            result = _decoded(group, new_files, fetched, result)
+        if result.rows_in != result.rows_out:
+            raise RewriteFailed(
+                f"Cannot merge: {result.rows_in} rows went in and {result.rows_out} came out, report this", path=None
+            )
     sequence = max(input_file.sequence_number for input_file in group.inputs)
     return replace(result, files=tuple(replace(file, sequence_number=sequence) for file in result.files))
 
 
-def _copied(group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched) -> MergeResult | Refusal:
-    if (reason := forbidden(settings)) is not None:
+def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> MergeResult | Refusal:
+    if (reason := forbidden(new_files.settings)) is not None:
         return reason
     try:
-        return copy_merge(group, settings, names, fetched)
+        return copy_merge(group, new_files, fetched)
     except CopyRefused as refused:
         return refused.code
     except (pa.ArrowException, *UNREADABLE):
@@ -59,14 +64,84 @@ def _copied(group: MergeGroup, settings: WriteSettings, names: FileNames, fetche
         return Refusal.SHORT_READ
 
 
-def _decoded(
-    group: MergeGroup, settings: WriteSettings, names: FileNames, fetched: Fetched, refused: Refusal
-) -> MergeResult:
-    try:
-        files = decode_merge(group, settings, names, fetched)
-    except (pa.ArrowException, OSError) as error:
-        raise RewriteFailed(
-            f"Cannot merge {len(group.inputs)} files: {error}, what was written is removed", path=None
-        ) from error
-    codes = {refused.value: len(group.inputs)}
-    return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)
+def _decoded(group: MergeGroup, new_files: NewFiles, fetched: Fetched, refused: Refusal) -> MergeResult:
+    nan: frozenset[int] = frozenset()
+    while True:
+        try:
+            with new_files.all_or_none():
+                files = _Decoding(group, new_files, nan).files(fetched)
+        except LateNanError as late:
+            nan |= late.nan  # once more: the statistics of these columns must be left out from the start
+        except (pa.ArrowException, OSError) as error:
+            raise RewriteFailed(
+                f"Cannot merge {len(group.inputs)} files: {error}, what was written is removed", path=None
+            ) from error
+        else:
+            codes = {refused.value: len(group.inputs)}
+            return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """Merges by decoding and encoding every row, which can always be done; columns of `nan` get no statistics.
+
+    At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
+    are sorted: an output of no more than that is in the table's order and says so.
+    """
+
+    group: MergeGroup
+    new_files: NewFiles
+    nan: frozenset[int]
+
+    def files(self, fetched: Fetched) -> list[WrittenFile]:
+        """The rows of all input files, in their order."""
+        settings = self.new_files.settings
+        tables = Stream(read_inputs(self.group, settings, fetched), settings.limits.decoded_bytes)
+        outputs = output_rows(self.group.inputs, self.group.outputs)
+        files = [self._output(tables, rows) for rows in outputs if rows]
+        for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+            continue
+        return files
+
+    def _output(self, tables: Stream, rows: int) -> WrittenFile:
+        """A file of the next rows."""
+        settings, group_rows = self.new_files.settings, self._group_rows(rows)
+        sorter = sorter_of(settings)
+        encoder, left = None, rows
+        while encoder is None or left:
+            run = tables.take(left if sorter is not None else min(group_rows, left))
+            run = run if sorter is None else sorter(run)
+            nan = nan_columns(settings, run)
+            if encoder is None:
+                encoding = Encoding(dictionary_columns(settings, run), nan | self.nan)
+                encoder = FileEncoder(self.new_files, self.group.partition, encoding, expected_rows=rows)
+                if sorter is not None and run.num_rows == rows:
+                    encoder.sort_order_id = sorter.order_id
+            step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))
+            for start in range(0, run.num_rows, step):
+                encoder.append(run.slice(start, step), nan)
+            left -= run.num_rows
+        return encoder.finish()
+
+    def _group_rows(self, rows: int) -> int:
+        """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
+        size = self.group.size_bytes / max(1, self.group.rows) * rows
+        limits = self.new_files.settings.parquet
+        groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
+        return max(1, math.ceil(rows / groups))
+
+
+def output_rows(inputs: tuple[FileFact, ...], outputs: int) -> list[int]:
+    """Rows of each output so that outputs are of about equal size: cut where the input files' bytes, in order, reach
+    each n-th part of their sum.
+    """
+    total = sum(input_file.size_bytes for input_file in inputs)
+    rows, done_bytes, done_rows = [0], 0, 0
+    for input_file in inputs:
+        while len(rows) < outputs and total * len(rows) < (done_bytes + input_file.size_bytes) * outputs:
+            share = (total * len(rows) / outputs - done_bytes) / input_file.size_bytes
+            rows.append(done_rows + round(input_file.rows * share))
+        done_bytes += input_file.size_bytes
+        done_rows += input_file.rows
+    ends = [*rows[1:], done_rows]
+    return [end - start for start, end in zip(rows, ends, strict=True)]

@@ -20,8 +20,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.rewriting.decode_merge import output_rows
-from icesize.parquet.rewriting.merge import merge
+from icesize.parquet.rewriting.merge import merge, output_rows
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
