@@ -57,7 +57,10 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
     _line(console, (inspection.table, "bold"), "  " + "  ".join(head))
     show_bars(console, inspection)
     # one small file in a partition is the fewest there can be
-    _show_partitions(console, "most small files", [p for p in inspection.worst if p.mergeable > 1], _in_words)
+    _show_partitions(
+        console, "most small files", [p for p in inspection.worst if p.mergeable > 1],
+        lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}, {format_bytes(p.small_bytes)}",
+    )  # fmt: skip
     _show_partitions(console, "ineligible", inspection.held_back_in, lambda p: _reasons(p.held_back))
     show_notes(console, inspection.advice)
 
@@ -349,11 +352,6 @@ def _show_partitions(
     _line(console, title)
     for partition in partitions:
         _line(console, f"  {partition.label or '(whole table)':<{names}}  {words(partition)}")
-
-
-def _in_words(partition: PartitionSizes) -> str:
-    small = format_count(partition.mergeable, "small file")
-    return f"{small} of {partition.files:,}, {format_bytes(partition.small_bytes)}"
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:

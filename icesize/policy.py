@@ -161,7 +161,6 @@ class SizePolicy:
 
 
 _FIELDS = {name: key for name, key in vars(SizePolicy).items() if isinstance(key, _Key)}
-KEYS = frozenset(_FIELDS)
 AT_LEAST: dict[str, tuple[int, str]] = {
     "target_file_size_bytes": (1, "no file could hold a row"),
     "small_file_limit_bytes": (0, "no file is smaller than nothing; 0 turns merging off"),
@@ -176,11 +175,7 @@ AT_LEAST: dict[str, tuple[int, str]] = {
     "max_snapshots": (1, "the newest snapshot is the table itself"),
 }
 DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
-    (
-        name.replace("_", "-"),
-        "unset" if key.shown is None else str(key.shown).replace("True", "true"),
-        key.source,
-    )
+    (name.replace("_", "-"), "unset" if key.shown is None else str(key.shown).replace("True", "true"), key.source)
     for name, key in _FIELDS.items()
 )
 """(key, default, source of the default) of every policy key, as the README prints them."""
@@ -227,15 +222,12 @@ def _value(name: str, key: str, value: object) -> Any:
 def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     warnings: list[str] = []
+    known = {PROPERTY_PREFIX + _dashed(field_name): field_name for field_name in _FIELDS}
     for name, value in sorted(properties.items()):
-        if not name.startswith(PROPERTY_PREFIX):
-            continue
-        key = name.removeprefix(PROPERTY_PREFIX)
-        if key in map(_dashed, KEYS):
-            field_name = key.replace("-", "_")
-            values[field_name] = _value(field_name, name, value)
-        else:
-            warnings.append(ignored(name, [PROPERTY_PREFIX + _dashed(known) for known in _FIELDS]))
+        if name in known:
+            values[known[name]] = _value(known[name], name, value)
+        elif name.startswith(PROPERTY_PREFIX):
+            warnings.append(ignored(name, known))
     return values, warnings
 
 
@@ -257,7 +249,7 @@ def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[s
     values: dict[str, Any] = {}
     for key, value in argument.items():
         name = key.replace("-", "_")
-        if name not in KEYS:
+        if name not in _FIELDS:
             near = _nearest(_dashed(name), map(_dashed, _FIELDS))
             raise PolicyError(f"unknown policy key '{key}': did you mean '{near}'?", key=key)
         values[name] = _value(name, _dashed(name), value)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import PolicyError
-from icesize.policy import DOCUMENTED, KEYS, MIB, SizePolicy
+from icesize.policy import DOCUMENTED, MIB, SizePolicy
 
 TARGET = "target_file_size_bytes"
 
@@ -60,7 +60,7 @@ def test_each_source_yields_to_the_one_before_it() -> None:
     assert SizePolicy.resolve(iceberg | ours, {"target-file-size-bytes": 4000})[0].target_file_size_bytes == 4000
 
 
-@pytest.mark.parametrize("name", sorted(KEYS - {"merge_by_copying"}))
+@pytest.mark.parametrize("name", sorted(SizePolicy().to_dict().keys() - {"merge_by_copying"}))
 def test_every_number_is_read_from_properties_and_mappings(name: str) -> None:
     """Each field has a property and an argument key with dashes, and an argument key with underscores."""
     dashed = name.replace("_", "-")

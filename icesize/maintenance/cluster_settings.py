@@ -288,7 +288,8 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
             if ids.get(name) != field_id:
                 raise _refused(loaded.name, [name], "the column was renamed or dropped meanwhile")
         updates, result = _to_keep(by, metadata)
-        return loaded.staged(updates, loaded.same_schema, _same_order(metadata)) if updates else None, result
+        same_order = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
+        return loaded.staged(updates, loaded.same_schema, same_order) if updates else None, result
 
     advice = f"Look whether the table's properties have {BY_PROPERTY}={','.join(by.columns)}; storing it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: not _to_keep(by, loaded.table.metadata)[0])
@@ -335,11 +336,6 @@ def _order_to_keep(metadata: TableMetadata, wanted: list[SortField]) -> tuple[tu
     return (), (_stays(metadata),)
 
 
-def _same_order(metadata: TableMetadata) -> AssertDefaultSortOrderId:
-    """The requirement that nobody else has changed the sort order meanwhile."""
-    return AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
-
-
 @dataclass(frozen=True)
 class ForgottenClusterBy:
     """What was taken back of it: `removed` are properties and the sort order, `notes` sentences for people."""
@@ -376,7 +372,8 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
             notes = (_columns_stay(metadata, order.fields),)
         elif not order.is_unsorted:
             notes = (_stays(metadata),)
-        return loaded.staged(updates, _same_order(metadata)), ForgottenClusterBy(tuple(removed), notes)
+        same_order = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
+        return loaded.staged(updates, same_order), ForgottenClusterBy(tuple(removed), notes)
 
     advice = f"Look whether the table's properties have {BY_PROPERTY}; forgetting it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: not _stored_keys(loaded.table.metadata))

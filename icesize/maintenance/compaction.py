@@ -29,7 +29,7 @@ from icesize.table.catalog.history import summary_of
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
-from icesize.table.state.handle import Current, TableHandle
+from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
 
@@ -104,7 +104,10 @@ def merge_changed(context: TableContext) -> Report:
     current, layout, policy = selection.current, selection.layout, selection.current.policy
     changed = partitions_changed(current.table.metadata, current.table.io)
     touched = layout.partitions.keys() if changed is None else changed | _with_backlog(layout, policy)
-    plan = plan_merges(layout, policy, touched=touched, budget_bytes=policy.budget_for(_newest_bytes(current)))
+    newest = current.table.metadata.current_snapshot()
+    # what the budget grows with
+    new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
+    plan = plan_merges(layout, policy, touched=touched, budget_bytes=policy.budget_for(new_bytes))
     return _merge(context, selection, plan)
 
 
@@ -141,9 +144,3 @@ def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
         for key, facts in layout.partitions.items()
         if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
     }
-
-
-def _newest_bytes(current: Current) -> int:
-    """Bytes that the newest snapshot added: what the budget grows with."""
-    head = current.table.metadata.current_snapshot()
-    return int((head and summary_of(head, "added-files-size")) or 0)

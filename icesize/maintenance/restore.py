@@ -50,7 +50,7 @@ from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
 from icesize.table.state.partition_changes import ChangeReader
-from icesize.table.state.versions import Version, versions
+from icesize.table.state.versions import versions
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")
@@ -342,10 +342,11 @@ def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
         f"stream readers of this table stop at snapshot {landed}, an overwrite (Spark goes on with "
         "'streaming-skip-overwrite-snapshots')"
     ]
-    for stream_id, batches in planned.undone.items():
+    for stream_id, ids in planned.undone.items():
+        several = f"{len(ids)} batches ({min(ids)} to {max(ids)}) stay"
         notes.append(
             f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
-            f"{_format_batch(batches)} marked as committed"
+            f"{several if len(ids) > 1 else f'batch {ids[0]} stays'} marked as committed"
         )
     version = planned.difference.version
     if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
@@ -362,21 +363,12 @@ def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) ->
     known = versions(table.metadata, table.io, ChangeReader(), partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):
-        if ages[newer.snapshot_id] > age and _brought_rows(newer, older) and newer.stream_id is not None:
+        # merges of a batch may touch partitions that it has no rows for
+        brought_rows = older is None or newer.rows > older.rows
+        if ages[newer.snapshot_id] > age and brought_rows and newer.stream_id is not None:
             batches.setdefault(newer.stream_id, []).append(newer.batch_id or 0)
     return batches
 
 
-def _brought_rows(newer: Version, older: Version | None) -> bool:
-    """Merges of a batch may touch partitions that it has no rows for."""
-    return older is None or newer.rows > older.rows
-
-
 def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
-
-
-def _format_batch(batches: Sequence[int]) -> str:
-    if len(batches) == 1:
-        return f"batch {batches[0]} stays"
-    return f"{len(batches)} batches ({min(batches)} to {max(batches)}) stay"
