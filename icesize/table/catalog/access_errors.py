@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
 
@@ -13,20 +13,23 @@ from icesize.redaction import redacted, scrub
 
 
 @contextmanager
-def readable(table: str) -> Iterator[None]:
-    """Inside, what storage raises while manifests of a table are read becomes TableError.
-
-    Mostly somebody's expiry has taken a snapshot between our look at the table and our reading of it.
-    """
+def storage_errors(cannot: str, advice: str, **facts: object) -> Iterator[None]:
+    """Inside, what storage raises becomes TableError: what cannot be done, why, and what that means or what to do."""
     try:
         yield
     except IcesizeError:
         raise
     except Exception as error:  # of whatever the storage is reached by
-        raise TableError(
-            f"Cannot read the history of '{table}': {brief(error)}; if snapshots were expired meanwhile, try again",
-            table=table,
-        ) from error
+        raise TableError(f"{cannot}: {brief(error)}; {advice}", **facts) from error
+
+
+def readable(table: str) -> AbstractContextManager[None]:
+    """`storage_errors` of reading manifests of a table.
+
+    Mostly somebody's expiry has taken a snapshot between our look at the table and our reading of it.
+    """
+    cannot = f"Cannot read the history of '{table}'"
+    return storage_errors(cannot, "if snapshots were expired meanwhile, try again", table=table)
 
 
 def brief(error: BaseException) -> str:

@@ -76,7 +76,8 @@ class _Checkpoint:
 
     def positions(self) -> list[int]:
         offsets, commits = self._batches("offsets"), self._batches("commits")
-        if not offsets and not self._is_new():
+        # a query that was started and has had no batch has no such folders: object stores keep no empty ones
+        if not offsets and not any(i.base_name == "metadata" and i.type == FileType.File for i in self._list("")):
             raise _Unreadable("it has no 'offsets' and no 'metadata'")
         committed = max(set(offsets) & set(commits), default=None)
         if committed is None:
@@ -87,10 +88,6 @@ class _Checkpoint:
         sources = [info for info in self._list("sources") if info.type == FileType.Directory]
         found = (self._beginning(info.base_name) for info in sorted(sources, key=lambda each: each.base_name))
         return [position for position in found if position is not None]
-
-    def _is_new(self) -> bool:
-        """Whether it is of a query that was started and has had no batch: object stores keep no empty folders."""
-        return any(info.base_name == "metadata" and info.type == FileType.File for info in self._list(""))
 
     def _batches(self, folder: str) -> list[int]:
         """The numbers of the batches in `offsets` or `commits`; Hadoop keeps checksums of the files beside them."""
@@ -174,17 +171,15 @@ def positions_in(metadata: TableMetadata, readers: Sequence[Reader], force: bool
         elif force:
             notes.append(f"the reader {reader.path} was given up by force: the table does not have its position")
         else:
-            raise TableError(_lost(reader), path=reader.path, snapshot_ids=reader.positions)
+            where = ", ".join(map(str, reader.positions)) or "nowhere: it has read no Iceberg table yet"
+            raise TableError(
+                f"Cannot expire snapshots: the reader {reader.path} stands at {where}, which this table does not have "
+                "(expired already, or it reads another table), so what it needs cannot be kept; leave it out, or go on "
+                "without it by force",
+                path=reader.path,
+                snapshot_ids=reader.positions,
+            )
     return found, notes
-
-
-def _lost(reader: Reader) -> str:
-    where = ", ".join(map(str, reader.positions)) or "nowhere: it has read no Iceberg table yet"
-    return (
-        f"Cannot expire snapshots: the reader {reader.path} stands at {where}, which this table does not have (expired "
-        "already, or it reads another table), so what it needs cannot be kept; leave it out, or go on without it by "
-        "force"
-    )
 
 
 def stranded(readers: Sequence[Reader], expired: Collection[int]) -> list[str]:

@@ -103,22 +103,19 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
     """Metadata files that have dropped out of the log, found by the logs of those that are still in it.
 
     Each log names the 100 before it (`write.metadata.previous-versions-max`), so the oldest one leads further back.
+    Raises TableError for a damaged file.
     """
     logged = [entry.metadata_file for entry in metadata.metadata_log]
     seen = {normalised(path) for path in logged}
     with ThreadPoolExecutor(READERS) as pool:
         while logged:
-            older = [path for path in _log_of(logged[0], io) if normalised(path) not in seen]
+            # its log, oldest first; none when it is gone
+            log = (read_metadata_file(io, logged[0]) or {}).get("metadata-log", ())
+            older = [path for entry in log if normalised(path := str(entry["metadata-file"])) not in seen]
             seen |= {normalised(path) for path in older}
             there = pool.map(lambda path: io.new_input(path).exists(), older)
             logged = [path for path, exists in zip(older, there, strict=True) if exists]
             yield from logged
-
-
-def _log_of(metadata_file: str, io: FileIO) -> list[str]:
-    """The log of an old metadata file, oldest first; empty when it is gone. Raises TableError for a damaged one."""
-    data = read_metadata_file(io, metadata_file) or {}
-    return [str(entry["metadata-file"]) for entry in data.get("metadata-log", ())]
 
 
 @dataclass

@@ -17,8 +17,8 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import IcesizeError, PolicyError, TableError
-from icesize.table.catalog.access_errors import brief
+from icesize.errors import PolicyError, TableError
+from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.commit import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all
@@ -156,15 +156,9 @@ class OrphanSearch:
         """Add what this state of the table needs; what earlier ones needed stays."""
         if table.metadata_location in self._states:
             return
-        try:
+        cannot = f"Cannot tell which files '{self.name}' needs"
+        with storage_errors(cannot, "without that none can be deleted", table=self.name):
             self._reachable.add(table.metadata, table.metadata_location, table.io)
-        except IcesizeError:
-            raise
-        except Exception as error:  # of whatever the storage is reached by
-            raise TableError(
-                f"Cannot tell which files '{self.name}' needs: {brief(error)}; without that none can be deleted",
-                table=self.name,
-            ) from error
         self._states.add(table.metadata_location)
 
     def _again(self, before: Table) -> Table:

@@ -20,7 +20,7 @@ from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
 from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.naming import Labels, milliseconds
-from icesize.table.state.partition_changes import ChangeReader, States
+from icesize.table.state.partition_changes import ChangeReader, States, differing
 
 Default = TypeVar("Default", int, None)
 
@@ -122,7 +122,5 @@ def touched_in_history(
         if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
             touched[snapshot.snapshot_id] = frozenset(changes.touched(metadata, io, snapshot))
         else:
-            now, before = states.at(snapshot), states.at(older)
-            differing = (key for key in now.keys() | before.keys() if now.get(key) != before.get(key))
-            touched[snapshot.snapshot_id] = frozenset(differing)
+            touched[snapshot.snapshot_id] = frozenset(differing(states.at(snapshot), states.at(older)))
     return touched

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import readable
 from icesize.table.manifests.entries import Entry
 from icesize.table.state.input_metrics import metrics_reader
-from icesize.table.state.live_files import Keep, LiveFiles, Obstacles, fact_of
+from icesize.table.state.live_files import Keep, LiveFiles, fact_of
 
 _Columns = Mapping[int, PrimitiveType]
 """Columns that files are clustered by: field id -> its type now, older bounds may be of a narrower one."""
@@ -57,7 +57,12 @@ class ClusterReader:
 
         with readable(metadata.location):
             live = self._files.read(metadata, io, described, keep)
-        return {key: _hindered(some.picked, key, live.obstacles) for key, some in live.partitions.items()}
+        found: dict[PartitionKey, list[ClusterFile]] = {}
+        for key, some in live.partitions.items():
+            facts = live.obstacles.noted([file.fact for file in some.picked], key)
+            pairs = zip(some.picked, facts, strict=True)
+            found[key] = [file if file.fact is fact else replace(file, fact=fact) for file, fact in pairs]
+        return found
 
 
 def cluster_file_of(file: WrittenFile, by: ClusterBy, schema: Schema) -> ClusterFile:
@@ -101,8 +106,3 @@ def _plain(kind: PrimitiveType, bound: bytes | None) -> Any | None:
     if isinstance(kind, StringType):
         return value.decode()
     return unscaled_to_decimal(value, kind.scale) if isinstance(kind, DecimalType) else value
-
-
-def _hindered(files: Sequence[ClusterFile], key: PartitionKey, obstacles: Obstacles) -> list[ClusterFile]:
-    facts = obstacles.noted([file.fact for file in files], key)
-    return [f if f.fact is fact else replace(f, fact=fact) for f, fact in zip(files, facts, strict=True)]

@@ -225,8 +225,12 @@ class LayoutReader:
 
         Raises TableError when storage does not give them.
         """
+
+        def small(entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact | None:
+            return fact_of(entry, key, manifest_path) if entry.size_bytes < self.small_file_limit_bytes else None
+
         with readable(metadata.location):
-            live = self._files.read(metadata, io, self._small, keep)
+            live = self._files.read(metadata, io, small, keep)
         labels, head = Labels(metadata), metadata.current_snapshot()
         return Layout(
             snapshot_id=head.snapshot_id if head else None,
@@ -243,6 +247,3 @@ class LayoutReader:
             },
             complete=live.complete,
         )  # fmt: skip
-
-    def _small(self, entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact | None:
-        return fact_of(entry, key, manifest_path) if entry.size_bytes < self.small_file_limit_bytes else None

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
@@ -137,9 +135,8 @@ class Labels:
     """Partitions as people write them: `hour=h191/kind=3`, values as Iceberg prints them."""
 
     def __init__(self, metadata: TableMetadata) -> None:
-        self._schema: Schema = metadata.schema()
         self._schemas = [metadata.schema(), *reversed(metadata.schemas)]
-        self._specs: dict[int, PartitionSpec] = metadata.specs()
+        self._specs = metadata.specs()
 
     def of(self, key: PartitionKey) -> str:
         """The label of a partition, `` for an unpartitioned one."""
@@ -150,15 +147,8 @@ class Labels:
         spec = self._specs[key.spec_id]
         named = {}
         for field_, value in zip(spec.fields, Record(*key.values)._data, strict=True):
-            source = next((t for s in self._schemas if (t := _type_of(s, field_.source_id)) is not None), None)
-            named[field_.name] = (
-                str(value) if source is None else field_.transform.to_human_string(source, value)  # type: ignore[arg-type]
-            )
+            # of the newest schema that has the source column
+            having = (schema for schema in self._schemas if schema.find_column_name(field_.source_id) is not None)
+            source = next((schema.find_type(field_.source_id) for schema in having), None)
+            named[field_.name] = str(value) if source is None else field_.transform.to_human_string(source, value)
         return named
-
-
-def _type_of(schema: Schema, field_id: int) -> object | None:
-    try:
-        return schema.find_type(field_id)
-    except ValueError:
-        return None  # the source column was dropped from this schema

@@ -44,6 +44,9 @@ class Contents(NamedTuple):
         return Contents(*(a + sign * b for a, b in zip(self, other, strict=True)))
 
 
+NOTHING = Contents()
+
+
 class PartitionChange(NamedTuple):
     """What one snapshot did to one partition: the files that it ADDED and those that it DELETED."""
 
@@ -134,6 +137,11 @@ class States:
             counted = _counted(each for each in entries if self._partition in (None, each[0]))
             known = self._known[manifest.manifest_path] = {key: change.added for key, change in counted.items()}
         return known
+
+
+def differing(now: Mapping[PartitionKey, Contents], before: Mapping[PartitionKey, Contents]) -> set[PartitionKey]:
+    """Partitions that are not the same in two states."""
+    return {key for key in now.keys() | before.keys() if now.get(key, NOTHING) != before.get(key, NOTHING)}
 
 
 def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey] | None:

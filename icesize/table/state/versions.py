@@ -23,9 +23,7 @@ from icesize.table.catalog.history import main_history, summary_of
 from icesize.table.commit import ledger
 from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.state.naming import Labels
-from icesize.table.state.partition_changes import ChangeReader, Contents, States
-
-_NOTHING = Contents()
+from icesize.table.state.partition_changes import NOTHING, ChangeReader, Contents, States, differing
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,13 @@ def versions(
     for run, older in zip_longest(runs, runs[1:]):
         for commit in run:
             net = commit.net(metadata, io, reader, partition)
-            listing.add(commit, {key: contents.get(key, _NOTHING) for key in net}, *commit.batch)
+            listing.add(commit, {key: contents.get(key, NOTHING) for key in net}, *commit.batch)
             if commit is not run[-1]:
-                contents.update((key, contents.get(key, _NOTHING).plus(change, -1)) for key, change in net.items())
+                contents.update((key, contents.get(key, NOTHING).plus(change, -1)) for key, change in net.items())
         # having no parent does not make it the first: some catalogs drop the id of a parent that expires
         below = states.at(older[0].last) if older else {}
-        listing.add(run[-1], {key: found for key, found in _differing(contents, below).items() if key not in net})
+        # behind a gap an expired commit made what differs, unless the one after it touched that
+        listing.add(run[-1], {key: contents.get(key, NOTHING) for key in differing(contents, below) - net.keys()})
         contents = below
     places = {snapshot.snapshot_id: place for place, snapshot in enumerate(history)}
     return sorted(listing.versions, key=lambda v: (places[v.snapshot_id], v.label, v.key.spec_id))
@@ -165,14 +164,3 @@ class _Listing:
                     files, size_bytes, rows, stream_id, batch_id, key in new,
                 )
             )  # fmt: skip
-
-
-def _differing(
-    found: Mapping[PartitionKey, Contents], older: Mapping[PartitionKey, Contents]
-) -> dict[PartitionKey, Contents]:
-    """Versions above a gap that an expired commit made: what differs from the state below the gap."""
-    return {
-        key: found.get(key, _NOTHING)
-        for key in found.keys() | older.keys()
-        if found.get(key, _NOTHING) != older.get(key, _NOTHING)
-    }

@@ -108,10 +108,6 @@ def _try(delete: Callable[[str], None], location: str) -> str | None:
     try:
         delete(location)
     except Exception as error:  # of whatever the storage is reached by
-        return None if is_missing(error) else f"{location}: {brief(error)}"
+        if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOENT:
+            return f"{location}: {brief(error)}"
     return None
-
-
-def is_missing(error: BaseException) -> bool:
-    """Whether a FileIO says by this error that there is no such file."""
-    return isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno == errno.ENOENT)

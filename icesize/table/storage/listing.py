@@ -18,8 +18,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from icesize.errors import IcesizeError, TableError, UnsupportedTable
-from icesize.table.catalog.access_errors import brief
+from icesize.errors import TableError, UnsupportedTable
+from icesize.table.catalog.access_errors import brief, storage_errors
 from icesize.table.catalog.locations import check_folder, is_addressable, split
 
 LOG = logging.getLogger("icesize")
@@ -51,23 +51,16 @@ def list_files(io: FileIO, location: str) -> Iterator[Listed]:
     UnsupportedTable for another FileIO than PyIceberg's two.
     """
     folder = check_folder(location)
-    try:
-        yield from _list(io, folder)
-    except IcesizeError:
-        raise
-    except Exception as error:  # of whatever the storage is reached by
-        raise TableError(f"Cannot list {folder}: {brief(error)}; nothing was deleted", location=folder) from error
-
-
-def _list(io: FileIO, folder: str) -> Iterator[Listed]:
-    path = _local_path(io, folder)
-    if path is not None:
-        return _list_local(folder, path)
-    if isinstance(io, PyArrowFileIO):
-        return _list_arrow(folder, *arrow_filesystem(io, folder))
-    if isinstance(io, FsspecFileIO):
-        return _list_fsspec(folder, fsspec_filesystem(io, folder))
-    raise _unknown(io, folder)
+    with storage_errors(f"Cannot list {folder}", "nothing was deleted", location=folder):
+        path = _local_path(io, folder)
+        if path is not None:
+            yield from _list_local(folder, path)
+        elif isinstance(io, PyArrowFileIO):
+            yield from _list_arrow(folder, *arrow_filesystem(io, folder))
+        elif isinstance(io, FsspecFileIO):
+            yield from _list_fsspec(folder, fsspec_filesystem(io, folder))
+        else:
+            raise _unknown(io, folder)
 
 
 def _unknown(io: FileIO, folder: str) -> UnsupportedTable:

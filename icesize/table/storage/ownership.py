@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
@@ -117,25 +117,17 @@ def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str])
     by_name: dict[str, list[str]] = defaultdict(list)
     for suspect in suspects:
         by_name[suspect.rpartition("/")[2]].append(suspect)
-    for needed, suspect in _same_name(location, reachable, by_name):
-        below = suspect[len(normalised(location)) :]
-        if needed.endswith(below) or split(needed)[2] == split(suspect)[2]:
-            raise TableError(
-                f"Cannot look for orphan files: the table needs {reachable.spelt(needed)}, and {suspect} may be the "
-                "same file under another name; set the table's location as its metadata spells it",
-                location=location,
-            )
-
-
-def _same_name(location: str, reachable: Reachable, suspects: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     for needed in reachable:
         if is_inside(needed, location):
             continue
+        cannot = f"Cannot look for orphan files: the table needs {reachable.spelt(needed)}"
         if "/../" in needed:
-            raise TableError(
-                f"Cannot look for orphan files: the table needs {reachable.spelt(needed)}, and '..' does not say "
-                "where that lies",
-                location=location,
-            )
-        for suspect in suspects.get(needed.rpartition("/")[2], ()):
-            yield needed, normalised(suspect)
+            raise TableError(f"{cannot}, and '..' does not say where that lies", location=location)
+        for suspect in map(normalised, by_name.get(needed.rpartition("/")[2], ())):
+            below = suspect[len(normalised(location)) :]
+            if needed.endswith(below) or split(needed)[2] == split(suspect)[2]:
+                raise TableError(
+                    f"{cannot}, and {suspect} may be the same file under another name; set the table's location as its "
+                    "metadata spells it",
+                    location=location,
+                )
