@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,8 +16,6 @@ from icesize.clock import WorkLimits
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.column_matching import ColumnAligner
-from icesize.parquet.rewriting.absorb import Absorption, Written
-from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.parquet.writing.encoding import row_size
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.router import route
@@ -34,23 +31,6 @@ MOST_THREADS = 4
 
 UNDIVIDED = sys.maxsize
 """A target that no partition of a small batch exceeds: a thread writes all files of a partition."""
-
-
-@dataclass(frozen=True)
-class DriverWriter:
-    """Threads of this process write the rows that it has already, each one of `parts`."""
-
-    parts: tuple[pa.Table, ...]
-    limits: WorkLimits
-    starts_a_job = False
-
-    def can_take_along(self, absorption: Absorption) -> bool:
-        """Not where a Spark job has decoded them sooner."""
-        return absorption.most_bytes <= self.limits.driver_bytes_along
-
-    def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
-        """Raises RewriteFailed; the DataFrame is not computed again."""
-        return write_in_threads(self.parts, settings, prefix, absorption)
 
 
 def is_small(df: DataFrame, limits: WorkLimits) -> bool:
@@ -87,7 +67,7 @@ def plan_rows_in_hand(
         rows=rows.num_rows,
         size_bytes=sum(weights.values()),
         bytes_per_row=sizes.table.bytes_per_row,
-        writer=DriverWriter(parts, limits),
+        fetched=parts,
         is_complete=True,
         weights=weights,
         owners=owners,

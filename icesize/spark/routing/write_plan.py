@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Absorption, Written
+from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.router import Routing, range_bounds, route, side_by_side, skew
 from icesize.planning.routing.row_sizes import RowSizes
@@ -47,44 +48,16 @@ class PartitionRows:
     is_complete: bool = False
 
 
-class Writer(Protocol):
-    """Writes the rows of a batch: threads of this process, or the tasks of a Spark job."""
-
-    @property
-    def starts_a_job(self) -> bool:
-        """Whether merges that begin at the same time have to leave the cores to a Spark job."""
-
-    def can_take_along(self, absorption: Absorption) -> bool:
-        """Whether these older files are few enough to be written again together with the new rows."""
-
-    def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
-        """Write the rows as `WritePlan.to_tasks` has divided them; nothing that was written outlives an error."""
-
-
-class SparkWriter:
-    """Each task of a Spark job writes what it finds."""
-
-    starts_a_job = True
-
-    def can_take_along(self, absorption: Absorption) -> bool:
-        """Executors have room for any of them."""
-        return True
-
-    def write(self, placed: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
-        """Raises SchemaMismatch or RewriteFailed."""
-        return jobs.write_rows(placed, settings, prefix, absorption)
-
-
 @dataclass(frozen=True)
 class WritePlan:
     """How a batch will be written.
 
     `incoming` are the small files each partition is expected to get, None when nothing is known of the batch;
     `size_bytes`, the bytes of each partition (`weights`) and the task that its first rows go to (`owners`) are then
-    unknown too. `rows` is None unless they were counted. `to_tasks` gives the DataFrame that `writer` writes; of
-    threads in this process each counts as a task. `merge_tasks` may merge beside the write job, None: as many as there
-    are cores. `routed` can be divided anew, `expected` is what would have been done without counting. `is_complete`:
-    the batch has rows in the partitions of `incoming`, and in no other.
+    unknown too. `rows` is None unless they were counted. `to_tasks` gives the DataFrame to `write`. `fetched` are the
+    rows themselves where they are in this process: a table for each thread, which counts as a task. `merge_tasks` may
+    merge beside the write job, None: as many as there are cores. `routed` can be divided anew, `expected` is what would
+    have been done without counting. `is_complete`: the batch has rows in the partitions of `incoming`, and in no other.
     """
 
     tasks: int
@@ -93,7 +66,7 @@ class WritePlan:
     rows: int | None = None
     size_bytes: float | None = None
     bytes_per_row: float | None = None
-    writer: Writer = field(default_factory=SparkWriter)
+    fetched: Sequence[pa.Table] | None = None
     weights: Mapping[PartitionKey, float] = field(default_factory=dict)
     owners: Mapping[PartitionKey, int] = field(default_factory=dict)
     merge_tasks: int | None = None
@@ -105,6 +78,15 @@ class WritePlan:
     def is_predicted(self) -> bool:
         """Whether what is known of the batch is what earlier ones were like."""
         return self.rows is None and self.incoming is not None
+
+    def write(self, divided: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
+        """Write the rows as `to_tasks` has divided them; nothing that was written outlives an error.
+
+        Raises RewriteFailed, and SchemaMismatch for rows that were not fetched.
+        """
+        if self.fetched is None:
+            return jobs.write_rows(divided, settings, prefix, absorption)
+        return write_in_threads(self.fetched, settings, prefix, absorption)
 
     def beside(self, merges_bytes: list[int], cores: int) -> WritePlan:
         """The same batch where merge groups of these sizes run as Spark tasks at the same time."""

@@ -118,13 +118,13 @@ def run(planned: BatchPlan) -> WrittenBatch | None:
 
     Merging is optional: what fails or is late is left out. Raises SchemaMismatch or RewriteFailed for the rows.
     """
-    watch, writer = planned.fitted.batch.watch, planned.write_plan.writer
+    watch, write_plan = planned.fitted.batch.watch, planned.write_plan
     runs: list[MergeRun] = []
     with stopping(runs):
         begun = dict(enumerate(planned.merges))
-        before_job = session.wait_for_a_job if writer.starts_a_job else at_once
-        _start(runs, planned, begun, before_job, planned.write_plan.merge_tasks)
-        rows = writer.write(planned.rows, planned.settings, planned.fitted.batch.prefix, planned.absorption)
+        before_job = session.wait_for_a_job if write_plan.fetched is None else at_once
+        _start(runs, planned, begun, before_job, write_plan.merge_tasks)
+        rows = write_plan.write(planned.rows, planned.settings, planned.fitted.batch.prefix, planned.absorption)
         deadline_seconds = planned.merge_deadline_seconds(watch.lap("write"))
         if rows.new_rows == 0:
             return None

@@ -178,7 +178,9 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
         return None
     settings = replace(fitted.settings, bytes_per_row=write_plan.bytes_per_row)
     begun = _decide_before(fitted, write_plan)
-    if begun and not write_plan.writer.can_take_along(begun.absorption):
+    most_along = batch.options.environment.limits.driver_bytes_along
+    if begun and write_plan.fetched is not None and begun.absorption.most_bytes > most_along:
+        # a Spark job decodes them sooner
         write_plan = _by_spark(fitted)
         begun = _decide_before(fitted, write_plan)
     write_plan = _beside_merges(fitted, write_plan, begun)

@@ -19,7 +19,7 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.report import Report
-from icesize.spark.routing import driver_batch
+from icesize.spark.routing import write_plan
 from icesize.spark.stream.sink import Sink
 from tests.support.row_deletes import delete_rows
 from tests.support.spark_lake import Lake, Make, counted, events, feed, forget_commit, rows_of, run
@@ -178,7 +178,7 @@ def test_large_small_files_are_taken_along_by_spark(
     fill(spark, lake, sink, 2)
     lake.limits = replace(lake.limits, driver_bytes_along=0)
     sink = absorb(spark, lake, safe=False)
-    monkeypatch.setattr(driver_batch, "write_in_threads", None)
+    monkeypatch.setattr(write_plan, "write_in_threads", None)
     assert sink.run(counted(spark, events(range(20, 30), 2)), 2).operations == ("overwrite",)
     assert lake.files_per_partition() == Counter({("h0",): 1, ("h1",): 1})
     assert lake.rows() == rows_of(events(range(30), 2))
