@@ -7,6 +7,7 @@ import logging
 import pickle
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,15 @@ from icesize.errors import CommitConflict, IcesizeError, RewriteFailed, TableErr
 from icesize.parquet.files.settings import WriteSettings, storage_properties
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.redaction import is_secret, redacted, remember_secrets, scrub
-from icesize.spark.clustering.gather import ClusterGroups, Gather
+from icesize.spark.clustering.gather import Gather, cluster_alone
 from icesize.spark.clustering.scatter import ScanKeys, Scatter
 from icesize.spark.engine.read_version import ReadFiles
-from icesize.spark.engine.worker import MeasureRows, MergeGroups, WriteRows
+from icesize.spark.engine.worker import MeasureRows, RewriteGroups, WriteRows
 from icesize.spark.stream.batch_plan import BatchOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.catalog import opening
@@ -421,7 +423,7 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
     things: list[object] = [
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
         icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"), MeasureRows(settings),
-        MergeGroups((), settings, "p"), current.table, lake, handle.reader(current.policy), settings.storage,
+        RewriteGroups((), settings, {}, merge), current.table, lake, handle.reader(current.policy), settings.storage,
         *clustering(MergeGroup((), PartitionKey(0)), settings),
     ]  # fmt: skip
     for thing in things:
@@ -434,7 +436,7 @@ def clustering(task: MergeGroup, settings: WriteSettings) -> list[object]:
     order = RowOrder.of(ClusterBy(("id",), (1,), "sort", 10**9), settings)
     bins = (((0, task),),)
     return [
-        ClusterGroups(bins, settings, {0: "p"}, order), ScanKeys(bins, {0: 1}, order, settings),
+        RewriteGroups(bins, settings, {0: "p"}, partial(cluster_alone, order)), ScanKeys(bins, {0: 1}, order, settings),
         Scatter(bins, {}, order, settings, 1), Gather((), {}, order, settings),
     ]  # fmt: skip
 
@@ -456,7 +458,7 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     inputs = tuple(small_files(catalog.load_table("db.t"), "a"))
     task = MergeGroup(inputs, inputs[0].partition)
     functions = [
-        WriteRows(settings, "p"), MeasureRows(settings), MergeGroups((((0, task),),), settings, "p"),
+        WriteRows(settings, "p"), MeasureRows(settings), RewriteGroups((((0, task),),), settings, {0: "p"}, merge),
         ReadFiles((tuple(enumerate(inputs)),), settings, inputs[0].partition, settings.arrow_schema),
         *clustering(task, settings),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.spark.clustering.scatter import Header, rows_of
-from icesize.spark.engine.worker import Bins, answer_bins, as_answer, names_of_task, prepare
+from icesize.spark.engine.worker import as_answer, names_of_task, prepare
 
 LARGEST_PIECE = 2
 """Rows are sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`: cuts are made from samples."""
@@ -38,25 +38,8 @@ class TooLargeForOneTask:
     why: str
 
 
-@dataclass(frozen=True)
-class ClusterGroups:
-    """Clusters whole groups, each under names with its own prefix; answers as `MergeGroups` of
-    `spark/engine/worker.py`."""
-
-    bins: Bins
-    settings: WriteSettings
-    prefixes: Mapping[int, str]
-    order: RowOrder
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return answer_bins(self.bins, batches, self._cluster)
-
-    def _cluster(self, number: int, group: MergeGroup) -> MergeResult | TooLargeForOneTask:
-        return cluster_alone(group, self.order, self.settings, names_of_task(self.prefixes[number]))
-
-
 def cluster_alone(
-    group: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames
+    order: RowOrder, group: MergeGroup, settings: WriteSettings, names: FileNames
 ) -> MergeResult | TooLargeForOneTask:
     """`cluster` where one task can do it; raises `RewriteFailed`."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -14,11 +15,12 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.plan import MergeGroup
-from icesize.spark.clustering.gather import ClusterGroups, TooLargeForOneTask, cluster_alone
+from icesize.spark.clustering.gather import TooLargeForOneTask, cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, balanced, run_bins
 from icesize.spark.engine.merge_job import results_of
+from icesize.spark.engine.worker import RewriteGroups
 
 UNEVEN = 1.5
 """A group with so many times the bytes that a slot has on average is divided: while its one task sorts, others would
@@ -86,7 +88,7 @@ class _Run:
         work = self.work
 
         def rewrite(number: int, group: MergeGroup) -> MergeResult | TooLargeForOneTask:
-            return cluster_alone(group, work.order, work.settings, FileNames(work.prefixes[number], number, 0))
+            return cluster_alone(work.order, group, work.settings, FileNames(work.prefixes[number], number, 0))
 
         groups = {number: work.groups[number] for number in numbers}
         rewrite_in_threads(groups, rewrite, self.keep, cancelled=self.cancelled, threads=threads)
@@ -97,8 +99,8 @@ class _Run:
             return
         work = self.work
         bins = balanced({number: work.groups[number] for number in numbers}, lambda group: group.size_bytes, slots)
-        function = ClusterGroups(bins, work.settings, work.prefixes, work.order)
-        self._keep_all(results_of(lambda: run_bins(spark, function, "cluster files"), numbers, self.cancelled))
+        job = RewriteGroups(bins, work.settings, work.prefixes, partial(cluster_alone, work.order))
+        self._keep_all(results_of(lambda: run_bins(spark, job, "cluster files"), numbers, self.cancelled))
 
     def shuffled(self, spark: SparkSession, numbers: Sequence[int], cores: Cores) -> None:
         """Cluster these groups by all tasks together."""

@@ -14,15 +14,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
-from icesize.parquet.files.data_file import MergeResult, Results
+from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
-from icesize.parquet.rewriting.forecast import work_bytes
-from icesize.planning.plan import MergeGroup
 from icesize.planning.routing.row_sizes import RowSize
 from icesize.redaction import scrub
 from icesize.spark.engine import session
-from icesize.spark.engine.worker import ANSWERS, MeasureRows, MergeGroups, WriteRows, read_answer
+from icesize.spark.engine.worker import ANSWERS, MeasureRows, RewriteGroups, WriteRows, read_answer
 
 T = TypeVar("T")
 
@@ -91,27 +89,13 @@ class Cores:
 ALL_CORES = Cores()
 
 
-def merge_in_tasks(
-    spark: SparkSession, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, tasks: int
-) -> Results:
-    """Merge groups in one Spark job, the largest first onto the least loaded task: the result of each, by its number.
-
-    Raises as `run_job` does.
-    """
-    bins = balanced(groups, lambda group: work_bytes(group.inputs, settings), tasks)
-    return run_bins(spark, MergeGroups(bins, settings, prefix), "merge files")
-
-
-def run_bins(spark: SparkSession, function: Any, what: str) -> dict[int, Any]:
-    """What `function` answers of the groups of all its bins (`worker.answer_bins`), by their numbers.
-
-    Raises as `run_job` does.
-    """
+def run_bins(spark: SparkSession, job: RewriteGroups, what: str) -> dict[int, Any]:
+    """What becomes of the groups of all bins, by their numbers. Raises as `run_job` does."""
     results: dict[int, Any] = {}
-    for answer in run_job(bin_numbers(spark, len(function.bins)), function, what):
+    for answer in run_job(bin_numbers(spark, len(job.bins)), job, what):
         results.update(read_answer(answer))
     made = (result for result in results.values() if isinstance(result, MergeResult))
-    function.settings.storage.note(file.path for result in made for file in result.files)
+    job.settings.storage.note(file.path for result in made for file in result.files)
     return results
 
 

@@ -18,10 +18,12 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.forecast import work_bytes
+from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import session
-from icesize.spark.engine.jobs import ALL_CORES, Cores, merge_in_tasks
+from icesize.spark.engine.jobs import ALL_CORES, Cores, balanced, run_bins
+from icesize.spark.engine.worker import RewriteGroups
 
 CANCEL_AGAIN_SECONDS = 1.0
 """Between two calls to cancel jobs, should one have been on its way to the scheduler."""
@@ -64,7 +66,9 @@ def run_merges(
         large = {number: groups[number] for number in sorted(of_spark)}
         before_job(spark, cancelled)
         tasks = cores.tasks or session.parallelism(spark)
-        results |= results_of(lambda: merge_in_tasks(spark, large, settings, prefix, tasks), large, cancelled)
+        bins = balanced(large, lambda group: work_bytes(group.inputs, settings), tasks)
+        job = RewriteGroups(bins, settings, dict.fromkeys(large, prefix), merge)
+        results |= results_of(lambda: run_bins(spark, job, "merge files"), large, cancelled)
         for group in large.values():
             progress(group.size_bytes)
     return results

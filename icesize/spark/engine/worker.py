@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zipimport import zipimporter
@@ -16,12 +16,11 @@ from zipimport import zipimporter
 import pyarrow as pa
 
 from icesize.errors import IcesizeError, RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult
+from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.column_matching import ColumnAligner
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
-from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import use_system_memory
 from icesize.planning.plan import MergeGroup
 
@@ -114,37 +113,30 @@ class MeasureRows:
 
 
 @dataclass(frozen=True)
-class MergeGroups:
-    """Merges groups; its input is the number of a bin, it answers with the `Results` of the bin."""
+class RewriteGroups:
+    """Rewrites groups, each under names with its own prefix; its input is the numbers of bins.
+
+    For each bin it answers with {number: what `rewrite` makes of the group, or a MergeFailure}.
+    """
 
     bins: Bins
     settings: WriteSettings
-    prefix: str
+    prefixes: Mapping[int, str]
+    rewrite: Callable[[MergeGroup, WriteSettings, FileNames], object]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return answer_bins(self.bins, batches, self._merge)
+        prepare()
+        for bin_number in numbers_in(batches):
+            yield as_answer({number: self._tried(number, group) for number, group in self.bins[bin_number]})
 
-    def _merge(self, number: int, group: MergeGroup) -> MergeResult:
-        return merge(group, self.settings, names_of_task(self.prefix))
-
-
-def answer_bins(
-    bins: Bins, batches: Iterable[pa.RecordBatch], work: Callable[[int, MergeGroup], object]
-) -> Iterator[pa.RecordBatch]:
-    """`{number: what work makes of the group, or a MergeFailure}` for each bin whose number is in `batches`."""
-    prepare()
-    for bin_number in numbers_in(batches):
-        yield as_answer({number: _tried(work, number, group) for number, group in bins[bin_number]})
+    def _tried(self, number: int, group: MergeGroup) -> object:
+        try:
+            return self.rewrite(group, self.settings, names_of_task(self.prefixes[number]))
+        except RewriteFailed as error:
+            return MergeFailure(str(error))
 
 
 def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
     """The integers of the first column."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
-
-
-def _tried(work: Callable[[int, MergeGroup], object], number: int, group: MergeGroup) -> object:
-    try:
-        return work(number, group)
-    except RewriteFailed as error:
-        return MergeFailure(str(error))

@@ -40,7 +40,7 @@ from icesize.spark.clustering.run import run_clusters
 from icesize.spark.clustering.scatter import Division, KeySample, Scatter
 from icesize.spark.clustering.shuffle import divide
 from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.worker import read_answer
+from icesize.spark.engine.worker import RewriteGroups, read_answer
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
 
@@ -391,7 +391,7 @@ def test_job_that_fails_does_not_lose_finished_groups(
     tasks = groups(settings, 2, inputs=2, outputs=1)
     tasks[1] = replace(tasks[1], inputs=tasks[1].inputs * 2)
     limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
-    monkeypatch.setattr(gather.ClusterGroups, "__reduce__", lambda self: (_fail_to_load, ()), raising=False)
+    monkeypatch.setattr(RewriteGroups, "__reduce__", lambda self: (_fail_to_load, ()), raising=False)
     done, failed = run(spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits)
     assert "Cannot cluster files" in failed.why
     assert written_below(settings, tasks) == {local(file.path) for file in done.files}

@@ -26,7 +26,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report
 from icesize.spark.engine import jobs, merge_job, session
-from icesize.spark.engine.worker import MergeGroups
+from icesize.spark.engine.worker import RewriteGroups
 from icesize.spark.stream import background as background_module
 from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
@@ -349,7 +349,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     lake.create()
     lake.limits = WorkLimits(driver_merge_bytes=0)
     begun = tmp_path / "begun"
-    monkeypatch.setattr(MergeGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
+    monkeypatch.setattr(RewriteGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
     sink = lake.open(spark).sink("s", merge="async")
     fill(spark, sink, range(4))
     await_file(begun, WAIT_S)
@@ -384,11 +384,11 @@ def test_jobs_of_a_run_are_its_own(spark: SparkSession, lake: Lake, monkeypatch:
     fake = Merges(monkeypatch)
     slots: list[int] = []
 
-    def recorded(*arguments: Any) -> Results:
+    def recorded(*arguments: Any) -> Any:
         slots.append(arguments[-1])
-        return jobs.merge_in_tasks(*arguments)
+        return jobs.balanced(*arguments)
 
-    monkeypatch.setattr(merge_job, "merge_in_tasks", recorded)
+    monkeypatch.setattr(merge_job, "balanced", recorded)
     lake.limits = WorkLimits(driver_merge_bytes=0)
     sink = lake.open(spark).sink("s", merge="async")
     context = spark.sparkContext

@@ -28,8 +28,8 @@ from icesize.parquet.files.data_file import Results
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.spark.clustering import run
-from icesize.spark.clustering.gather import ClusterGroups
 from icesize.spark.engine.jobs import ALL_CORES, Cores
+from icesize.spark.engine.worker import RewriteGroups
 from icesize.spark.stream import background, process_state
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
@@ -492,7 +492,7 @@ def test_stop_cancels_the_job(spark: SparkSession, lake: Lake, monkeypatch: pyte
     seed(lake, 3)
     lake.limits = WorkLimits(driver_merge_bytes=0)
     begun = tmp_path / "begun"
-    monkeypatch.setattr(ClusterGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
+    monkeypatch.setattr(RewriteGroups, "__reduce__", lambda self: (hang, (str(begun),)), raising=False)
     sink = opened(lake, spark).sink("s", cluster="async")
     fill(spark, sink, range(3, 4))
     await_file(begun, WAIT_S)

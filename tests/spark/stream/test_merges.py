@@ -191,7 +191,7 @@ def test_job_that_fails_does_not_lose_finished_groups(
     large = [tasks[0], MergeGroup(tasks[1].inputs * 2, tasks[1].partition)]
     limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
     run = MergeRun(spark, dict(enumerate(large)), settings, "x-0", limits=limits)
-    monkeypatch.setattr("icesize.spark.engine.worker.MergeGroups.__reduce__", _broken, raising=False)
+    monkeypatch.setattr("icesize.spark.engine.worker.RewriteGroups.__reduce__", _broken, raising=False)
     results = run.start().finish(60)
     assert isinstance(results[0], MergeResult)
     assert "Cannot merge" in str(results[1])
