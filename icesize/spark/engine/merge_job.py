@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import pyspark
@@ -96,81 +95,60 @@ def results_of(job: Callable[[], Results], groups: Iterable[int], cancelled: thr
         return {} if cancelled.is_set() else dict.fromkeys(groups, MergeFailure(str(error)))
 
 
-@dataclass(eq=False)
 class MergeRun:
-    """Merges in a thread of their own. `finish` waits for them up to a deadline, then stops and joins the thread."""
+    """Merges of a batch in threads of their own, none of which works on when the block is left."""
 
-    spark: SparkSession
-    groups: Mapping[int, MergeGroup]
-    settings: WriteSettings
-    prefix: str
-    _: KW_ONLY
-    limits: WorkLimits
-    before_job: BeforeJob = at_once
-    cores: Cores = ALL_CORES
-    _cancelled: threading.Event = field(default_factory=threading.Event, init=False)
-    _results: Results = field(default_factory=dict, init=False)
-    _thread: threading.Thread | None = field(default=None, init=False)
+    def __init__(self, spark: SparkSession, settings: WriteSettings, prefix: str, environment: Environment) -> None:
+        self._spark, self._settings, self._prefix, self._environment = spark, settings, prefix, environment
+        self._tag = f"icesize-merge-{prefix}-{uuid.uuid4()}"
+        self._cancelled = threading.Event()
+        self._results: Results = {}
+        self._threads: list[threading.Thread] = []
 
-    def __post_init__(self) -> None:
-        self._tag = f"icesize-merge-{self.prefix}-{uuid.uuid4()}"
-
-    def start(self) -> MergeRun:
-        """Begin; does nothing when there is nothing to merge."""
-        if self.groups:
-            target = _carrying_over(self.spark, self._work)
-            self._thread = threading.Thread(target=target, name="icesize-merges", daemon=True)
-            self._thread.start()
+    def __enter__(self) -> MergeRun:
         return self
 
-    def _work(self) -> None:
-        if not session.is_connect(self.spark):
-            self.spark.sparkContext.addJobTag(self._tag)
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(
+        self, groups: Mapping[int, MergeGroup], before_job: BeforeJob = at_once, cores: Cores = ALL_CORES
+    ) -> None:
+        """Begin with these groups too, whose numbers no others have."""
+        if groups:
+            target = _carrying_over(self._spark, partial(self._work, groups, before_job, cores))
+            self._threads.append(threading.Thread(target=target, name="icesize-merges", daemon=True))
+            self._threads[-1].start()
+
+    def _work(self, groups: Mapping[int, MergeGroup], before_job: BeforeJob, cores: Cores) -> None:
+        if not session.is_connect(self._spark):
+            self._spark.sparkContext.addJobTag(self._tag)
         try:
             run_merges(
-                self.spark, self.groups, self.settings, self.prefix, limits=self.limits, results=self._results,
-                cancelled=self._cancelled, before_job=self.before_job, cores=self.cores,
+                self._spark, groups, self._settings, self._prefix, limits=self._environment.limits,
+                results=self._results, cancelled=self._cancelled, before_job=before_job, cores=cores,
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append goes on, the report names this
             if not self._cancelled.is_set():
-                self._results |= dict.fromkeys(self.groups.keys() - self._results.keys(), MergeFailure(str(error)))
+                self._results |= dict.fromkeys(groups.keys() - self._results.keys(), MergeFailure(str(error)))
 
     def finish(self, timeout_seconds: float | None) -> Results:
         """Results by number; none of merges that a deadline, if there is one, kept from beginning."""
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
-            self.stop()
+        clock = self._environment.monotonic
+        until = None if timeout_seconds is None else clock() + timeout_seconds
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - clock()))
+        self.stop()
         return self._results
 
     def stop(self) -> None:
         """Stop what has not begun, wait for what has. Safe to call twice."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        while thread.is_alive():
-            self._cancelled.set()
-            if not session.is_connect(self.spark):
-                self.spark.sparkContext.cancelJobsWithTag(self._tag)
-            thread.join(CANCEL_AGAIN_SECONDS)
-
-
-def finish_all(runs: Sequence[MergeRun], timeout_seconds: float | None, environment: Environment) -> Results:
-    """Results of several runs, one after the other, all within one time."""
-    until = None if timeout_seconds is None else environment.monotonic() + timeout_seconds
-    results: Results = {}
-    for run in runs:
-        results |= run.finish(None if until is None else max(0.0, until - environment.monotonic()))
-    return results
-
-
-@contextmanager
-def stopping(runs: Sequence[MergeRun]) -> Iterator[None]:
-    """No run that is in the list by then works on when the block is left."""
-    try:
-        yield
-    finally:
-        for run in runs:
-            run.stop()
+        for thread in self._threads:
+            while thread.is_alive():
+                self._cancelled.set()
+                if not session.is_connect(self._spark):
+                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
+                thread.join(CANCEL_AGAIN_SECONDS)
 
 
 def _carrying_over(spark: SparkSession, work: Callable[[], None]) -> Callable[[], None]:

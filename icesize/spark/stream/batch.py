@@ -8,7 +8,7 @@ that it could not read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -27,10 +27,9 @@ from icesize.maintenance.batch_commit import (
     remember,
 )
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.merge_job import BeforeJob, MergeRun, at_once, finish_all, stopping
+from icesize.spark.engine.merge_job import MergeRun, at_once
 from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
 from icesize.spark.stream.process_state import StreamState, handle_of, refresh
 from icesize.table.commit.ledger import is_done
@@ -118,41 +117,22 @@ def run(planned: BatchPlan) -> WrittenBatch | None:
 
     Merging is optional: what fails or is late is left out. Raises SchemaMismatch or RewriteFailed for the rows.
     """
-    watch, write_plan = planned.fitted.batch.watch, planned.write_plan
-    runs: list[MergeRun] = []
-    with stopping(runs):
+    batch, settings, write_plan = planned.fitted.batch, planned.settings, planned.write_plan
+    with MergeRun(batch.spark, settings, batch.prefix, batch.options.environment) as merging:
         begun = dict(enumerate(planned.merges))
         before_job = session.wait_for_a_job if write_plan.fetched is None else at_once
-        _start(runs, planned, begun, before_job, write_plan.merge_tasks)
-        rows = write_plan.write(planned.rows, planned.settings, planned.fitted.batch.prefix, planned.absorption)
-        deadline_seconds = planned.merge_deadline_seconds(watch.lap("write"))
+        merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
+        rows = write_plan.write(planned.rows, settings, batch.prefix, planned.absorption)
+        deadline_seconds = planned.merge_deadline_seconds(batch.watch.lap("write"))
         if rows.new_rows == 0:
             return None
         decision = planned.decide(rows.files)
         numbers = {group: number for number, group in begun.items()}
         groups = {numbers.setdefault(group, len(numbers)): group for group in decision.merges}
-        _start(runs, planned, {number: group for number, group in groups.items() if number not in begun})
-        results = finish_all(runs, deadline_seconds, planned.fitted.batch.options.environment)
-        merges = MergeResults.of(groups, results, rows.files)
-        watch.lap("merge_wait")
+        merging.start({number: group for number, group in groups.items() if number not in begun})
+        merges = MergeResults.of(groups, merging.finish(deadline_seconds), rows.files)
+        batch.watch.lap("merge_wait")
     return WrittenBatch(planned.fitted.current, planned.fitted.layout, decision.plan, merges, rows)
-
-
-def _start(
-    runs: list[MergeRun],
-    planned: BatchPlan,
-    groups: Mapping[int, MergeGroup],
-    before_job: BeforeJob = at_once,
-    most_tasks: int | None = None,
-) -> None:
-    """Merge in the background, in a run that is among `runs` before it starts."""
-    batch = planned.fitted.batch
-    run = MergeRun(
-        batch.spark, groups, planned.settings, batch.prefix, limits=batch.options.environment.limits,
-        before_job=before_job, cores=Cores(tasks=most_tasks),
-    )  # fmt: skip
-    runs.append(run)
-    run.start()
 
 
 def _load(batch: Batch) -> Current:

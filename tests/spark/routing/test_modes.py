@@ -22,7 +22,7 @@ from icesize.parquet.files.names import writer_of
 from icesize.report import Report
 from icesize.spark.engine.merge_job import BeforeJob, MergeRun, at_once
 from icesize.spark.routing import statistics
-from icesize.spark.stream import batch, process_state
+from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
 from tests.support import late_events
 from tests.support.routing import file_floor
@@ -248,11 +248,13 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
     it; both hold at most k small files in the end."""
     begun: list[tuple[bool, list[object]]] = []
 
-    def spy(spark: SparkSession, groups: Any, *rest: Any, before_job: BeforeJob, **more: Any) -> MergeRun:
-        begun.append((before_job is not at_once, [group.partition.values[0] for group in groups.values()]))
-        return MergeRun(spark, groups, *rest, before_job=before_job, **more)
+    start = MergeRun.start
 
-    monkeypatch.setattr(batch, "MergeRun", spy)
+    def spy(run: MergeRun, groups: Any, before_job: BeforeJob = at_once, *rest: Any) -> None:
+        begun.append((before_job is not at_once, [group.partition.values[0] for group in groups.values()]))
+        start(run, groups, before_job, *rest)
+
+    monkeypatch.setattr(MergeRun, "start", spy)
     lake.create()
     sink = lake.open(spark).sink("s", statistics="recent")
     batches = [events(range(n * 20, n * 20 + 20)) for n in range(7)] + [events(range(140, 180), hours=2)]

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
-from icesize.clock import WorkLimits
+from icesize.clock import Environment, WorkLimits
 from icesize.parquet.files.data_file import MergeFailure, MergeResult
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
@@ -190,9 +190,10 @@ def test_job_that_fails_does_not_lose_finished_groups(
     lake, tasks, settings = four_groups
     large = [tasks[0], MergeGroup(tasks[1].inputs * 2, tasks[1].partition)]
     limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
-    run = MergeRun(spark, dict(enumerate(large)), settings, "x-0", limits=limits)
+    run = MergeRun(spark, settings, "x-0", Environment(limits=limits))
     monkeypatch.setattr("icesize.spark.engine.worker.RewriteGroups.__reduce__", _broken, raising=False)
-    results = run.start().finish(60)
+    run.start(dict(enumerate(large)))
+    results = run.finish(60)
     assert isinstance(results[0], MergeResult)
     assert "Cannot merge" in str(results[1])
     settings.storage.abandon()
@@ -210,7 +211,8 @@ def _fail_to_load() -> object:
 def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
     """Stopping joins its thread, twice is no harm; what it had written goes with the storage that it was written by."""
     lake, tasks, settings = four_groups
-    run = MergeRun(spark, dict(enumerate(tasks)), settings, "x-0", limits=WorkLimits()).start()
+    run = MergeRun(spark, settings, "x-0", Environment())
+    run.start(dict(enumerate(tasks)))
     run.stop()
     run.stop()
     settings.storage.abandon()
@@ -221,7 +223,8 @@ def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[L
 def test_nothing_to_merge_starts_no_thread(spark: SparkSession, lake: Lake) -> None:
     """A run without groups has no thread and no results."""
     lake.create()
-    run = MergeRun(spark, {}, lake.open(spark)._handle.load().settings(), "x-0", limits=WorkLimits()).start()
+    run = MergeRun(spark, lake.open(spark)._handle.load().settings(), "x-0", Environment())
+    run.start({})
     assert run.finish(0) == {}
 
 
