@@ -99,12 +99,9 @@ class ScanKeys:
             some = table.take(pa.array(np.arange(-rows % stride, table.num_rows, stride)))
             kept.append(self.order.keys(some))
             rows += table.num_rows
-        return KeySample(pa.concat_tables(kept), *self._weighed(group))
-
-    def _weighed(self, group: MergeGroup) -> tuple[int, int]:
-        """The first whole rows that can be had, and their bytes."""
-        tables = read_inputs(group, self.settings)
-        return next(((table.num_rows, table.nbytes) for table in tables if table.num_rows), (0, 0))
+        whole = (table for table in read_inputs(group, self.settings) if table.num_rows)
+        weighed = next(whole, pa.table({}))
+        return KeySample(pa.concat_tables(kept), weighed.num_rows, weighed.nbytes)
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,9 @@ def _is_cheap(node: Any) -> bool:
         return kind in _CHEAP_NODES
     if kind == "LogicalRelation":
         relation = node.relation()
-        return _hasattr_java(relation, "fileFormat") and any(c in _type_name(relation.fileFormat()) for c in _COLUMNAR)
+        if not any(method.getName() == "fileFormat" for method in relation.getClass().getMethods()):
+            return False
+        return any(c in _type_name(relation.fileFormat()) for c in _COLUMNAR)
     if kind in ("DataSourceV2ScanRelation", "StreamingDataSourceV2ScanRelation"):
         return any(c in _type_name(node.scan()) for c in _COLUMNAR)
     return kind in _CHEAP_LEAVES
@@ -167,10 +169,6 @@ def _is_cheap(node: Any) -> bool:
 
 def _type_name(java_object: Any) -> str:
     return str(java_object.getClass().getSimpleName()).rstrip("$")
-
-
-def _hasattr_java(java_object: Any, method: str) -> bool:
-    return any(m.getName() == method for m in java_object.getClass().getMethods())
 
 
 def refresh(spark: SparkSession, name: str, settings: Mapping[str, str]) -> None:

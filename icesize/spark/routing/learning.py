@@ -44,19 +44,17 @@ class Learned:
         self._sizes: RowSizes[PartitionKey] = RowSizes()
         self._skew: float | None = None
         self._table: UUID | None = None
-        self._is_seeded = False
 
     def seed(self, metadata: TableMetadata, io: FileIO) -> None:
         """Before the first batch of this process: take the table's newest commits for earlier batches of the stream.
 
         What was learned of another table that had this name is forgotten.
         """
-        if self._table not in (None, metadata.table_uuid):
-            self._traffic, self._sizes, self._skew, self._is_seeded = Traffic(), RowSizes(), None, False
-        self._table = metadata.table_uuid
-        if self._is_seeded:
+        if self._table == metadata.table_uuid:
             return
-        self._is_seeded = True
+        if self._table is not None:
+            self._traffic, self._sizes, self._skew = Traffic(), RowSizes(), None
+        self._table = metadata.table_uuid
         if self._traffic.predict() is None:
             for batch in recent_appends(metadata, io):
                 self.observe(batch)

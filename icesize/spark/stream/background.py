@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
@@ -27,12 +27,10 @@ from icesize.errors import TableError
 from icesize.maintenance.batch_commit import Outcome, WrittenBatch, remember
 from icesize.maintenance.cluster_settings import off_because
 from icesize.maintenance.compaction import rewrite
-from icesize.parquet.files.data_file import Results
-from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.spark.clustering.beside_stream import cluster_beside_stream
 from icesize.spark.clustering.run import run_clusters
@@ -118,14 +116,16 @@ class Run:
 
     def merge(self) -> Outcome:
         """What was done. Raises Stopped, or whatever kept it from being done."""
-        trigger = self.turn.trigger
+        trigger, spark = self.turn.trigger, self.turn.trigger.spark
         current = self._begin("merges", "merge in")
         layout = self.handle.reader(current.policy).read(current.table.metadata, current.table.io)
         if self.turn.stopped():
             raise Stopped
         lock, environment = self._lock()
+        limits, cancelled = environment.limits, self.turn.cancelled
+        runner = partial(run_merges, spark, limits=limits, cancelled=cancelled, cores=Cores.half(spark))
         planned = WrittenBatch(current, layout, self._plan(current, layout))
-        outcome = rewrite(self.handle, planned, self._run_merges, environment, prefix=trigger.prefix, commit_lock=lock)
+        outcome = rewrite(self.handle, planned, runner, environment, prefix=trigger.prefix, commit_lock=lock)
         remember(self.backoff, outcome)
         return outcome
 
@@ -144,9 +144,16 @@ class Run:
         return outcome
 
     def _begin(self, what: str, verb: str) -> Current:
+        """The table as it is now; jobs of this thread get a tag and a description of their own and, where there are
+        pools, that of the query. They are not in its job group: a query that ends does not take them along.
+        """
         failpoints.reach("background")
         trigger = self.turn.trigger
-        self._take_cores(what)
+        context = trigger.spark.sparkContext
+        context.addJobTag(self.turn.tag)
+        context.setJobDescription(f"icesize: {what} of {trigger.handle.name} in the background")
+        if trigger.pool is not None:
+            context.setLocalProperty("spark.scheduler.pool", trigger.pool)
         current = self.handle.load(replace(trigger.environment, sleep=self._wait))
         if trigger.table_uuid not in (None, current.uuid):
             raise TableError(f"Cannot {verb} '{current.name}': the table was dropped and created again")
@@ -160,10 +167,9 @@ class Run:
             raise Stopped
 
     def _lock(self) -> tuple[_CommitLock, Environment]:
-        trigger = self.turn.trigger
-        lock = _CommitLock(self.commit_lock, self.turn.stopped, trigger.environment.sleep)
+        lock = _CommitLock(self.commit_lock, self.turn)
         # between two attempts a batch may commit
-        return lock, replace(trigger.environment, sleep=lock.pause)
+        return lock, replace(self.turn.trigger.environment, sleep=lock.pause)
 
     def _plan(self, current: Current, layout: Layout) -> Plan:
         policy = current.policy
@@ -172,24 +178,6 @@ class Run:
             budget_bytes=policy.budget_for(self.turn.size_bytes),
             contested=self.turn.contested | self.handle.contested(current, self.turn.trigger.environment),
         )  # fmt: skip
-
-    def _take_cores(self, what: str) -> None:
-        """Jobs of this thread get a tag and a description of their own and, where there are pools, that of the query.
-
-        They are not in the query's job group: a query that ends does not take them along.
-        """
-        trigger = self.turn.trigger
-        context = trigger.spark.sparkContext
-        context.addJobTag(self.turn.tag)
-        context.setJobDescription(f"icesize: {what} of {trigger.handle.name} in the background")
-        if trigger.pool is not None:
-            context.setLocalProperty("spark.scheduler.pool", trigger.pool)
-
-    def _run_merges(self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
-        spark, limits = self.turn.trigger.spark, self.turn.trigger.environment.limits
-        return run_merges(
-            spark, groups, settings, prefix, limits=limits, cancelled=self.turn.cancelled, cores=Cores.half(spark)
-        )
 
 
 MERGE, CLUSTER = Kind("merge", PartitionKey(-1), Run.merge), Kind("clustering", PartitionKey(-2), Run.cluster)
@@ -202,12 +190,11 @@ class _CommitLock:
     """The commit of a run: not while a batch commits, and not once the run was stopped."""
 
     lock: threading.Lock
-    stopped: Callable[[], bool]
-    sleep: Callable[[float], None]
+    turn: Turn
 
     def __enter__(self) -> None:
         self.lock.acquire()
-        if self.stopped():
+        if self.turn.stopped():
             self.lock.release()
             raise Stopped
 
@@ -218,8 +205,8 @@ class _CommitLock:
         """Wait for another attempt, batches going first; not at all when somebody waits for the run to stop."""
         self.lock.release()
         try:
-            if not self.stopped():
-                self.sleep(seconds)
+            if not self.turn.stopped():
+                self.turn.trigger.environment.sleep(seconds)
         finally:
             self.lock.acquire()
 
