@@ -58,7 +58,7 @@ def judge(footers: Sequence[Footer | Refusal], settings: WriteSettings) -> list[
     files = [(n, f) for n, f in enumerate(footers) if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
     _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
     paged = [(number, footer) for number, footer in files if has_pages(judged[number])]
-    _keep_most(judged, paged, _codecs, Refusal.CODEC)
+    _keep_most(judged, paged, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)
     return judged
 
 
@@ -79,10 +79,6 @@ def _keep_most(
     for found, (number, _) in zip(kinds, files, strict=True):
         if found != common:
             judged[number] = code
-
-
-def _codecs(footer: Footer) -> frozenset[int]:
-    return frozenset(chunk.codec for group in footer.row_groups for chunk in group.chunks)
 
 
 def _alone(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:

@@ -229,10 +229,7 @@ def _text(length: int | None) -> tuple[Serialise, Serialise]:
 
 
 def _decimal(kind: types.DecimalType) -> Serialise:
-    def serialise(value: int | bytes) -> bytes:
-        return to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale))
-
-    return serialise
+    return lambda value: to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale))
 
 
 def _unscaled(value: int | bytes) -> int:

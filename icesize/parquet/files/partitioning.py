@@ -19,7 +19,6 @@ import mmh3
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import transforms, types
-from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.utils.decimal import decimal_to_bytes, truncate_decimal
 
@@ -109,15 +108,15 @@ def _codes(table: pa.Table, fields: list[_Field], spec_id: int) -> tuple[pa.Arra
 
 
 def _fields(settings: WriteSettings) -> list[_Field]:
-    return [_field(settings.schema, field) for field in settings.spec.fields]
-
-
-def _field(schema: Schema, field: PartitionField) -> _Field:
-    if isinstance(field.transform, transforms.VoidTransform):
-        return _Field(None, same, same)
-    source = schema.find_field(field.source_id).field_type
-    reduce, value = transform_steps(field.name, field.transform, source)
-    return _Field(source_path(schema, field.source_id), reduce, value)
+    schema, found = settings.schema, []
+    for field in settings.spec.fields:
+        if isinstance(field.transform, transforms.VoidTransform):
+            found.append(_Field(None, same, same))
+        else:
+            source = schema.find_field(field.source_id).field_type
+            steps = transform_steps(field.name, field.transform, source)
+            found.append(_Field(source_path(schema, field.source_id), *steps))
+    return found
 
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
@@ -139,7 +138,8 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
     partition field `name`.
     """
     if isinstance(transform, (transforms.YearTransform, transforms.MonthTransform, transforms.DayTransform)):
-        return integers if isinstance(source, types.DateType) else _timestamp_days, _calendar(transform)
+        days = integers if isinstance(source, types.DateType) else lambda array: _floor(integers(array), _DAY_US)
+        return days, _calendar(transform)
     if isinstance(transform, transforms.HourTransform):
         return lambda array: _floor(integers(array), _HOUR_US), same
     if isinstance(transform, transforms.BucketTransform):
@@ -166,10 +166,6 @@ def _plain(array: pa.Array) -> pa.Array:
 def integers(array: pa.Array) -> pa.Array:
     """The same bits as integers."""
     return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
-
-
-def _timestamp_days(array: pa.Array) -> pa.Array:
-    return _floor(integers(array), _DAY_US)
 
 
 def _floor(array: pa.Array, unit: int) -> pa.Array:

@@ -158,19 +158,14 @@ def _bloom_columns(properties: Mapping[str, str]) -> dict[str, float]:
                 property=key,
             )
         name = key.removeprefix(_BLOOM)
-        columns[name] = _fpp(properties, name)
+        text = properties.get(_BLOOM_FPP + name, "0.01")
+        try:
+            columns[name] = float(text)
+        except ValueError:
+            columns[name] = 0.0
+        if not 0.0 < columns[name] < 1.0:
+            raise UnsupportedTable(f"Cannot honour '{_BLOOM_FPP}{name}' ({text}): it must be between 0 and 1")
     return columns
-
-
-def _fpp(properties: Mapping[str, str], name: str) -> float:
-    text = properties.get(_BLOOM_FPP + name, "0.01")
-    try:
-        fpp = float(text)
-    except ValueError:
-        fpp = 0.0
-    if not 0.0 < fpp < 1.0:
-        raise UnsupportedTable(f"Cannot honour '{_BLOOM_FPP}{name}' ({text}): it must be between 0 and 1")
-    return fpp
 
 
 _COLUMN_TYPES = (

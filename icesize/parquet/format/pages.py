@@ -208,8 +208,10 @@ def usual_header(data: Bytes, at: int) -> Header | None:
             return None
         raw, size, checksum, values, rows, encoding = found.groups()
         kind = DATA_PAGE_V2
-    end = _after_statistics(data, found.end())
-    if end is None:
+    end = found.end()
+    if data[end : end + 1] == b"\x1c":
+        end = skip(data, end + 1, STRUCT)
+    if data[end : end + 2] != b"\0\0":  # other fields follow the statistics
         return None
     return Header(
         kind,
@@ -219,7 +221,7 @@ def usual_header(data: Bytes, at: int) -> Header | None:
         _number(values),
         _number(encoding),
         None if rows is None else _number(rows),
-        end,
+        end + 2,
     )
 
 
@@ -244,13 +246,6 @@ def lossless_header(data: Bytes, at: int) -> Header:
         rows=required_integer(inner, DataPageHeaderV2.NUM_ROWS) if is_v2 else None,
         end=end,
     )
-
-
-def _after_statistics(data: Bytes, at: int) -> int | None:
-    """The end of a header from the end of the fields before its statistics; None when others follow."""
-    if data[at : at + 1] == b"\x1c":
-        at = skip(data, at + 1, STRUCT)
-    return at + 2 if data[at : at + 2] == b"\0\0" else None
 
 
 def _number(raw: bytes) -> int:

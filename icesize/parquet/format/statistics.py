@@ -183,11 +183,9 @@ def _signed(element: Element) -> bool | None:
         return _CONVERTED_SIGNED.get(annotation[1])
     if logical not in _ORDERED[element.type]:
         return None
-    return _is_signed(annotation[1]) if logical == LogicalType.INTEGER else True
-
-
-def _is_signed(parameters: bytes) -> bool | None:
+    if logical != LogicalType.INTEGER:
+        return True
     try:
-        return boolean(read_struct(parameters)[0], IntType.IS_SIGNED)
+        return boolean(read_struct(annotation[1])[0], IntType.IS_SIGNED)
     except MalformedError:
         return None

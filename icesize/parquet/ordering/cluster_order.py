@@ -219,7 +219,12 @@ class CurveRanking(Ranking):
 
     def arrange(self, keys: pa.Table) -> Arranged:
         places = self.places(keys)
-        return Arranged(order_of([places]), lambda before, after: _bit_lengths(places[before] ^ places[after]))
+
+        def levels(before: Rows, after: Rows) -> npt.NDArray[np.int64]:
+            bits = np.frexp((places[before] ^ places[after]).astype(np.float64))[1]
+            return bits.astype(np.int64)
+
+        return Arranged(order_of([places]), levels)
 
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
         if not sample.num_rows:
@@ -228,10 +233,6 @@ class CurveRanking(Ranking):
         found = arranged.best_cuts(shares)
         below = np.array([max(0, arranged.level(place) - 1) for place in found], np.uint64)
         return Cuts(self, pa.table({"place": self.places(sample)[arranged.order[found]] >> below << below}))
-
-
-def _bit_lengths(numbers: Words) -> npt.NDArray[np.int64]:
-    return np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
 
 
 def _sort_order_id(by: ClusterBy, settings: WriteSettings) -> int | None:

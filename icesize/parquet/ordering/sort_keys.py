@@ -135,15 +135,11 @@ def slots(bounds: pa.Table, keys: pa.Table) -> Rows:
             return np.searchsorted(one, others, side="right").astype(np.int64)
     both = pa.concat_tables([bounds, keys])
     # bounds come first among equals
-    order = order_of(table_words(both))
+    order = order_of([word for column in both.columns for word in words_of(whole(column))])
     is_bound = order < bounds.num_rows
     found = np.empty(both.num_rows, np.int64)
     found[order] = np.cumsum(is_bound)
     return found[bounds.num_rows :]
-
-
-def table_words(keys: pa.Table) -> list[Words]:
-    return [word for column in keys.columns for word in words_of(whole(column))]
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:

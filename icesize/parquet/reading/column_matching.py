@@ -58,11 +58,10 @@ class ColumnAligner:
         return None
 
 
-def _by_name(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
-    return next((i for i, field in enumerate(at_hand) if field.name == wanted.name), None)
-
-
-_BY_NAME = Rules(_by_name, zones_matter=True)
+_BY_NAME = Rules(
+    lambda wanted, at_hand: next((i for i, field in enumerate(at_hand) if field.name == wanted.name), None),
+    zones_matter=True,
+)
 
 
 def _convert(field: pa.Field, column: pa.Array | pa.ChunkedArray, convert: Convert) -> pa.ChunkedArray:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder
@@ -59,7 +59,11 @@ def cluster(group: MergeGroup, order: RowOrder, settings: WriteSettings, names: 
             for ranking, rows in reading.parts():
                 writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)
             files = writing.close()
-            _check_rows(group.rows, files)
+            written = sum(file.rows for file in files)
+            if written != group.rows:
+                raise RewriteFailed(
+                    f"Cannot cluster: {group.rows} rows went in and {written} came out, report this", path=None
+                )
     except (pa.ArrowException, OSError) as error:
         raise RewriteFailed(
             f"Cannot cluster {len(group.inputs)} files: {error}, what was written is removed", path=None
@@ -75,12 +79,6 @@ def _arrow_bytes(table: pa.Table, places: Rows) -> float:
     """Memory of these rows, estimated from one of each `SIZE_STEP`."""
     some = places[::SIZE_STEP]
     return float(table.take(pa.array(some)).nbytes * len(places) / max(1, len(some)))
-
-
-def _check_rows(rows: int, files: list[WrittenFile]) -> None:
-    written = sum(file.rows for file in files)
-    if written != rows:
-        raise RewriteFailed(f"Cannot cluster: {rows} rows went in and {written} came out, report this", path=None)
 
 
 class _Reading:

@@ -89,7 +89,11 @@ class Filling:
     def complete(self, left: Mapping[PartitionKey, Callable[[], pa.Table]], encoding: Encoding) -> list[WrittenFile]:
         """Write these last rows, made when it is their partition's turn, and all that wait, and return all files."""
         if self._spill:
-            encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
+            # judged from the partition of which most rows wait
+            largest = max(self._spill, key=lambda partition: self._spill.held(partition).rows)
+            waiting = Stream(self._spill.read(largest), self._max_buffer_bytes // 2)
+            some = waiting.take(self._spill.held(largest).rows)
+            encoding = Encoding(dictionary_columns(self._settings, some), encoding.nan)
         # open ones first: none beyond the limit is opened
         for partition in dict.fromkeys([*self._files, *self._spill, *left]):
             rows = left[partition]() if partition in left else None
@@ -106,12 +110,6 @@ class Filling:
     def _of_rows(self, encoding: Encoding, rows: pa.Table) -> Encoding:
         return Encoding(encoding.dictionary, nan_columns(self._settings, rows)) if encoding.nan else encoding
 
-    def _dictionary_of_waiting(self) -> tuple[str, ...]:
-        """Judged from the partition of which most rows wait."""
-        largest = max(self._spill, key=lambda partition: self._spill.held(partition).rows)
-        some = Stream(self._spill.read(largest), self._max_buffer_bytes // 2).take(self._spill.held(largest).rows)
-        return dictionary_columns(self._settings, some)
-
     def _all(self, partition: PartitionKey, rows: pa.Table | None, encoding: Encoding) -> _Rows:
         """The rows that wait, and these."""
         held = self._spill.held(partition)
@@ -126,46 +124,36 @@ class Filling:
     def _pour(self, partition: PartitionKey, rows: _Rows, *, last: bool) -> None:
         """Into the open file of the partition and as many more as it takes; what is planned is looked at again after
         each piece, as only then its encoded size is known."""
-        pieces, left = self._pieces(rows), rows.rows
+        pieces, run = self._pieces(rows)
+        left = rows.rows
         while left:
             arrow_bytes = rows.arrow_bytes * left // rows.rows
-            like = pieces.stream.peek()
+            like = pieces.peek()
             more = self._files.density.expected_bytes(partition, arrow_bytes, like, rows.encoding)
             total = more * (1 + rows.waiting_bytes / max(1, arrow_bytes))
             part = bytes_for_file(self._files.size_bytes(partition), total, self._settings, last=last)
             if part < min(total, TOP_UP_SHARE * self._settings.target_file_size_bytes):
                 if not last and total - part < self._least_bytes:
-                    self._spill.put(partition, pieces.stream.rest(), rows.encoding.nan)
+                    self._spill.put(partition, pieces.rest(), rows.encoding.nan)
                     return
                 self._files.finish(partition)
                 continue
             wanted = min(left, math.ceil(left * part / max(1.0, more)))
-            left -= self._append(partition, pieces, wanted, rows.encoding)
+            piece, run_of_piece = pieces.take(wanted), run
+            if self._sorter is not None and run is None:
+                piece, run_of_piece = self._sorter(piece), next(self._runs)
+            self._files.append(partition, piece, rows.encoding, run_of_piece)
+            left -= piece.num_rows
 
-    def _pieces(self, rows: _Rows) -> _Pieces:
-        """As a stream of bounded memory; sorted when all are together and the table has an order."""
+    def _pieces(self, rows: _Rows) -> tuple[Stream, int | None]:
+        """As a stream of bounded memory; sorted when all are together and the table has an order: the number of that
+        run of sorted rows then, None where each piece is a run of its own."""
         tables, half = rows.tables, self._max_buffer_bytes // 2
         if self._sorter is None or not rows.together:
-            return _Pieces(Stream(tables, half), None)
+            return Stream(tables, half), None
         tables = list(tables)
         ordered = [self._sorter(pa.concat_tables(tables))] if tables else []
-        return _Pieces(Stream(ordered, half), next(self._runs))
-
-    def _append(self, partition: PartitionKey, pieces: _Pieces, wanted: int, encoding: Encoding) -> int:
-        """Write the next `wanted` rows, or fewer, and return how many."""
-        rows, run = pieces.stream.take(wanted), pieces.run
-        if self._sorter is not None and run is None:
-            rows, run = self._sorter(rows), next(self._runs)
-        self._files.append(partition, rows, encoding, run)
-        return int(rows.num_rows)
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """`run`: the number of the sequence in the table's sort order that the rows are, None when each piece is one."""
-
-    stream: Stream
-    run: int | None
+        return Stream(ordered, half), next(self._runs)
 
 
 def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings, *, last: bool) -> float:
@@ -312,16 +300,14 @@ class _Density:
         if self._ratio is None:
             if arrow_bytes <= self._settings.target_file_size_bytes:
                 return arrow_bytes
-            self._ratio = self._first(like, encoding)
+            if self._settings.bytes_per_row:
+                self._ratio = self._settings.bytes_per_row * int(like.num_rows) / max(1, int(like.nbytes))
+            else:
+                some = sample(like)
+                self._ratio = measure(some, self._settings, encoding.dictionary) / max(1, int(some.nbytes))
         return self._ratio * arrow_bytes
 
     def learn(self, partition: PartitionKey, arrow_bytes: int, encoded_bytes: int) -> None:
         """Rows of `arrow_bytes` took `encoded_bytes` in one file; tiny files, mostly footer, teach nothing."""
         if encoded_bytes >= LEARN_BYTES:
             self._ratio = self._ratios[partition] = encoded_bytes / max(1, arrow_bytes)
-
-    def _first(self, rows: pa.Table, encoding: Encoding) -> float:
-        if self._settings.bytes_per_row:
-            return self._settings.bytes_per_row * int(rows.num_rows) / max(1, int(rows.nbytes))
-        some = sample(rows)
-        return measure(some, self._settings, encoding.dictionary) / max(1, int(some.nbytes))

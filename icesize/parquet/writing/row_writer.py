@@ -166,9 +166,7 @@ class _Buffer:
         return list(groups.values())
 
     def _group(self, partition: PartitionKey) -> _Group:
-        if partition not in self._groups:
-            self._groups[partition] = _Group(partition)
-        return self._groups[partition]
+        return self._groups.setdefault(partition, _Group(partition))
 
     def _divide(self) -> None:
         block, ranges = arrange_by_partition(pa.concat_tables(self._undivided), self._settings)
