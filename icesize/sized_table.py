@@ -16,7 +16,7 @@ from icesize.maintenance.clustering import Columns, Wish
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.restore import plan_restore, restore
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
-from icesize.maintenance.table_context import ClusterWork, LatestTable, Progress, TableContext
+from icesize.maintenance.table_context import ClusterWork, Progress, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.threads import merge_in_threads
@@ -375,9 +375,8 @@ class SizedTable:
         when metadata of another table lies in the location, or when it cannot be listed whole.
         """
         with self._lock:
-            loader = LatestTable(self._handle)
             search = OrphanSearch(
-                self.name, loader.load, loader.delete, self._environment,
+                self.name, lambda: self._handle.load().table, self._environment,
                 max_concurrent_deletes=max_concurrent_deletes, progress=progress,
             )  # fmt: skip
             return search.run(older_than // timedelta(milliseconds=1), dry_run)

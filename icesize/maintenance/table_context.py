@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pyiceberg.table import Table
-
 from icesize.clock import Environment
 from icesize.errors import EngineUnavailable, RewriteFailed
 from icesize.maintenance.batch_commit import Outcome
@@ -19,7 +17,6 @@ from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
-from icesize.table.storage.bulk_delete import deleter
 from icesize.units import format_bytes
 
 Progress = Callable[[int], None]
@@ -127,20 +124,3 @@ class TableContext:
         if outcome.commit.snapshot_ids:
             self.engine.refresh(self.handle)
         return outcome.report
-
-
-class LatestTable:
-    """Loads a table again and again, and deletes files with the credentials that came with it last."""
-
-    def __init__(self, handle: TableHandle) -> None:
-        self._handle = handle
-        self._table: Table | None = None
-
-    def load(self) -> Table:
-        """The table as the catalog has it now."""
-        self._table = self._handle.load().table
-        return self._table
-
-    def delete(self, location: str) -> None:
-        """Delete one file of the table's storage; raises when it cannot."""
-        deleter((self._table or self.load()).io)(location)

@@ -22,7 +22,6 @@ from typing import Any
 import icesize
 from icesize import failpoints
 from icesize.clock import Environment
-from icesize.maintenance.table_context import LatestTable
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.cleanup.expiry import ExpiryReport, expire
@@ -105,8 +104,7 @@ def _expire(handle: TableHandle) -> ExpiryReport:
 
 
 def _remove_orphans(handle: TableHandle) -> OrphanReport:
-    latest = LatestTable(handle)
-    search = OrphanSearch(handle.name, latest.load, latest.delete, files_between_checks=FILES_BETWEEN_CHECKS)
+    search = OrphanSearch(handle.name, lambda: handle.load().table, files_between_checks=FILES_BETWEEN_CHECKS)
     return search.run(dry_run=False)
 
 

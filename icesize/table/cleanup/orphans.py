@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote_plus
 
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
@@ -21,7 +22,7 @@ from icesize.errors import PolicyError, TableError
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.commit import ledger
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all, deleter
 from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
 from icesize.table.storage.ownership import check_may_delete, check_metadata_files, check_spelling, is_metadata_file
 from icesize.table.storage.reachable import Reachable
@@ -84,15 +85,15 @@ class OrphanReport:
 class OrphanSearch:
     """One search for orphan files of a table.
 
-    `reload` gives the table as the catalog has it now, `delete` removes one file and raises when it cannot, `lister`
-    lists storage, `progress` is told the number of files tried so far.
+    `reload` gives the table as the catalog has it now, `lister` lists storage, `deleter` gives what removes one file of
+    it and raises when it cannot, `progress` is told the number of files tried so far.
     """
 
     name: str
     reload: Callable[[], Table]
-    delete: Callable[[str], None]
     environment: Environment = field(default_factory=Environment)
     lister: Lister = list_files
+    deleter: Callable[[FileIO], Callable[[str], None]] = deleter
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
     progress: Callable[[int], None] = lambda done: None
     files_between_checks: int = FILES_BETWEEN_CHECKS
@@ -177,13 +178,16 @@ class OrphanSearch:
         total = Deleted()
 
         def delete(location: str) -> None:
-            self.delete(location)
+            remove(location)
             gone.append(location)
 
         waiting = iter(sizes)
         while batch := list(islice(waiting, self.files_between_checks)):
             failpoints.reach("before-delete")
-            self._learn(self._again(table))
+            latest = self._again(table)
+            self._learn(latest)
+            # with the credentials that came with the table last
+            remove = self.deleter(latest.io)
             doomed = [each for each in batch if each not in self._reachable]
             spared += len(batch) - len(doomed)
             tried = total.count + len(total.failed)

@@ -78,7 +78,6 @@ class Search:
         options: dict[str, Any] = {
             "name": "lake.db.t",
             "reload": lambda: self.table,
-            "delete": lambda location: deleter(self.table.io)(location),
             "environment": Environment(now_ms=self.now_ms),
         }
         return OrphanSearch(**{**options, **self.changes}).run(older_than_ms, dry_run)
@@ -150,7 +149,7 @@ def test_a_dry_run_deletes_and_writes_nothing(lake: SqlCatalog, search: Search) 
     table = two_files(lake)
     left = leftover(table, "data/x.parquet")
     seen: list[set[Listed]] = [set(list_files(table.io, table.location()))]
-    search.changes["delete"] = lambda location: pytest.fail(location)
+    search.changes["deleter"] = lambda io: pytest.fail("nothing is to be deleted")
     report = search(dry_run=True)
     seen.append(set(list_files(table.io, table.location())))
     assert seen[0] == seen[1]
@@ -461,7 +460,7 @@ def test_a_listing_that_fails_half_way_deletes_nothing(lake: SqlCatalog, search:
                 raise TableError(f"Cannot list {location}: OSError: connection reset; nothing was deleted")
             yield file
 
-    search.changes.update(lister=broken, delete=lambda location: pytest.fail(location))
+    search.changes.update(lister=broken, deleter=lambda io: pytest.fail("nothing is to be deleted"))
     with pytest.raises(TableError, match="connection reset; nothing was deleted"):
         search()
     assert all(exists(each) for each in left)
@@ -493,7 +492,7 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
         really(location)
 
     seen: list[int] = []
-    search.changes.update(delete=delete, progress=seen.append)
+    search.changes.update(deleter=lambda io: delete, progress=seen.append)
     report = search()
     assert (report.files_found, report.files_deleted, report.files_failed) == (5, 3, 2)
     assert report.bytes_deleted == 8
@@ -609,7 +608,7 @@ def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -
         with lock:
             gone.append(location)
 
-    search.changes.update(delete=delete, progress=interrupted)
+    search.changes.update(deleter=lambda io: delete, progress=interrupted)
     with pytest.raises(KeyboardInterrupt):
         search()
     search.changes.clear()

@@ -151,8 +151,8 @@ def lake_in_store(tmp_path: Path, bucket: str, properties: dict[str, str]) -> It
     catalog.close()
 
 
-def search(catalog: SqlCatalog, table: Table, dry_run: bool) -> OrphanReport:
-    return OrphanSearch("lake.db.t", lambda: catalog.load_table("db.t"), deleter(table.io)).run(dry_run=dry_run)
+def search(catalog: SqlCatalog, dry_run: bool) -> OrphanReport:
+    return OrphanSearch("lake.db.t", lambda: catalog.load_table("db.t")).run(dry_run=dry_run)
 
 
 def test_orphans_in_a_store(client: Any, bucket: str, lake_in_store: SqlCatalog) -> None:
@@ -163,14 +163,14 @@ def test_orphans_in_a_store(client: Any, bucket: str, lake_in_store: SqlCatalog)
     left = write(table, [9]).path
     key = left.removeprefix(f"s3://{bucket}/")
     client.create_multipart_upload(Bucket=bucket, Key=key + ".2")
-    report = search(lake_in_store, table, dry_run=False)
+    report = search(lake_in_store, dry_run=False)
     assert (report.files_found, report.young, report.incomplete_uploads, report.notes) == (0, 1, 1, ())
     for stored in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[bucket].keys.values():
         stored.last_modified -= timedelta(days=4)
-    report = search(lake_in_store, table, dry_run=True)
+    report = search(lake_in_store, dry_run=True)
     assert (report.files_found, report.files_deleted, report.examples) == (1, 0, (left,))
     before = set(keys(client, bucket))
-    report = search(lake_in_store, table, dry_run=False)
+    report = search(lake_in_store, dry_run=False)
     assert (report.files_found, report.files_deleted, report.files_failed, report.young) == (1, 1, 0, 0)
     assert before - set(keys(client, bucket)) == {key}
     assert ids_of(lake_in_store) == [1, 2]
@@ -193,7 +193,7 @@ def test_orphans_of_odd_partitions_go_and_nothing_else(client: Any, bucket: str,
     for key, stored in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[bucket].keys.items():
         stored.last_modified -= timedelta(days=4 * (key not in young))
     before = set(keys(client, bucket))
-    report = search(lake_in_store, table, dry_run=False)
+    report = search(lake_in_store, dry_run=False)
     assert (report.files_deleted, report.files_failed, report.young) == (len(odd), 0, len(young))
     assert before - set(keys(client, bucket)) == odd
     assert any("2 files left alone: by a name with ? or # in it" in note for note in report.notes)
@@ -207,6 +207,6 @@ def test_spark_and_pyiceberg_spell_one_store(lake_in_store: SqlCatalog) -> None:
     moved = table.metadata.model_copy(update={"location": location})
     spelt = Table(table._identifier, moved, table.metadata_location, table.io, table.catalog)
     far = Environment(now_ms=lambda: 10_000 * DAY_MS)
-    report = OrphanSearch("lake.db.t", lambda: spelt, deleter(table.io), far).run()
+    report = OrphanSearch("lake.db.t", lambda: spelt, far).run()
     assert len(list(list_files(table.io, location))) == 5
     assert (report.files_found, report.young) == (0, 0)
