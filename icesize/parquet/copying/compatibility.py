@@ -120,14 +120,8 @@ def _difference(footer: Footer, first: Footer) -> str:
 
 
 _BOUNDS = (Statistics.MAX, Statistics.MIN, Statistics.MAX_VALUE, Statistics.MIN_VALUE)
-
-
 _LEVELS = (SizeStatistics.REPETITION_LEVEL_HISTOGRAM, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM)
-
-
 _PAGE_LEVELS = (ColumnIndex.REPETITION_LEVEL_HISTOGRAMS, ColumnIndex.DEFINITION_LEVEL_HISTOGRAMS)
-
-
 _VALUE_BYTES = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 
 

@@ -50,8 +50,7 @@ def encoded_rows(
     settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
     tables, left = Stream(read_inputs(group, settings, fetched), settings.limits.decoded_bytes), group.rows
-    limits = settings.parquet
-    groups = max(1, math.ceil(group.size_bytes / limits.row_group_bytes), math.ceil(left / limits.row_group_rows))
+    groups = settings.parquet.row_groups(group.size_bytes, left)
     while left:
         rows = tables.take(min(left, math.ceil(group.rows / groups)))
         left -= rows.num_rows

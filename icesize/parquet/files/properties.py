@@ -93,6 +93,10 @@ class ParquetOptions:
             arguments["max_rows_per_page"] = self.page_rows
         return arguments
 
+    def row_groups(self, size_bytes: float, rows: int) -> int:
+        """How many row groups of about equal size these rows become, at least one."""
+        return max(1, math.ceil(size_bytes / self.row_group_bytes), math.ceil(rows / self.row_group_rows))
+
     def bloom_arguments(self, rows: int, paths: Mapping[str, str]) -> dict[str, Any]:
         """The argument for bloom filters of a file of `rows` rows; `paths` maps Iceberg names to Parquet paths.
 

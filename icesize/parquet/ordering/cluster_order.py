@@ -79,11 +79,20 @@ class Ranking(ABC):
         """What of the keys is compared, column by column."""
 
     @abstractmethod
+    def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
+        """The least that rows before which so much changes can be compared as, from what they are."""
+
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
         """Where rows like the sample's are cut into parts that have about these shares of them.
 
         Cuts move by `CUT_SLACK` to where an early column changes. Parts are empty where equal keys are more than one.
         """
+        if not sample.num_rows:
+            return Cuts(self, self.compared(sample))
+        arranged = self.arrange(sample)
+        places = arranged.best_cuts(shares)
+        firsts = self.compared(sample.take(pa.array(arranged.order[places], pa.int64())))
+        return Cuts(self, self.begins(firsts, np.array([arranged.level(place) for place in places], np.int64)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,21 +164,11 @@ class SortRanking(Ranking):
     def compared(self, keys: pa.Table) -> pa.Table:
         return keys
 
-    def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
-        if not sample.num_rows:
-            return Cuts(self, sample)
-        arranged = self.arrange(sample)
-        places = arranged.best_cuts(shares)
-        bounds = sample.take(pa.array(arranged.order[places], pa.int64()))
-        kept = np.array([sample.num_columns - (arranged.level(place) or 1) + 1 for place in places])
-        columns = [_without(column, kept <= number) for number, column in enumerate(bounds.columns)]
-        return Cuts(self, pa.table(columns, names=sample.column_names))
-
-
-def _without(column: pa.ChunkedArray, absent: npt.NDArray[np.bool_]) -> pa.Array:
-    """Null, which is before every value, in the columns that a cut does not look at."""
-    values = whole(column)
-    return values.take(pa.array(np.arange(len(values)), mask=absent))
+    def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
+        """Null, which is before every value, in the columns that a cut does not look at."""
+        kept, rows = compared.num_columns + 1 - np.maximum(levels, 1), np.arange(len(levels))
+        columns = [c.take(pa.array(rows, mask=kept <= number)) for number, c in enumerate(compared.columns)]
+        return pa.table(columns, names=compared.column_names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,13 +225,9 @@ class CurveRanking(Ranking):
 
         return Arranged(order_of([places]), levels)
 
-    def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
-        if not sample.num_rows:
-            return Cuts(self, self.compared(sample))
-        arranged = self.arrange(sample)
-        found = arranged.best_cuts(shares)
-        below = np.array([max(0, arranged.level(place) - 1) for place in found], np.uint64)
-        return Cuts(self, pa.table({"place": self.places(sample)[arranged.order[found]] >> below << below}))
+    def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
+        below = np.maximum(levels - 1, 0).astype(np.uint64)
+        return pa.table({"place": compared.column(0).to_numpy() >> below << below})
 
 
 def _sort_order_id(by: ClusterBy, settings: WriteSettings) -> int | None:

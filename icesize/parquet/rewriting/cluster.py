@@ -13,6 +13,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder
 from icesize.parquet.ordering.sort_keys import Rows
 from icesize.parquet.reading.inputs import read_inputs
@@ -52,9 +53,10 @@ def cluster(group: MergeGroup, order: RowOrder, settings: WriteSettings, names: 
         )
     sequence = max(input_file.sequence_number for input_file in group.inputs)
     target = Target(group.partition, group.rows, group.outputs, order.sort_order_id, sequence)
-    writing = SortedFiles(target, settings, names)
+    new_files = NewFiles(settings, names)
+    writing = SortedFiles(target, new_files)
     try:
-        with Fetched(settings) as fetched, writing.all_or_none():
+        with Fetched(settings) as fetched, new_files.all_or_none():
             reading = _Reading(group, order, settings, fetched)
             for ranking, rows in reading.parts():
                 writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)

@@ -105,8 +105,10 @@ class _Decoding:
 
     def _output(self, tables: Stream, rows: int) -> WrittenFile:
         """A file of the next rows."""
-        settings, group_rows = self.new_files.settings, self._group_rows(rows)
+        settings = self.new_files.settings
         sorter = sorter_of(settings)
+        size_bytes = self.group.size_bytes / max(1, self.group.rows) * rows
+        group_rows = math.ceil(rows / settings.parquet.row_groups(size_bytes, rows))
         encoder, left = None, rows
         while encoder is None or left:
             run = tables.take(left if sorter is not None else min(group_rows, left))
@@ -122,13 +124,6 @@ class _Decoding:
                 encoder.append(run.slice(start, step), nan)
             left -= run.num_rows
         return encoder.finish()
-
-    def _group_rows(self, rows: int) -> int:
-        """Rows per row group of an output of `rows` rows, so that its groups are equal and none is too large."""
-        size = self.group.size_bytes / max(1, self.group.rows) * rows
-        limits = self.new_files.settings.parquet
-        groups = max(1, math.ceil(size / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
-        return max(1, math.ceil(rows / groups))
 
 
 def output_rows(inputs: tuple[FileFact, ...], outputs: int) -> list[int]:

@@ -523,11 +523,7 @@ def _rank(key: Any) -> tuple[Any, float]:
 
 _HEADER_BYTES = 128
 """More than a header can have."""
-
-
 _BLOCK_BYTES = 32
-
-
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], dtype=np.uint32
 )

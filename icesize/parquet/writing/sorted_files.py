@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
@@ -86,10 +84,10 @@ class SortedFiles:
     finished file yet; no file ends with a part, as the next one tells more.
     """
 
-    def __init__(self, target: Target, settings: WriteSettings, names: FileNames) -> None:
+    def __init__(self, target: Target, new_files: NewFiles) -> None:
         self._target = target
-        self._settings = settings
-        self._new_files = NewFiles(settings, names)
+        self._settings = new_files.settings
+        self._new_files = new_files
         self._rows_done = 0
         self._file_rows = target.rows
         self._open_bytes = 0.0
@@ -130,10 +128,6 @@ class SortedFiles:
         self._finish()
         return self._done
 
-    def all_or_none(self) -> AbstractContextManager[None]:
-        """Files that are begun in the block go when an error leaves it."""
-        return self._new_files.all_or_none()
-
     def _count(self, left_bytes: float) -> int:
         """How many files these bytes become: rows in order often need fewer bytes than planning knows of, and no file
         may be small for that."""
@@ -173,11 +167,9 @@ class SortedFiles:
             yield end
 
     def _append(self, part: _Part, start: int, end: int, later_nan: frozenset[int]) -> None:
-        limits, rows = self._settings.parquet, end - start
-        size_bytes = part.sizes.before(end) - part.sizes.before(start)
+        rows, size_bytes = end - start, part.sizes.before(end) - part.sizes.before(start)
         self._open_bytes += size_bytes
-        groups = max(math.ceil(size_bytes / limits.row_group_bytes), math.ceil(rows / limits.row_group_rows))
-        step = math.ceil(rows / max(1, groups))
+        step = math.ceil(rows / self._settings.parquet.row_groups(size_bytes, rows))
         for group in part.groups(start, end, step):
             if self._current is None:
                 nan = part.nan_between(start, end, step, self._settings) | later_nan

@@ -16,6 +16,7 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFi
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
@@ -101,9 +102,10 @@ class Gather:
         in_order = len({piece.partition for piece in pieces}) == len(pieces)
         sort_order_id = self.order.sort_order_id if in_order else None
         target = Target(group.partition, rows, assignment.outputs, sort_order_id, group.sequence_number)
-        files = SortedFiles(target, self.settings, names_of_task(group.prefix))
+        new_files = NewFiles(self.settings, names_of_task(group.prefix))
+        files = SortedFiles(target, new_files)
         try:
-            with files.all_or_none():
+            with new_files.all_or_none():
                 for i, piece in enumerate(pieces):
                     tables = waiting.read(piece)
                     keys = pa.concat_tables([self.order.keys(table) for table in tables])

@@ -25,6 +25,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.encoding import measure
@@ -300,7 +301,7 @@ _TARGET, _LIMIT = 24_000, 18_000
 def in_parts(options: WriteSettings, parts: Sequence[pa.Table], outputs: int | None, told: bool) -> list[WrittenFile]:
     """Rows in order of `user` written part by part; `told` says whether the size of later parts is."""
     target, order = Target(KEY, sum(part.num_rows for part in parts), outputs, None, 1), order_by(options, "user")
-    writing = SortedFiles(target, options, NAMES)
+    writing = SortedFiles(target, NewFiles(options, NAMES))
     for number, part in enumerate(parts, 1):
         keys = order.keys(part)
         later = sum(part.nbytes for part in parts[number:]) if told else None
