@@ -134,8 +134,6 @@ def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: Commit
         table_uuid=written.current.uuid,
         base_snapshot_id=written.layout.snapshot_id,
         base_sequence_number=written.layout.sequence_number,
-        schema_id=metadata.current_schema_id,
-        spec_id=metadata.default_spec_id,
         schema=metadata.schema(),
         spec=metadata.spec(),
         run_id=how.run_id,

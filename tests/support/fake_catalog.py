@@ -48,7 +48,7 @@ def written(path: str) -> WrittenFile:
 def request(**changes: object) -> CommitRequest:
     """One new file and two merges of two input files each, batch 7, planned on the first state."""
     groups = (MergeResult(INPUTS[:2], (written("m0"),)), MergeResult(INPUTS[2:], (written("m1"),)))
-    whole = CommitRequest("u", 1, 1, 0, 0, "run", (written("new"),), groups, ENTRY)
+    whole = CommitRequest("u", 1, 1, "run", (written("new"),), groups, ENTRY)
     return replace(whole, **changes)  # type: ignore[arg-type]
 
 

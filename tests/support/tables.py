@@ -129,8 +129,6 @@ def request_on(
         table_uuid=str(table.metadata.table_uuid),
         base_snapshot_id=head.snapshot_id if head else None,
         base_sequence_number=(head.sequence_number or 0) if head else 0,
-        schema_id=table.metadata.current_schema_id,
-        spec_id=table.metadata.default_spec_id,
         schema=table.metadata.schema(),
         spec=table.metadata.spec(),
         run_id=f"run-{next(_numbers)}",

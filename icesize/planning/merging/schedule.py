@@ -46,9 +46,7 @@ class _Schedule:
         self.saved = [[comb(q + d + 2, q + 2) - 1 - d for d in depths] for q in range(slots)]
 
 
-@lru_cache(maxsize=64)
-def _schedule(slots: int) -> _Schedule:
-    return _Schedule(slots)
+_schedule = lru_cache(maxsize=64)(_Schedule)
 
 
 def choose_prefix(small_sizes: Sequence[float], limit_bytes: float, slots: int) -> int:

@@ -60,15 +60,13 @@ class Retention:
 
     `kept` says why, in one reason or more. `expired_refs` are the branches and tags to remove: aged out, dangling, or
     version tags that are needed no longer. `version_tags` (name -> snapshot id) must exist once the others are
-    removed. `lost_readers` are positions of readers that the table does not have any more. `gave_up` are sentences
-    about versions that `max_snapshots` left no room for.
+    removed. `gave_up` are sentences about versions that `max_snapshots` left no room for.
     """
 
     kept: Mapping[int, tuple[str, ...]]
     expired: tuple[int, ...]
     expired_refs: tuple[str, ...]
     version_tags: Mapping[str, int]
-    lost_readers: tuple[int, ...]
     gave_up: tuple[str, ...]
 
 
@@ -112,7 +110,6 @@ def plan_retention(
         expired=tuple(snapshot_id for snapshot_id in ordered if snapshot_id not in plan.reasons),
         expired_refs=tuple(sorted(gone)),
         version_tags=tags,
-        lost_readers=tuple(sorted(set(readers).difference(plan.table))),
         gave_up=gave_up,
     )
 

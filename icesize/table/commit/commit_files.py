@@ -70,7 +70,8 @@ class _Files:
         entry = self._request.ledger
         done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
         if (done or attempts.may_have_landed) and loaded.any_live(self._wanted.paths()):
-            return self._outcome([], tuple(g for g in self._wanted.merged if loaded.any_live(_paths(g))))
+            landed = (group for group in self._wanted.merged if loaded.any_live([file.path for file in group.files]))
+            return self._outcome([], tuple(landed))
         if not done:
             return None
         attempts.settle_loss(loaded)
@@ -114,7 +115,7 @@ class _Files:
         if (why := loaded.misfit(request)) is not None:
             raise Overtaken(why)
         lost = loaded.lost_inputs(request) if request.merged or request.absorbed else {}
-        is_outdated = (loaded.schema_id, loaded.spec_id) != (request.schema_id, request.spec_id)
+        is_outdated = (loaded.schema_id, loaded.spec_id) != (request.schema.schema_id, request.spec.spec_id)
         self._check_absorbed(lost, is_outdated)
         if is_outdated:
             self._drop_merges(_OUTDATED)
@@ -151,7 +152,3 @@ class _Files:
 
 def _dropped(groups: tuple[MergeResult, ...], why: str) -> str:
     return f"merge of {sum(len(g.inputs) for g in groups)} files dropped: {why}"
-
-
-def _paths(group: MergeResult) -> set[str]:
-    return {file.path for file in group.files}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
-from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -30,13 +29,14 @@ from pyiceberg.table.update import (
 from icesize.planning.files import FileFact
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
-from icesize.table.catalog.history import known_ancestors
+from icesize.table.catalog.history import known_ancestors, summary_of
 from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
 from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
+from icesize.table.manifests.lists import Manifests, manifests_of
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -136,7 +136,7 @@ class PyIcebergLoaded:
         return [
             (s.snapshot_id, s.summary.operation.value)
             for s in self.table.metadata.snapshots
-            if s.summary is not None and s.summary.additional_properties.get(RUN_ID) == run_id
+            if s.summary is not None and summary_of(s, RUN_ID) == run_id
         ]
 
     def any_live(self, paths: Collection[str]) -> bool:
@@ -144,7 +144,7 @@ class PyIcebergLoaded:
         wanted = set(paths)
         return any(
             entry.path in wanted
-            for manifest in self._manifests(ManifestContent.DATA)
+            for manifest in self._manifests().data
             for entry in read_entries(self.table.io, manifest)
         )
 
@@ -171,9 +171,7 @@ class PyIcebergLoaded:
         gone = inputs.keys() - self._live_inputs(inputs.values())
         lost = dict.fromkeys(gone, "another writer removed a file of it")
         lost |= dict.fromkeys(self._listed_again(inputs, request), "another writer listed a file of it again")
-        deletes = DeleteIndex.of(
-            self.table.io, self._manifests(ManifestContent.DELETES), above=request.base_sequence_number
-        )
+        deletes = DeleteIndex.of(self.table.io, self._manifests().deletes, above=request.base_sequence_number)
         for path, file in inputs.items():
             if path not in lost and deletes.applies(file):
                 lost[path] = "another writer deleted rows of it"
@@ -183,14 +181,14 @@ class PyIcebergLoaded:
         """Input files that manifests since the planning base list as new: they must not go while that listing stays."""
         base = self.table.metadata.snapshot_by_id(request.base_snapshot_id or 0)
         known = {m.manifest_path for m in base.manifests(self.table.io)} if base else set()
-        new = (m for m in self._manifests(ManifestContent.DATA) if m.manifest_path not in known)
+        new = (m for m in self._manifests().data if m.manifest_path not in known)
         changes = ((entry, m) for m in new for entry in read_changes(self.table.io, m))
         added = (e for e, m in changes if e.status == ADDED and e.snapshot_id == m.added_snapshot_id)
         return {e.path for e in added if e.path in inputs}
 
     def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
         """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
-        manifests = {m.manifest_path: m for m in self._manifests(ManifestContent.DATA)}
+        manifests = {m.manifest_path: m for m in self._manifests().data}
         live = {v.path for v in inputs if v.manifest_path in manifests}
         if missing := {v.path for v in inputs} - live:
             for path in manifests.keys() - {v.manifest_path for v in inputs}:
@@ -222,9 +220,8 @@ class PyIcebergLoaded:
         metadata = self.table.metadata
         return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
 
-    def _manifests(self, content: ManifestContent) -> list[ManifestFile]:
-        head = self.table.metadata.current_snapshot()
-        return [m for m in head.manifests(self.table.io) if m.content == content] if head else []
+    def _manifests(self) -> Manifests:
+        return manifests_of(self.table.metadata.current_snapshot(), self.table.io)
 
 
 @dataclass(frozen=True)
@@ -276,7 +273,8 @@ class PyIcebergCommitter:
         except ForbiddenError as error:
             raise CommitRefused(_RIGHTS.format(name=loaded.name)) from error
         except Exception as error:
-            status = _status_of(error)
+            # of the answer behind an error of PyIceberg's REST client, 0 where there is none
+            status = int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))
             definite = isinstance(error, NoSuchTableError) or (400 <= status < 500 and status not in _MAY_HAVE_LANDED)
             if any(text in str(error) for text in _MEANWHILE) and (definite or type(error) is ValueError):
                 raise CommitLost(brief(error)) from error
@@ -304,8 +302,3 @@ def _build(builder: SnapshotBuilder, request: CommitRequest) -> Iterator[Snapsho
         inputs = [v for g in request.merged for v in g.inputs]
         outputs = [f for g in request.merged for f in g.files]
         yield builder.replace(inputs, outputs, summary)
-
-
-def _status_of(error: Exception) -> int:
-    """HTTP status of the answer behind an error of PyIceberg's REST client, 0 where there is none."""
-    return int(getattr(getattr(error.__cause__, "response", None), "status_code", 0))

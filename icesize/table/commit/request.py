@@ -35,7 +35,7 @@ class CommitRequest:
     """Everything one commit wants to change.
 
     `base_snapshot_id` and `base_sequence_number` are those of the snapshot that was planned on (None and 0 for an
-    empty table). `schema` and `spec` are those that files were written under, `schema_id` and `spec_id` their ids.
+    empty table). `schema` and `spec` are those that files were written under.
     `summary` goes into the snapshots.
 
     Input files of `merged` may be among `appended`. `absorbed` are live files whose rows the `appended` ones hold as
@@ -46,8 +46,6 @@ class CommitRequest:
     table_uuid: str
     base_snapshot_id: int | None
     base_sequence_number: int
-    schema_id: int
-    spec_id: int
     run_id: str
     appended: tuple[WrittenFile, ...] = ()
     merged: tuple[MergeResult, ...] = ()

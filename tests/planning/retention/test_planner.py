@@ -249,7 +249,6 @@ def test_every_snapshot_is_kept_with_reasons_or_expired(world: World, rules: Ret
         assert (ref.name in retention.expired_refs) or ref.snapshot_id in retention.kept
     assert MAIN not in retention.expired_refs
     assert set(retention.version_tags.values()) <= set(retention.kept)
-    assert retention.lost_readers == ((5_000,) if 5_000 in some_readers(world, seed) else ())
 
 
 @thorough
@@ -369,7 +368,6 @@ def test_the_fewest_snapshots_are_found_with_their_reasons() -> None:
         expired=(1, 3, 5, 6, 7),
         expired_refs=(),
         version_tags={"icesize-version-2": 2, "icesize-version-4": 4},
-        lost_readers=(),
         gave_up=(),
     )
 
@@ -468,7 +466,7 @@ def test_what_readers_have_not_read_stays() -> None:
         6: ("head of branch 'main'", newer),
         9: ("position of a reader",),
     }
-    assert (retention.expired, retention.lost_readers) == ((1, 2), (70,))
+    assert retention.expired == (1, 2)
 
 
 def pairs() -> list[SnapshotFact]:
@@ -676,7 +674,7 @@ def test_pieces_of_history_are_joined_in_order() -> None:
 def test_nothing_to_plan() -> None:
     """A table without snapshots, and one that has no `main`."""
     rules = RetentionRules(NOW, keep_versions=2)
-    assert plan_retention([], [], rules, NOW) == Retention({}, (), (), {}, (), ())
+    assert plan_retention([], [], rules, NOW) == Retention({}, (), (), {}, ())
     headless = plan_retention(commits("a", "a"), [version_tag(1)], rules, NOW)
     assert (headless.expired, headless.expired_refs) == ((1, 2), ("icesize-version-1",))
 

@@ -53,7 +53,7 @@ def mergeable(state: State) -> list[FileFact]:
 
 def planned(state: State, run_id: str, **parts: object) -> CommitRequest:
     """A request for work that was planned on this state; here a snapshot's id is its sequence number as well."""
-    base = CommitRequest(state.uuid, state.head_id, state.head_id or 0, state.schema_id, state.spec_id, run_id)
+    base = CommitRequest(state.uuid, state.head_id, state.head_id or 0, run_id)
     return replace(base, **parts)  # type: ignore[arg-type]
 
 
