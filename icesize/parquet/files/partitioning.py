@@ -37,7 +37,7 @@ _LONG = struct.Struct("<q").pack
 def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[PartitionKey, pa.Table]]:
     """The rows of each partition, partitions in order of first appearance and rows in their order.
 
-    `table` has the table's columns (`align_columns`). Values are those that PyIceberg stores in a data file's
+    `table` has the table's columns (`ColumnAligner`). Values are those that PyIceberg stores in a data file's
     partition: days, hours, months, years and timestamps as integers, `Decimal`, `UUID`, `bytes`, None for null. Raises
     `SchemaMismatch` for NaN under an identity transform.
     """
@@ -143,7 +143,7 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
     if isinstance(transform, transforms.HourTransform):
         return lambda array: _floor(integers(array), _HOUR_US), same
     if isinstance(transform, transforms.BucketTransform):
-        return _plain, _bucket(source, transform.num_buckets)
+        return plain, _bucket(source, transform.num_buckets)
     if isinstance(transform, transforms.TruncateTransform):
         return _truncate(source, transform.width)
     if isinstance(transform, transforms.IdentityTransform):
@@ -156,7 +156,7 @@ def same(value: Any) -> Any:
     return value
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def plain(array: pa.Array) -> pa.Array:
     """Dates, times and timestamps as integers, uuids as bytes; the rest as it is."""
     if isinstance(array, pa.ExtensionArray):
         return array.storage
@@ -221,8 +221,8 @@ def _identity(name: str, source: types.IcebergType) -> tuple[Reduce, Value]:
         code, bits = ("<i", "<f") if isinstance(source, types.FloatType) else ("<q", "<d")
         return lambda array: _float_bits(name, array), lambda v: struct.unpack(bits, struct.pack(code, v))[0]
     if isinstance(source, types.UUIDType):
-        return _plain, lambda value: UUID(bytes=value)
-    return _plain, same
+        return plain, lambda value: UUID(bytes=value)
+    return plain, same
 
 
 def _float_bits(name: str, array: pa.Array) -> pa.Array:

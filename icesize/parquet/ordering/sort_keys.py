@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from icesize.parquet.files.partitioning import integers
+from icesize.parquet.files.partitioning import plain
 from icesize.parquet.ordering.curves import Words
 from icesize.parquet.ordering.sort_order import ranked_floats
 
@@ -25,13 +25,10 @@ _WHOLE_DIGITS = 18
 
 def as_key(values: pa.Array) -> pa.Array:
     """Values of any type of Iceberg's that has an order, as smaller ones whose natural order is Iceberg's."""
-    if isinstance(values, pa.ExtensionArray):
-        return values.storage
+    values = plain(values)
     kind = values.type
     if types.is_floating(kind):
         return ranked_floats(values)
-    if types.is_temporal(kind):
-        return integers(values)
     if types.is_boolean(kind):
         return values.cast(pa.uint8())
     if types.is_decimal128(kind) and kind.precision <= _WHOLE_DIGITS:

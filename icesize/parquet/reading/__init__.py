@@ -1,10 +1,10 @@
 """Rows of data files in the table's current schema.
 
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
-- `column_matching`: new rows -> the table's own Arrow schema, or a sentence saying which column does not fit
 - `inputs`: the rows of data files in the table's current schema, a bounded number at a time: of one file, of the input
   files of a merge one after the other, and cut anew
 - `prefetch`: the input files of a merge where their bytes can be read at any place: local files, and remote ones
   fetched whole
-- `projection`: rows of an older file -> the table's current schema, by field id
+- `projection`: rows -> the table's current schema: those of older files by field id, new ones by name, or a sentence
+  saying which column does not fit
 """

@@ -1,8 +1,8 @@
 """Arrays of one Arrow type -> arrays of another, level by level, without losing a NULL.
 
-Both ways into a file use it: new rows are matched to the table's columns by name (`align_columns`), old files by field
-id (`projection`). Lists and maps are rebuilt from their offsets together with their null mask: built from offsets
-alone, a NULL list becomes an empty one.
+Both ways into a file use it (`projection`): new rows are matched to the table's columns by name, old files by field id.
+Lists and maps are rebuilt from their offsets together with their null mask: built from offsets alone, a NULL list
+becomes an empty one.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.partitioning import arrange_by_partition
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
-from icesize.parquet.reading.column_matching import ColumnAligner
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.filling import Filling
 from icesize.planning.files import PartitionKey

@@ -19,7 +19,7 @@ from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading.column_matching import ColumnAligner
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.writing.row_writer import use_system_memory
 from icesize.planning.plan import MergeGroup

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from icesize.clock import WorkLimits
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading.column_matching import ColumnAligner
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import row_size
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.router import route

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from icesize.clock import WorkLimits
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.reading.column_matching import ColumnAligner
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.planning.routing.router import tasks_for

@@ -36,7 +36,7 @@ from pyiceberg.types import (
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.names import data_location
 from icesize.parquet.files.partitioning import split_by_partition
-from icesize.parquet.reading.column_matching import ColumnAligner
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
 from tests.support.examples import examples
