@@ -47,7 +47,11 @@ def reach(name: str) -> None:
     if action := _armed.get(name):
         action()
     if VARIABLE in os.environ:
-        _from_environment(name, nth)
+        for item in os.environ[VARIABLE].split(";"):
+            point, _, action_text = item.strip().partition("=")
+            point, _, only = point.partition("@")
+            if point == name and (not only or int(only) == nth):
+                _act(name, action_text)
 
 
 @contextmanager
@@ -60,14 +64,6 @@ def armed(name: str, action: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         del _armed[name]
-
-
-def _from_environment(name: str, reached: int) -> None:
-    for item in os.environ[VARIABLE].split(";"):
-        point, _, action = item.strip().partition("=")
-        point, _, nth = point.partition("@")
-        if point == name and (not nth or int(nth) == reached):
-            _act(name, action)
 
 
 def _act(name: str, action: str) -> None:

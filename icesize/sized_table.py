@@ -166,10 +166,7 @@ class SizedTable:
         return Upkeep(self, self._environment, budget_bytes, budget_seconds).run()
 
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
-        """Merge what `budget_bytes` pay for, in one commit: of cold partitions, or of all; None when nothing is due.
-
-        Partitions that others change all the time are left alone, and named. Without Spark at most 1 GiB.
-        """
+        """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
         with self._lock:
             return compaction.merge_round(self._context, budget_bytes, cold_only=cold_only)
 
@@ -226,12 +223,7 @@ class SizedTable:
             return clustering.plan_clustering(self._context, Wish(_names(by), strategy, where, budget_bytes))
 
     def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
-        """Cluster what `budget_bytes` pay for, or, where they pay for nothing, the least that `most_bytes` (None: no
-        bound) pay for: a set is written as a whole. None when nothing is due, or the table is not to be clustered; a
-        report without snapshots when something is, and is too large.
-
-        Partitions that others change all the time are left alone. Without Spark at most 1 GiB.
-        """
+        """One round of clustering in a pass, as `icesize.maintenance.clustering.cluster_round` bounds it."""
         with self._lock:
             return clustering.cluster_round(self._context, budget_bytes, most_bytes)
 

@@ -101,7 +101,8 @@ class _Group(click.Group):
             _complain(str(error))
             ctx.exit(USAGE if isinstance(error, (ArgumentError, PolicyError)) else FAILED)
         except Exception as error:
-            if not _is_from_outside(error):
+            packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+            if not isinstance(error, OSError) and packages.isdisjoint(_OUTSIDE):
                 raise
             from icesize.table.catalog.access_errors import shortened
 
@@ -109,11 +110,6 @@ class _Group(click.Group):
             first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
             _complain(redacted(f"{type(error).__name__}: {shortened(first, 300)}"))
             ctx.exit(FAILED)
-
-
-def _is_from_outside(error: Exception) -> bool:
-    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, OSError) or bool(modules & _OUTSIDE)
 
 
 def _complain(message: str) -> None:

@@ -43,10 +43,11 @@ class Difference:
 
     def same_as(self, other: Difference) -> bool:
         """Whether both make the same of the partition: it has not changed in between."""
-        return self._identities() == other._identities()
-
-    def _identities(self) -> tuple[object, ...]:
-        return Counter(map(_identity, self.removed)), Counter(map(_identity, self.copied)), self.deletes
+        mine, theirs = (
+            (Counter(map(_identity, each.removed)), Counter(map(_identity, each.copied)), each.deletes)
+            for each in (self, other)
+        )
+        return mine == theirs
 
 
 def _identity(entry: Entry) -> _Identity:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pyiceberg.table.snapshots import Snapshot
-
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
 from icesize.table.catalog import opening
@@ -70,21 +68,13 @@ def _rewrite(run_id: str, now_ms: Callable[[], int]) -> MetadataChange[ManifestR
         if snapshot is None:
             manifests = len(builder.manifests)
             return None, ManifestReport(manifests_before=manifests, manifests_after=manifests)
-        return loaded.staged_snapshots(builder, [snapshot]), _report(snapshot)
+        facts = snapshot.summary.additional_properties if snapshot.summary else {}
+        created, kept, replaced, entries = (
+            int(facts.get(key, 0))
+            for key in ("manifests-created", "manifests-kept", "manifests-replaced", "entries-processed")
+        )
+        report = ManifestReport("", snapshot.snapshot_id, kept + replaced, kept + created, entries)
+        return loaded.staged_snapshots(builder, [snapshot]), report
 
     advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; rewriting manifests again is safe"
     return MetadataChange(run_id, advice, build)
-
-
-def _report(snapshot: Snapshot) -> ManifestReport:
-    facts = snapshot.summary.additional_properties if snapshot.summary else {}
-    created, kept, replaced, entries = (
-        int(facts.get(key, 0))
-        for key in ("manifests-created", "manifests-kept", "manifests-replaced", "entries-processed")
-    )
-    return ManifestReport(
-        snapshot_id=snapshot.snapshot_id,
-        manifests_before=kept + replaced,
-        manifests_after=kept + created,
-        entries=entries,
-    )

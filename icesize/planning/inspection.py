@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.policy import SizePolicy
+from icesize.policy import MIB, SizePolicy
 from icesize.report import with_text_ids
 from icesize.units import format_bytes, format_count
 
-MIB = 2**20
 WORST_SHOWN = 10
 """Partitions of which an inspection tells more than counts."""
 
