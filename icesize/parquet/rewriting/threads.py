@@ -32,18 +32,13 @@ def merge_in_threads(
     settings: WriteSettings,
     prefix: str,
     *,
-    results: Results | None = None,
-    cancelled: threading.Event | None = None,
     progress: Callable[[int], None] = lambda size_bytes: None,
-    threads: int | None = None,
 ) -> Results:
     """The result of each group, by its number. A damaged input fails its own group only.
 
-    `results` is filled as groups finish, so that a caller knows them whatever is raised. `cancelled` is looked at
-    before each group: those under way are finished, the others have no result. `progress` hears the bytes of each
-    finished group, from several threads.
+    `progress` hears the bytes of each finished group, from several threads.
     """
-    found = {} if results is None else results
+    found: Results = {}
 
     def work(number: int, group: MergeGroup) -> MergeResult:
         return merge(group, settings, FileNames(prefix, number, 0))
@@ -52,7 +47,7 @@ def merge_in_threads(
         found[number] = result
         progress(groups[number].size_bytes)
 
-    rewrite_in_threads(groups, work, keep, cancelled=cancelled, threads=threads)
+    rewrite_in_threads(groups, work, keep)
     return found
 
 
@@ -65,7 +60,9 @@ def rewrite_in_threads(
     threads: int | None = None,
 ) -> None:
     """Have `keep(number, result)` called with what `rewrite(number, group)` makes of each group, in the same thread: a
-    failure where it raises `RewriteFailed`. `cancelled` is as `merge_in_threads` describes.
+    failure where it raises `RewriteFailed`.
+
+    `cancelled` is looked at before each group: those under way are finished, the others are not begun.
     """
     stop = cancelled or threading.Event()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,9 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import MergeFailure, MergeResult
+from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
+from icesize.parquet.rewriting.threads import rewrite_in_threads
+from icesize.planning.plan import MergeGroup
 from icesize.planning.routing.row_sizes import RowSize
 from icesize.redaction import scrub
 from icesize.spark.engine import session
@@ -89,14 +93,58 @@ class Cores:
 ALL_CORES = Cores()
 
 
-def run_bins(spark: SparkSession, job: RewriteGroups, what: str) -> dict[int, Any]:
-    """What becomes of the groups of all bins, by their numbers. Raises as `run_job` does."""
-    results: dict[int, Any] = {}
-    for answer in run_job(bin_numbers(spark, len(job.bins)), job, what):
-        results.update(read_answer(answer))
-    made = (result for result in results.values() if isinstance(result, MergeResult))
-    job.settings.storage.note(file.path for result in made for file in result.files)
-    return results
+@dataclass(frozen=True)
+class GroupRewrite:
+    """Groups that `rewrite` is to rewrite, each under names with its own prefix; all by number.
+
+    `keep` hears what has become of each: what `rewrite` has made of it, or a MergeFailure; nothing of groups that were
+    not begun when it was `cancelled`. `what` says in errors what failed, as in "Cannot <what>: ...".
+    """
+
+    what: str
+    groups: Mapping[int, MergeGroup]
+    settings: WriteSettings
+    prefixes: Mapping[int, str]
+    rewrite: Callable[[MergeGroup, WriteSettings, FileNames], Any]
+    keep: Callable[[int, Any], object]
+    cancelled: threading.Event
+
+    def in_threads(self, numbers: Iterable[int], threads: int | None) -> None:
+        """Rewrite these groups in this process; `keep` is called in its threads."""
+
+        def rewrite(number: int, group: MergeGroup) -> Any:
+            return self.rewrite(group, self.settings, FileNames(self.prefixes[number], number, 0))
+
+        groups = {number: self.groups[number] for number in numbers}
+        rewrite_in_threads(groups, rewrite, self.keep, cancelled=self.cancelled, threads=threads)
+
+    def in_tasks(
+        self, spark: SparkSession, numbers: Collection[int], load: Callable[[MergeGroup], int], tasks: int
+    ) -> None:
+        """Rewrite each of these groups in one task of a Spark job, which raises as `run_job` does."""
+
+        def run() -> dict[int, Any]:
+            bins = balanced({number: self.groups[number] for number in numbers}, load, tasks)
+            job = RewriteGroups(bins, self.settings, self.prefixes, self.rewrite)
+            results: dict[int, Any] = {}
+            for answer in run_job(bin_numbers(spark, len(bins)), job, self.what):
+                results.update(read_answer(answer))
+            made = (result for result in results.values() if isinstance(result, MergeResult))
+            self.settings.storage.note(file.path for result in made for file in result.files)
+            return results
+
+        self.by(run, numbers)
+
+    def by(self, job: Callable[[], Mapping[int, Any]], numbers: Collection[int]) -> None:
+        """Have a job rewrite these groups. One that fails takes them with it, not those that are done."""
+        if not numbers or self.cancelled.is_set():
+            return
+        try:
+            results = job()
+        except RewriteFailed as error:
+            results = {} if self.cancelled.is_set() else dict.fromkeys(numbers, MergeFailure(str(error)))
+        for number, result in results.items():
+            self.keep(number, result)
 
 
 def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:

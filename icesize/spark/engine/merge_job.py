@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -13,16 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icesize.clock import Environment, WorkLimits
-from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import session
-from icesize.spark.engine.jobs import ALL_CORES, Cores, balanced, run_bins
-from icesize.spark.engine.worker import RewriteGroups
+from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 
 CANCEL_AGAIN_SECONDS = 1.0
 """Between two calls to cancel jobs, should one have been on its way to the scheduler."""
@@ -37,7 +34,7 @@ def at_once(spark: SparkSession, cancelled: threading.Event) -> None:
 
 
 def run_merges(
-    spark: SparkSession | None,
+    spark: SparkSession,
     groups: Mapping[int, MergeGroup],
     settings: WriteSettings,
     prefix: str,
@@ -55,21 +52,19 @@ def run_merges(
     begun when it was `cancelled` have none. `progress` hears the bytes of each finished group, from several threads.
     """
     results = {} if results is None else results
-    cancelled = cancelled or threading.Event()
-    of_spark = work_for_spark(groups, settings, limits) if spark is not None else {}
-    small = {number: group for number, group in groups.items() if number not in of_spark}
-    merge_in_threads(
-        small, settings, prefix, results=results, cancelled=cancelled, progress=progress, threads=cores.threads
-    )
-    if spark is not None and of_spark and not cancelled.is_set():
-        large = {number: groups[number] for number in sorted(of_spark)}
+
+    def keep(number: int, result: MergeResult | MergeFailure) -> None:
+        results[number] = result
+        progress(groups[number].size_bytes)
+
+    prefixes, cancelled = dict.fromkeys(groups, prefix), cancelled or threading.Event()
+    run = GroupRewrite("merge files", groups, settings, prefixes, merge, keep, cancelled)
+    of_spark = work_for_spark(groups, settings, limits)
+    run.in_threads([number for number in groups if number not in of_spark], cores.threads)
+    if of_spark and not cancelled.is_set():
         before_job(spark, cancelled)
         tasks = cores.tasks or session.parallelism(spark)
-        bins = balanced(large, lambda group: work_bytes(group.inputs, settings), tasks)
-        job = RewriteGroups(bins, settings, dict.fromkeys(large, prefix), merge)
-        results |= results_of(lambda: run_bins(spark, job, "merge files"), large, cancelled)
-        for group in large.values():
-            progress(group.size_bytes)
+        run.in_tasks(spark, sorted(of_spark), lambda group: work_bytes(group.inputs, settings), tasks)
     return results
 
 
@@ -85,14 +80,6 @@ def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings, li
         if work > limits.driver_merge_bytes or (is_copied and copied > limits.driver_copy_bytes):
             large[number] = work
     return large
-
-
-def results_of(job: Callable[[], Results], groups: Iterable[int], cancelled: threading.Event) -> Results:
-    """What a job makes of these groups. One that fails takes its own groups with it, not those that are done."""
-    try:
-        return job()
-    except RewriteFailed as error:
-        return {} if cancelled.is_set() else dict.fromkeys(groups, MergeFailure(str(error)))
 
 
 class MergeRun:

@@ -39,6 +39,7 @@ from icesize.spark.clustering.gather import Assignment, Destination, Gather
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.clustering.scatter import Division, KeySample, Scatter
 from icesize.spark.clustering.shuffle import divide
+from icesize.spark.engine import jobs
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.worker import RewriteGroups, read_answer
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
@@ -407,7 +408,7 @@ def test_error_that_is_raised_removes_all_files(
     """Nobody hears of the groups that were done: the storage that wrote them knows of their files."""
     tasks = groups(settings, 2, inputs=2, outputs=1)
     limits = WorkLimits(driver_merge_bytes=min(task.size_bytes for task in tasks))
-    monkeypatch.setattr(clusters, "balanced", _fail_to_load)
+    monkeypatch.setattr(jobs, "balanced", _fail_to_load)
     with pytest.raises(TypeError):
         run(spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits)
     assert written_below(settings, tasks)

@@ -383,12 +383,13 @@ def test_jobs_of_a_run_are_its_own(spark: SparkSession, lake: Lake, monkeypatch:
     lake.create()
     fake = Merges(monkeypatch)
     slots: list[int] = []
+    balanced = jobs.balanced
 
     def recorded(*arguments: Any) -> Any:
         slots.append(arguments[-1])
-        return jobs.balanced(*arguments)
+        return balanced(*arguments)
 
-    monkeypatch.setattr(merge_job, "balanced", recorded)
+    monkeypatch.setattr(jobs, "balanced", recorded)
     lake.limits = WorkLimits(driver_merge_bytes=0)
     sink = lake.open(spark).sink("s", merge="async")
     context = spark.sparkContext
