@@ -32,8 +32,7 @@ from icesize.planning.merging.contention import BackOff
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Plan
 from icesize.report import Report
-from icesize.spark.clustering.beside_stream import cluster_beside_stream
-from icesize.spark.clustering.run import run_clusters
+from icesize.spark.clustering.run import cluster_beside_stream
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
@@ -133,11 +132,11 @@ class Run:
         """The same for clustering; None when nothing was due."""
         current = self._begin("clustering", "cluster")
         lock, environment = self._lock()
-        spark, limits = self.turn.trigger.spark, environment.limits
-        runner = partial(run_clusters, spark, limits=limits, cancelled=self.turn.cancelled, cores=Cores.half(spark))
+        spark = self.turn.trigger.spark
         outcome = cluster_beside_stream(
-            self.handle, current, runner, environment, commit_lock=lock,
-            budget_bytes=limits.round_bytes, most_bytes=sys.maxsize, contested=self.turn.contested,
+            spark, self.handle, current, environment, commit_lock=lock,
+            budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize, contested=self.turn.contested,
+            cancelled=self.turn.cancelled, cores=Cores.half(spark),
         )  # fmt: skip
         if outcome is not None:
             remember(self.backoff, outcome)

@@ -15,8 +15,7 @@ from icesize.errors import BatchError, EngineUnavailable, TableError
 from icesize.maintenance.batch_commit import Outcome
 from icesize.maintenance.cluster_settings import off_because
 from icesize.report import Report
-from icesize.spark.clustering.beside_stream import cluster_beside_stream, inline_budget
-from icesize.spark.clustering.run import run_clusters
+from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
 from icesize.spark.stream import process_state
 from icesize.spark.stream.background import Trigger, expiry_note
@@ -223,9 +222,8 @@ class Sink:
         if self.source.table_uuid not in (None, current.uuid):
             raise TableError(f"Cannot cluster '{current.name}': the table was dropped and created again")
         budget = inline_budget(current.policy, bytes_ingested)
-        runner = partial(run_clusters, spark, limits=self.environment.limits)
         return cluster_beside_stream(
-            handle, current, runner, self.environment,
+            spark, handle, current, self.environment,
             commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
         )  # fmt: skip
 

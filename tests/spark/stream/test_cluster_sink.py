@@ -30,7 +30,7 @@ from icesize.sized_table import SizedTable
 from icesize.spark.clustering import run
 from icesize.spark.engine.jobs import ALL_CORES, Cores
 from icesize.spark.engine.worker import RewriteGroups
-from icesize.spark.stream import background, process_state
+from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
 from tests.support.background import ROOT, WAIT_S, Gate, background_of, hang, in_background, wait_until_idle
 from tests.support.spark_lake import EVENTS, SCHEMA, Lake, Rows, await_file, counted, events, rows_of, write_json
@@ -344,12 +344,13 @@ class Moves:
         self.calls = 0
         self.cores: list[Cores] = []
         self.before: Callable[[], object] = lambda: None
-        monkeypatch.setattr(background, "run_clusters", self)
+        self.run_clusters = run.run_clusters
+        monkeypatch.setattr(run, "run_clusters", self)
 
     def __call__(self, *arguments: Any, cores: Cores, **options: Any) -> Results:
         self.calls += 1
         self.cores.append(cores)
-        done = run.run_clusters(*arguments, cores=cores, **options)
+        done = self.run_clusters(*arguments, cores=cores, **options)
         self.before()
         return done
 
