@@ -156,7 +156,7 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
     table = handle.name
     with readable(table):
         # the credentials that the files were written with have ended by now
-        gone = missing(handle.load().table.io, paths)
+        gone = missing_files(handle.load().table.io, paths)
     if gone:
         hours = watch.seconds["total"] / 3600
         raise RewriteFailed(
@@ -168,7 +168,7 @@ def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatc
         )
 
 
-def missing(io: FileIO, paths: Sequence[str]) -> list[str]:
+def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
     """Those files that are not on storage; raises whatever the storage raises."""
     with ThreadPoolExecutor(_THREADS) as pool:
         there = list(pool.map(lambda path: io.new_input(path).exists(), paths))

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.maintenance.batch_commit import missing
+from icesize.maintenance.batch_commit import missing_files
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.manifests.delete_index import DeleteIndex
@@ -102,15 +102,17 @@ class Restoration:
         self._check_specs(table, version, head)
         kept, gone = _parted(now, then)
         _, missing = _parted(then, now)
-        deletes = _Deletes.of(table.io, version, head, self.partition)
-        self._check_deletes(table, deletes, missing, kept)
+        deletes_then, deletes = (_Deletes.of(table.io, snapshot, self.partition) for snapshot in (version, head))
+        # of a file that stays they may still be the same
+        changed = kept if deletes_then.identities != deletes.identities else ()
+        self._check_deletes(table, deletes_then, [*missing, *changed])
         paths = {entry.path for entry in gone}
-        again = [e for e in kept if e.path in paths or deletes.are_new_on(e)]
+        again = [e for e in kept if e.path in paths or (deletes.apply_to(e) and not deletes_then.apply_to(e))]
         removed, copied = (*gone, *again), (*missing, *again)
         self._check_other_listings(table, head, now, removed)
         self._check_files(table, copied)
         rows_before, rows_after = (sum(entry.rows for entry in entries) for entries in (now, then))
-        return Difference(version, removed, copied, deletes.now, rows_before, rows_after)
+        return Difference(version, removed, copied, deletes.identities, rows_before, rows_after)
 
     def cannot(self, table: Table) -> str:
         """How the message of a refusal begins."""
@@ -148,10 +150,9 @@ class Restoration:
         data = manifests_of(snapshot, io).data
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
-    def _check_deletes(self, table: Table, deletes: _Deletes, missing: Sequence[Entry], kept: Sequence[Entry]) -> None:
-        """No deletes were pending on files whose copies would come without them."""
-        bad = sum(map(deletes.applied_then, missing)) + sum(map(deletes.are_fewer_or_others_on, kept))
-        if bad:
+    def _check_deletes(self, table: Table, deletes: _Deletes, files: Sequence[Entry]) -> None:
+        """No deletes were pending on files that would come, or stay, without them."""
+        if bad := sum(map(deletes.apply_to, files)):
             raise TableError(
                 f"{self.cannot(table)}: deletes were pending on {format_count(bad, 'file')} of that version, so "
                 "deleted rows could come back. Read that version and write the rows again instead",
@@ -180,7 +181,7 @@ class Restoration:
         """Every file to be copied is on storage."""
         paths = sorted({entry.path for entry in files})
         try:
-            gone = missing(table.io, paths)
+            gone = missing_files(table.io, paths)
         except Exception as error:  # of whatever storage it is
             raise TableError(
                 f"{self.cannot(table)}: storage does not tell whether its files exist ({brief(error)})",
@@ -193,30 +194,18 @@ class Restoration:
 
 @dataclass(frozen=True)
 class _Deletes:
-    """Delete files that may apply to files of the partition, at the version and now."""
+    """Delete files that may apply to files of the partition at one snapshot."""
 
     partition: PartitionKey
-    index_then: DeleteIndex
-    index_now: DeleteIndex
+    index: DeleteIndex
 
     @classmethod
-    def of(cls, io: FileIO, version: Snapshot, head: Snapshot | None, partition: PartitionKey) -> _Deletes:
-        return cls(partition, *(DeleteIndex.of(io, manifests_of(s, io).deletes) for s in (version, head)))
+    def of(cls, io: FileIO, snapshot: Snapshot | None, partition: PartitionKey) -> _Deletes:
+        return cls(partition, DeleteIndex.of(io, manifests_of(snapshot, io).deletes))
 
     @property
-    def now(self) -> frozenset[_Identity]:
-        return self._identities(self.index_now)
+    def identities(self) -> frozenset[_Identity]:
+        return frozenset(map(_identity, (*self.index.by_partition.get(self.partition, ()), *self.index.everywhere)))
 
-    def applied_then(self, entry: Entry) -> bool:
-        return self.index_then.applies(fact_of(entry, self.partition, ""))
-
-    def are_new_on(self, entry: Entry) -> bool:
-        """Whether they apply to a file now, and none did then."""
-        return self.index_now.applies(fact_of(entry, self.partition, "")) and not self.applied_then(entry)
-
-    def are_fewer_or_others_on(self, entry: Entry) -> bool:
-        """Whether they applied to a file then, and others than these may now."""
-        return self.applied_then(entry) and self._identities(self.index_then) != self.now
-
-    def _identities(self, index: DeleteIndex) -> frozenset[_Identity]:
-        return frozenset(map(_identity, (*index.by_partition.get(self.partition, ()), *index.everywhere)))
+    def apply_to(self, entry: Entry) -> bool:
+        return self.index.applies(fact_of(entry, self.partition, ""))
