@@ -87,7 +87,15 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
     one. Zeros become the outermost of -0.0 and 0.0. A bound is exact if that of a part that has it is.
     Raises `CopyRefused` where Statistics cannot be read.
     """
-    return _merge(element, [(fields or {}, values) for fields, values in parts if values]) or None
+    filled = [(fields or {}, values) for fields, values in parts if values]
+    nulls = [_null_count(fields, values) for fields, values in filled]
+    merged: Fields = {}
+    if filled and None not in nulls:
+        merged[Statistics.NULL_COUNT] = i64(sum(count or 0 for count in nulls))
+    needed = [fields for (fields, values), count in zip(filled, nulls, strict=True) if count != values]
+    if (order := order_of(element)) is not None and needed:
+        merged |= _merged_bounds(element, order, needed)
+    return merged or None
 
 
 @malformed_as(Refusal.CORRUPT_FOOTER, "size statistics")
@@ -116,15 +124,7 @@ class _Bound(NamedTuple):
     exact: bool | None
 
 
-def _merge(element: Element, parts: list[tuple[Fields, int]]) -> Fields:
-    nulls = [_null_count(fields, values) for fields, values in parts]
-    merged: Fields = {}
-    if parts and None not in nulls:
-        merged[Statistics.NULL_COUNT] = i64(sum(count or 0 for count in nulls))
-    order = order_of(element)
-    needed = [fields for (fields, values), count in zip(parts, nulls, strict=True) if count != values]
-    if order is None or not needed:
-        return merged
+def _merged_bounds(element: Element, order: Order, needed: list[Fields]) -> Fields:
     lowest = _merge_bound(
         [_bound(fields, Statistics.MIN_VALUE, Statistics.IS_MIN_VALUE_EXACT, order) for fields in needed], min
     )
@@ -132,8 +132,19 @@ def _merge(element: Element, parts: list[tuple[Fields, int]]) -> Fields:
         [_bound(fields, Statistics.MAX_VALUE, Statistics.IS_MAX_VALUE_EXACT, order) for fields in needed], max
     )
     if lowest is None or highest is None or lowest.key > highest.key:
-        return merged
-    return merged | _bound_fields(element, lowest, highest)
+        return {}
+    fields: Fields = {Statistics.MAX_VALUE: bytes_field(highest.raw), Statistics.MIN_VALUE: bytes_field(lowest.raw)}
+    for bound, exact_id in ((highest, Statistics.IS_MAX_VALUE_EXACT), (lowest, Statistics.IS_MIN_VALUE_EXACT)):
+        if bound.exact is not None:
+            fields[exact_id] = boolean_field(bound.exact)
+    layout = _FLOATS.get(element.type) if element.type is not None else None
+    if layout is not None:
+        # a zero of the other sign may be among the values of another part
+        if highest.key == 0:
+            fields[Statistics.MAX_VALUE] = bytes_field(layout.pack(0.0))
+        if lowest.key == 0:
+            fields[Statistics.MIN_VALUE] = bytes_field(layout.pack(-0.0))
+    return fields
 
 
 def _null_count(fields: Fields, values: int) -> int | None:
@@ -156,21 +167,6 @@ def _merge_bound(bounds: list[_Bound | None], outermost: Callable[..., Any]) -> 
     winner = outermost(known, key=lambda bound: bound.key)
     claims = {bound.exact for bound in known if bound.key == winner.key}
     return _Bound(winner.key, winner.raw, True if True in claims else None if None in claims else False)
-
-
-def _bound_fields(element: Element, lowest: _Bound, highest: _Bound) -> Fields:
-    fields: Fields = {Statistics.MAX_VALUE: bytes_field(highest.raw), Statistics.MIN_VALUE: bytes_field(lowest.raw)}
-    for bound, exact_id in ((highest, Statistics.IS_MAX_VALUE_EXACT), (lowest, Statistics.IS_MIN_VALUE_EXACT)):
-        if bound.exact is not None:
-            fields[exact_id] = boolean_field(bound.exact)
-    layout = _FLOATS.get(element.type) if element.type is not None else None
-    if layout is not None:
-        # a zero of the other sign may be among the values of another part
-        if highest.key == 0:
-            fields[Statistics.MAX_VALUE] = bytes_field(layout.pack(0.0))
-        if lowest.key == 0:
-            fields[Statistics.MIN_VALUE] = bytes_field(layout.pack(-0.0))
-    return fields
 
 
 def _signed(element: Element) -> bool | None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import IO
 
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage, local_folder
+from icesize.parquet.files.storage import local_folder
 from icesize.parquet.format.refusals import UNREADABLE, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
@@ -45,8 +45,9 @@ class Fetched:
 
     def fetch(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
         """One source for each input file, or why there is none."""
-        if all(self._storage.local_path(input_file.path) is not None for input_file in inputs):
-            return [_local(self._storage, input_file) for input_file in inputs]
+        paths = [path for file in inputs if (path := self._storage.local_path(file.path)) is not None]
+        if len(paths) == len(inputs):
+            return [_local(path) for path in paths]
         found: list[Source | Refusal] = []
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(self._fetch, inputs[0])
@@ -70,10 +71,9 @@ class Fetched:
         return data if len(data) == input_file.size_bytes else Refusal.SHORT_READ
 
 
-def _local(storage: Storage, input_file: FileFact) -> Source | Refusal:
-    path = storage.local_path(input_file.path)
+def _local(path: str) -> Source | Refusal:
     try:
-        return LocalSource(path or input_file.path)
+        return LocalSource(path)
     except OSError:
         return Refusal.SHORT_READ
 

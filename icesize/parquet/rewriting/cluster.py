@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -83,32 +84,31 @@ def _arrow_bytes(table: pa.Table, places: Rows) -> float:
     return float(table.take(pa.array(some)).nbytes * len(places) / max(1, len(some)))
 
 
+@dataclass
 class _Reading:
     """Reads the input files of one group, as often as needed."""
 
-    def __init__(self, group: MergeGroup, order: RowOrder, settings: WriteSettings, fetched: Fetched) -> None:
-        self.nan: frozenset[int] = frozenset()
-        """Float columns in which some row holds NaN, once there are more parts than one."""
-        self.later_arrow_bytes = 0.0
-        """Arrow memory of the rows of later parts, from a sample."""
-        self._group = group
-        self._order = order
-        self._settings = settings
-        self._limits = settings.limits
-        self._fetched = fetched
+    group: MergeGroup
+    order: RowOrder
+    settings: WriteSettings
+    fetched: Fetched
+    nan: frozenset[int] = frozenset()
+    """Float columns in which some row holds NaN, once there are more parts than one."""
+    later_arrow_bytes: float = 0.0
+    """Arrow memory of the rows of later parts, from a sample."""
 
     def parts(self) -> Iterator[tuple[Ranking, list[pa.Table]]]:
         """All rows: those of a part come before those of the next one, in no order themselves."""
-        if not self._group.rows:
+        if not self.group.rows:
             return
         rows, passes = self._at_once()
         if passes == 1:
-            yield self._order.fit(_keys(self._order, rows)), rows
+            yield self.order.fit(_keys(self.order, rows)), rows
             return
-        if passes > self._limits.sorting_passes:
+        if passes > self.settings.limits.sorting_passes:
             raise TooLarge(f"{passes} passes")
-        if any(self._settings.storage.local_path(input_file.path) is None for input_file in self._group.inputs):
-            self._fetched.fetch(self._group.inputs)  # remote ones once, not once for each pass
+        if any(self.settings.storage.local_path(input_file.path) is None for input_file in self.group.inputs):
+            self.fetched.fetch(self.group.inputs)  # remote ones once, not once for each pass
         ranking, cuts = self._cuts(passes)
         part_bytes = np.zeros(passes)
         for part in range(passes):
@@ -118,11 +118,11 @@ class _Reading:
 
     def _at_once(self) -> tuple[list[pa.Table], int]:
         """All rows if they fit, and in how many passes they do, judged as soon as an eighth of the memory is filled."""
-        total, held_bytes, held_rows = self._group.rows, 0, 0
-        limits = self._limits
+        total, held_bytes, held_rows = self.group.rows, 0, 0
+        limits = self.settings.limits
         passes = max(1, math.ceil(total / limits.sorted_rows))
         held: list[pa.Table] = []
-        for table in read_inputs(self._group, self._settings):
+        for table in read_inputs(self.group, self.settings):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
             if held_bytes >= limits.sorted_bytes / 8 or passes > 1:
@@ -132,29 +132,29 @@ class _Reading:
         return (held, 1) if passes == 1 else ([], passes)
 
     def _cuts(self, passes: int) -> tuple[Ranking, Cuts]:
-        step = math.ceil(self._group.rows / SAMPLE_ROWS)
+        step = math.ceil(self.group.rows / SAMPLE_ROWS)
         sample, skip = [], 0
-        for table in read_inputs(self._group, pruned(self._settings, self._order.columns), self._fetched):
-            keys = self._order.keys(table)
+        for table in read_inputs(self.group, pruned(self.settings, self.order.columns), self.fetched):
+            keys = self.order.keys(table)
             sample.append(keys.take(list(range(skip, table.num_rows, step))) if step > 1 else keys)
             skip = (skip - table.num_rows) % step
         keys = pa.concat_tables(sample)
-        ranking = self._order.fit(keys)
+        ranking = self.order.fit(keys)
         return ranking, ranking.cuts(keys, [1.0] * passes)
 
     def _part(self, cuts: Cuts, part: int, part_bytes: npt.NDArray[np.float64]) -> list[pa.Table]:
         """The rows of a part. With the first one it is learned how large all of them are."""
         held: list[pa.Table] = []
         held_bytes = 0
-        for table in read_inputs(self._group, self._settings, self._fetched):
-            parts = cuts.part_of(self._order.keys(table))
+        for table in read_inputs(self.group, self.settings, self.fetched):
+            parts = cuts.part_of(self.order.keys(table))
             if part == 0:
-                self.nan |= nan_columns(self._settings, table)
+                self.nan |= nan_columns(self.settings, table)
                 part_bytes += [
                     _arrow_bytes(table, np.flatnonzero(parts == number)) for number in range(len(part_bytes))
                 ]
             held.append(table.filter(pa.array(parts == part)))
             held_bytes += held[-1].nbytes
-            if held_bytes > 2 * self._limits.sorted_bytes:
+            if held_bytes > 2 * self.settings.limits.sorted_bytes:
                 raise TooLarge(f"{held_bytes} bytes in pass {part + 1}")
         return held

@@ -105,7 +105,9 @@ def verify(source: Source, name: str) -> Verification:
     with closing(reader):
         for group in range(len(footer.row_groups)):
             problems += _check_group(file, name, group)
-    return Verification(tuple(problems), _unchecked(file), len(footer.row_groups), footer.rows, file.pages)
+    columns = zip(footer.columns, file.ordered, strict=True)
+    unchecked = tuple(".".join(c.path) for c, ordered in columns if not ordered or order_of(c.element) is None)
+    return Verification(tuple(problems), unchecked, len(footer.row_groups), footer.rows, file.pages)
 
 
 def _check_group(file: OpenFile, name: str, number: int) -> Iterator[str]:
@@ -154,11 +156,6 @@ def _ordered(footer: Footer) -> list[bool]:
     if len(orders) != len(footer.columns):
         return [True] * len(footer.columns)
     return [ColumnOrder.TYPE_ORDER in order for order in orders]
-
-
-def _unchecked(file: OpenFile) -> tuple[str, ...]:
-    columns = zip(file.footer.columns, file.ordered, strict=True)
-    return tuple(".".join(c.path) for c, ordered in columns if not ordered or order_of(c.element) is None)
 
 
 DAMAGE = (CopyRefused, MalformedError, pa.ArrowException, OSError)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from icesize.parquet.format.fields import ColumnChunk, FileMetaData, LogicalType, SchemaElement
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
-from icesize.parquet.format.footer import MAGIC, Footer, RowGroup
+from icesize.parquet.format.footer import MAGIC, Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.sources import Source
@@ -191,17 +191,15 @@ def _bare_footer(footer: Footer) -> bytes:
     for number, element in enumerate(structs_of(footer.fields, FileMetaData.SCHEMA)):
         bare = {field: element[field] for field in _STRUCTURE if field in element}
         elements.append({**bare, SchemaElement.NAME: bytes_field(b"%d" % number)})
-    groups = structs_field(map(_group_fields, footer.row_groups))
+    groups: list[Fields] = []
+    for group in footer.row_groups:
+        chunks = ({**c.fields, ColumnChunk.META_DATA: struct_field(c.metadata)} for c in group.chunks)
+        groups.append({**group.fields, RowGroupIds.COLUMNS: structs_field(chunks)})
     return write_struct(
         {
             FileMetaData.VERSION: footer.fields[FileMetaData.VERSION],
             FileMetaData.SCHEMA: structs_field(elements),
             FileMetaData.NUM_ROWS: footer.fields[FileMetaData.NUM_ROWS],
-            FileMetaData.ROW_GROUPS: groups,
+            FileMetaData.ROW_GROUPS: structs_field(groups),
         }
     )
-
-
-def _group_fields(group: RowGroup) -> Fields:
-    chunks = ({**c.fields, ColumnChunk.META_DATA: struct_field(c.metadata)} for c in group.chunks)
-    return {**group.fields, RowGroupIds.COLUMNS: structs_field(chunks)}
