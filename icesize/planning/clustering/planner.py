@@ -130,13 +130,14 @@ def _within_budget(
     works: Sequence[_Work], by: ClusterBy, policy: SizePolicy, budget_bytes: int | None
 ) -> list[tuple[PartitionKey, Sets]]:
     """Takes what the budget pays for: what lowers the files of a point query most per byte first."""
+
+    def worth(sets: Sets) -> float:
+        fewer = depth(sets.files, by) - floor_depth(outputs_of(sets.size_bytes, policy), by)
+        return fewer / sets.size_bytes
+
     left_bytes = math.inf if budget_bytes is None else budget_bytes
     ranked = sorted(
-        (
-            (_worth(sets, by, policy), repr(work.key), n, work, sets)
-            for work in works
-            for n, sets in enumerate(work.due)
-        ),
+        ((worth(sets), repr(work.key), n, work, sets) for work in works for n, sets in enumerate(work.due)),
         key=lambda entry: (-entry[0], *entry[1:3]),
     )
     chosen = []
@@ -147,12 +148,6 @@ def _within_budget(
             work.taken.append(affordable)
             chosen.append((work.key, affordable))
     return chosen
-
-
-def _worth(sets: Sets, by: ClusterBy, policy: SizePolicy) -> float:
-    """Files fewer that a point query opens, per byte to write."""
-    files = sets.files
-    return (depth(files, by) - floor_depth(outputs_of(sets.size_bytes, policy), by)) / sets.size_bytes
 
 
 def _cheaper(sets: Sets, by: ClusterBy, policy: SizePolicy, left_bytes: float) -> Sets | None:
@@ -209,7 +204,12 @@ def _expected(
 
 def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:
     if not any(work.due for work in works):
-        yield from _why_nothing(works)
+        partitions = Counter(work.why for work in works if work.why is not None and work.why != IN_ORDER)
+        held = Counter(reason.value for work in works for _, reason in work.kept if reason not in _PLAIN)
+        told = [f"{format_count(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
+        told += [f"{format_count(count, 'file')} {reason}" for reason, count in sorted(held.items())]
+        if told:
+            yield f"nothing moves: {', '.join(told)}"
     waiting = [work for work in works if work.due and not work.taken]
     if waiting and budget_bytes is not None:
         least = min(sets.size_bytes for work in waiting for sets in work.due)
@@ -217,13 +217,3 @@ def _notes(works: Sequence[_Work], budget_bytes: int | None) -> Iterator[str]:
             f"{format_count(len(waiting), 'partition')} to be clustered did not fit into the budget of "
             f"{format_bytes(budget_bytes)}: the smallest has {format_bytes(least)}"
         )
-
-
-def _why_nothing(works: Sequence[_Work]) -> Iterator[str]:
-    """Why nothing is due, in one sentence; none where all is in order."""
-    partitions = Counter(work.why for work in works if work.why is not None and work.why != IN_ORDER)
-    held = Counter(reason.value for work in works for _, reason in work.kept if reason not in _PLAIN)
-    told = [f"{format_count(count, 'partition')} {why}" for why, count in sorted(partitions.items())]
-    told += [f"{format_count(count, 'file')} {reason}" for reason, count in sorted(held.items())]
-    if told:
-        yield f"nothing moves: {', '.join(told)}"

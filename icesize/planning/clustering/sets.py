@@ -268,11 +268,8 @@ def sealed_parts(sets: Sets, by: ClusterBy, policy: SizePolicy) -> Iterator[Sets
         part_bytes += file.fact.size_bytes
         cumulated = taken_bytes + part_bytes
         is_share = cumulated * parts >= whole * (cuts + 1)
-        if is_share and all(_is_sealed(size, by, policy) for size in (part_bytes, whole - cumulated)):
+        sizes = (part_bytes, whole - cumulated)
+        if is_share and min(sizes) >= by.sealed_set_bytes and all(outputs_of(size, policy) >= 2 for size in sizes):
             yield sets.among(part)
             taken_bytes, part_bytes, part, cuts = cumulated, 0, [], cuts + 1
     yield sets.among(part)
-
-
-def _is_sealed(size_bytes: int, by: ClusterBy, policy: SizePolicy) -> bool:
-    return size_bytes >= by.sealed_set_bytes and outputs_of(size_bytes, policy) >= 2

@@ -11,6 +11,7 @@ import difflib
 import ipaddress
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -254,8 +255,9 @@ def load_failed(name: str, error: Exception) -> TableError:
 
 def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     name = ".".join((catalog.name, *identifier))
-    if _is_view(catalog, identifier):
-        return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
+    with suppress(Exception):  # most catalogs know no views, and each says so in its own way
+        if catalog.view_exists(identifier):
+            return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
     try:
         known = [t[-1] for t in catalog.list_tables(identifier[:-1])]
     except NoSuchNamespaceError:
@@ -264,13 +266,6 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     except Exception:
         known = []  # the right to list is another one than the right to load
     return TableNotFound(f"Cannot find table '{name}'" + _nearest(identifier[-1], known), table=name)
-
-
-def _is_view(catalog: Catalog, identifier: tuple[str, ...]) -> bool:
-    try:
-        return catalog.view_exists(identifier)
-    except Exception:
-        return False  # most catalogs know no views, and each says so in its own way
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -43,9 +43,6 @@ FOR_EVER_MS = 2**63 - 1
 expiry does, when they are not needed any more."""
 
 
-_TOO_LATE = "another expiry came first: nothing was left to do"
-
-
 class AssertNoOtherRefs(ValidatableTableRequirement):
     """No branch or tag but these exists: one that was made meanwhile would be removed with the snapshot it stands on.
 
@@ -145,7 +142,12 @@ class Expiry:
         decision = self.decide(loaded)
         metadata, io = loaded.table.metadata, loaded.table.io
         if not decision.changes(metadata):
-            return None, self._superseded(decision, loaded, attempts)
+            # should an attempt whose answer was lost land after all, a journal that is gone means that nothing is left
+            # to delete; a state from before the attempts, which a catalog that lags shows, tells nothing
+            if attempts.made and loaded.later_than(attempts.made[-1].loaded):
+                too_late = "another expiry came first: nothing was left to do"
+                decision = replace(decision, notes=(*decision.notes, too_late), superseded=self.journals)
+            return None, decision
         written: tuple[str, ...] = ()
         if decision.retention.expired:
             # named by the attempt: one whose answer was lost may still land, with its own journal
@@ -156,14 +158,6 @@ class Expiry:
             written = (location,)
         staged = loaded.staged(_updates(metadata, decision), *_requirements(loaded.table, decision.retention))
         return replace(staged, written=written), decision
-
-    def _superseded(self, decision: Decision, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> Decision:
-        """The decision to do nothing, and to forget the attempts if there were any: should one whose answer was lost
-        land after all, a journal that is gone means that nothing is left to delete. A state from before them, which a
-        catalog that lags shows, tells nothing."""
-        if not attempts.made or not loaded.later_than(attempts.made[-1].loaded):
-            return decision
-        return replace(decision, notes=(*decision.notes, _TOO_LATE), superseded=self.journals)
 
 
 def _requirements(table: Table, retention: Retention) -> Iterator[TableRequirement]:

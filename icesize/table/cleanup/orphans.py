@@ -6,7 +6,7 @@ A file that is being written now looks the same, so age decides, and every doubt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -110,7 +110,12 @@ class OrphanSearch:
         with another table or may be, when listing fails (nothing is deleted then), and when the table is replaced by
         another one meanwhile.
         """
-        check_age(older_than_ms)
+        if older_than_ms < DAY_MS:
+            raise PolicyError(
+                f"'older-than' ({older_than_ms / 1000:.15g} s) must be >= 24 h: a batch that is being written would "
+                "lose its files",
+                older_than_ms=older_than_ms,
+            )
         watch = Stopwatch(self.environment)
         table = self.reload()
         check_may_delete(table.metadata, self.name)
@@ -229,16 +234,6 @@ class Found:
     unaddressable: int = 0
 
 
-def check_age(older_than_ms: int) -> None:
-    """Refuse ages by which files of a batch that is being written would be orphans. Raises PolicyError."""
-    if older_than_ms < DAY_MS:
-        raise PolicyError(
-            f"'older-than' ({older_than_ms / 1000:.15g} s) must be >= 24 h: a batch that is being written would lose "
-            "its files",
-            older_than_ms=older_than_ms,
-        )
-
-
 def find_orphans(
     listed: Iterable[Listed], metadata: TableMetadata, reachable: Reachable, now_ms: int, older_than_ms: int
 ) -> Found:
@@ -247,7 +242,9 @@ def find_orphans(
     Hidden files are passed over as Iceberg does: those with a segment that begins with `.` or `_` below the table's
     location, unless it belongs to a partition field of such a name. `now_ms` is the time of the storage's clock.
     """
-    visible, passed_by = _visibility(metadata), _batches(metadata.properties)
+    visible = _visibility(metadata)
+    # the newest batch in the table, by the stream's hash in file names: no earlier one can be written any more
+    passed_by = {ledger.stream_hash(each.stream_id): each.batch_id for each in ledger.entries(metadata.properties)}
     found = Found()
     for file in listed:
         if not visible(file.location) or file.location in reachable:
@@ -255,7 +252,8 @@ def find_orphans(
         if is_metadata_file(file.location):
             found.metadata_files.append(file.location)
         age_ms = now_ms - file.modified_ms
-        ours = _is_passed(file.location, passed_by)
+        match = _OURS.fullmatch(file.location.rpartition("/")[2])
+        ours = match is not None and int(match[2]) <= passed_by.get(match[1], -1)
         if not is_addressable(file.location):
             found.unaddressable += 1
         elif age_ms >= older_than_ms or (ours and age_ms >= DAY_MS):
@@ -277,14 +275,3 @@ def _visibility(metadata: TableMetadata) -> Callable[[str], bool]:
         return not any(s[:1] in ("_", ".") and not s.startswith(partitions) for s in segments)
 
     return visible
-
-
-def _batches(properties: Mapping[str, str]) -> dict[str, int]:
-    """The newest batch in the table, by the stream's hash in file names."""
-    return {ledger.stream_hash(entry.stream_id): entry.batch_id for entry in ledger.entries(properties)}
-
-
-def _is_passed(location: str, batches: Mapping[str, int]) -> bool:
-    """Whether icesize wrote the file for a batch that cannot be written any more: it or a later one is in the table."""
-    match = _OURS.fullmatch(location.rpartition("/")[2])
-    return match is not None and int(match[2]) <= batches.get(match[1], -1)

@@ -186,15 +186,9 @@ class ContainerWriter:
         self._out += b"\x00" + self._sync
         self._header_bytes = len(self._out)
 
-    @property
-    def has_blocks(self) -> bool:
-        """Whether a block is full."""
-        return len(self._out) > self._header_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the header and of the blocks that are full."""
-        return len(self._out)
+    def is_full(self, max_bytes: int) -> bool:
+        """Whether one more block could exceed `max_bytes`, however badly it compresses; not before one is there."""
+        return len(self._out) + BLOCK_BYTES > max_bytes and len(self._out) > self._header_bytes
 
     def add(self, *pieces: bytes) -> None:
         """Append one record, given as the parts of its encoding."""

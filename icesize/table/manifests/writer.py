@@ -39,7 +39,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import widened
-from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerWriter, without_gc
+from icesize.table.manifests.avro_container import ContainerWriter, without_gc
 from icesize.table.manifests.avro_values import AvroSchema, inlined, structure, writer
 from icesize.table.manifests.entries import ADDED, DATA, DELETED, EXISTING, DataFileSchema, Entry, with_other_value
 
@@ -280,8 +280,7 @@ class ManifestStream:
         lowest = self._lowest_sequence
         if status != DELETED and sequence is not None and (lowest is None or sequence < lowest):
             self._lowest_sequence = sequence
-        # One more block must still fit, however badly it compresses.
-        if self._file.size_bytes + BLOCK_BYTES > self._target.max_bytes and self._file.has_blocks:
+        if self._file.is_full(self._target.max_bytes):
             self._end()
 
     def finish(self) -> list[ManifestFile]:

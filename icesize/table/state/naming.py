@@ -28,7 +28,10 @@ def find_partition(metadata: TableMetadata, keys: Iterable[PartitionKey], wanted
     """
     printed = {name: _printed(value) for name, value in wanted.items()}
     label = "/".join(f"{name}={value}" for name, value in printed.items())
-    _check_names(metadata, printed, label)
+    if printed.keys() not in [{f.name for f in spec.fields} for spec in metadata.specs().values()]:
+        fields = [f.name for f in metadata.spec().fields]
+        by = f"partitioned by {', '.join(fields)}: name each of them" if fields else "not partitioned: name no field"
+        raise ArgumentError(f"Cannot find partition {label or _UNNAMED}: the table is {by}", partition=printed)
     labels = Labels(metadata)
     known = list(keys)
     found = [key for key in known if labels.values(key) == printed]
@@ -43,15 +46,6 @@ def _printed(value: object) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _check_names(metadata: TableMetadata, wanted: Mapping[str, str], label: str) -> None:
-    named = {frozenset(f.name for f in spec.fields) for spec in metadata.specs().values()}
-    if frozenset(wanted) in named:
-        return
-    fields = [f.name for f in metadata.spec().fields]
-    by = f"partitioned by {', '.join(fields)}: name each of them" if fields else "not partitioned: name no field"
-    raise ArgumentError(f"Cannot find partition {label or _UNNAMED}: the table is {by}", partition=dict(wanted))
 
 
 def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
