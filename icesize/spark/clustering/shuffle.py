@@ -83,7 +83,9 @@ class Shuffle:
     def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
         """What the keys of each group look like, and why groups with a damaged file have to be left out."""
         groups = self.work.groups
-        strides = {n: max(1, group.rows // _sample_rows(group)) for n, group in groups.items()}
+        least, most = SAMPLE_ROWS
+        wanted = {n: max(least, min(most, SAMPLE_ROWS_PER_FILE * group.outputs)) for n, group in groups.items()}
+        strides = {n: max(1, group.rows // wanted[n]) for n, group in groups.items()}
         bins = self._bins(groups)
         samples: dict[int, list[KeySample]] = {n: [] for n in groups}
         failures: Results = {}
@@ -225,11 +227,6 @@ def _files(gathered: Iterable[Gathered]) -> list[WrittenFile]:
 
 def _failure(gathered: Iterable[Gathered]) -> MergeFailure | None:
     return next((found for found in gathered if isinstance(found, MergeFailure)), None)
-
-
-def _sample_rows(group: MergeGroup) -> int:
-    least, most = SAMPLE_ROWS
-    return max(least, min(most, SAMPLE_ROWS_PER_FILE * group.outputs))
 
 
 def _least_partitions(samples: Sequence[KeySample], rows: int, limits: Limits) -> float:

@@ -196,10 +196,7 @@ def iceberg_type(kind: spark.DataType) -> iceberg.IcebergType:
 def create_table(name: str, batch: spark.StructType) -> str:
     """The statement that makes a table for a batch, for people to complete with a partitioning."""
     quoted = ".".join(f"`{part}`" for part in name.split("."))
-    columns = ", ".join(f"`{f.name}` {_iceberg_sql(f.dataType)}" for f in batch.fields)
+    # Iceberg has no integers below 32 bits
+    kinds: dict[spark.DataType, str] = {spark.ByteType(): "int", spark.ShortType(): "int"}
+    columns = ", ".join(f"`{f.name}` {kinds.get(f.dataType, f.dataType.simpleString())}" for f in batch.fields)
     return f"CREATE TABLE {quoted} ({columns}) USING iceberg"
-
-
-def _iceberg_sql(kind: spark.DataType) -> str:
-    """Iceberg has no integers below 32 bits."""
-    return "int" if isinstance(kind, (spark.ByteType, spark.ShortType)) else kind.simpleString()

@@ -24,13 +24,8 @@ from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 CANCEL_AGAIN_SECONDS = 1.0
 """Between two calls to cancel jobs, should one have been on its way to the scheduler."""
 
-
 BeforeJob = Callable[[SparkSession, threading.Event], None]
 """Called when a Spark job of merges is about to start, with the event that cancels it."""
-
-
-def at_once(spark: SparkSession, cancelled: threading.Event) -> None:
-    """Nothing is waited for before a job of merges."""
 
 
 def run_merges(
@@ -43,7 +38,7 @@ def run_merges(
     results: Results | None = None,
     cancelled: threading.Event | None = None,
     progress: Callable[[int], None] = lambda size_bytes: None,
-    before_job: BeforeJob = at_once,
+    before_job: BeforeJob | None = None,
     cores: Cores = ALL_CORES,
 ) -> Results:
     """Small groups in threads of this process, the others as one Spark job: the result of each, by its number.
@@ -62,7 +57,8 @@ def run_merges(
     of_spark = work_for_spark(groups, settings, limits)
     run.in_threads([number for number in groups if number not in of_spark], cores.threads)
     if of_spark and not cancelled.is_set():
-        before_job(spark, cancelled)
+        if before_job is not None:
+            before_job(spark, cancelled)
         tasks = cores.tasks or session.parallelism(spark)
         run.in_tasks(spark, sorted(of_spark), lambda group: work_bytes(group.inputs, settings), tasks)
     return results
@@ -99,7 +95,7 @@ class MergeRun:
         self.stop()
 
     def start(
-        self, groups: Mapping[int, MergeGroup], before_job: BeforeJob = at_once, cores: Cores = ALL_CORES
+        self, groups: Mapping[int, MergeGroup], before_job: BeforeJob | None = None, cores: Cores = ALL_CORES
     ) -> None:
         """Begin with these groups too, whose numbers no others have."""
         if groups:
@@ -107,7 +103,7 @@ class MergeRun:
             self._threads.append(threading.Thread(target=target, name="icesize-merges", daemon=True))
             self._threads[-1].start()
 
-    def _work(self, groups: Mapping[int, MergeGroup], before_job: BeforeJob, cores: Cores) -> None:
+    def _work(self, groups: Mapping[int, MergeGroup], before_job: BeforeJob | None, cores: Cores) -> None:
         if not session.is_connect(self._spark):
             self._spark.sparkContext.addJobTag(self._tag)
         try:

@@ -110,7 +110,6 @@ class Run:
 
     turn: Turn
     handle: TableHandle
-    backoff: BackOff
     commit_lock: threading.Lock
 
     def merge(self) -> Outcome:
@@ -124,23 +123,18 @@ class Run:
         limits, cancelled = environment.limits, self.turn.cancelled
         runner = partial(run_merges, spark, limits=limits, cancelled=cancelled, cores=Cores.half(spark))
         planned = WrittenBatch(current, layout, self._plan(current, layout))
-        outcome = rewrite(self.handle, planned, runner, environment, prefix=trigger.prefix, commit_lock=lock)
-        remember(self.backoff, outcome)
-        return outcome
+        return rewrite(self.handle, planned, runner, environment, prefix=trigger.prefix, commit_lock=lock)
 
     def cluster(self) -> Outcome | None:
         """The same for clustering; None when nothing was due."""
         current = self._begin("clustering", "cluster")
         lock, environment = self._lock()
         spark = self.turn.trigger.spark
-        outcome = cluster_beside_stream(
+        return cluster_beside_stream(
             spark, self.handle, current, environment, commit_lock=lock,
             budget_bytes=environment.limits.round_bytes, most_bytes=sys.maxsize, contested=self.turn.contested,
             cancelled=self.turn.cancelled, cores=Cores.half(spark),
         )  # fmt: skip
-        if outcome is not None:
-            remember(self.backoff, outcome)
-        return outcome
 
     def _begin(self, what: str, verb: str) -> Current:
         """The table as it is now; jobs of this thread get a tag and a description of their own and, where there are
@@ -297,7 +291,10 @@ class Background:
                 self._cancelled.set()
             if thread is None or trigger is None:
                 return True
-            _cancel_jobs(trigger.spark, self._tag)
+            try:
+                trigger.spark.sparkContext.cancelJobsWithTag(self._tag)
+            except Exception as error:  # Spark is gone, and its jobs with it
+                LOG.debug("jobs were not cancelled: %s", type(error).__name__)
             thread.join(CANCEL_AGAIN_SECONDS)
             waited += CANCEL_AGAIN_SECONDS
         return False
@@ -350,7 +347,9 @@ class Background:
     def _pass(self, turn: Turn, kind: Kind) -> bool:
         """One look at the table; whether another may follow it."""
         try:
-            outcome = kind.run(Run(turn, self._own_handle(turn.trigger), self._backoff, self._commit_lock))
+            outcome = kind.run(Run(turn, self._own_handle(turn.trigger), self._commit_lock))
+            if outcome is not None:
+                remember(self._backoff, outcome)
         except Exception as error:
             self._failed(turn, kind, error)
             return False
@@ -436,13 +435,6 @@ def expiry_note(
     except Exception as error:
         LOG.warning("%s: snapshots were not expired, the batch is committed", table, exc_info=True)
         return f"expiring snapshots failed: {brief(error)}"
-
-
-def _cancel_jobs(spark: SparkSession, tag: str) -> None:
-    try:
-        spark.sparkContext.cancelJobsWithTag(tag)
-    except Exception as error:  # Spark is gone, and its jobs with it
-        LOG.debug("jobs were not cancelled: %s", type(error).__name__)
 
 
 def _for_another_thread(catalog: Catalog) -> Catalog:

@@ -29,7 +29,7 @@ from icesize.maintenance.batch_commit import (
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.merge_job import MergeRun, at_once
+from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
 from icesize.spark.stream.process_state import StreamState, handle_of, refresh
 from icesize.table.commit.ledger import is_done
@@ -100,7 +100,7 @@ def _once(batch: Batch) -> Outcome:
     planned = plan(batch, current)
     if planned is None:
         return _nothing(batch, current)
-    with uncommitted(planned.settings.storage, batch.options.environment) as environment:
+    with uncommitted(planned.fitted.settings.storage, batch.options.environment) as environment:
         written = run(planned)
         if written is None:
             return _nothing(batch, current)
@@ -117,10 +117,10 @@ def run(planned: BatchPlan) -> WrittenBatch | None:
 
     Merging is optional: what fails or is late is left out. Raises SchemaMismatch or RewriteFailed for the rows.
     """
-    batch, settings, write_plan = planned.fitted.batch, planned.settings, planned.write_plan
+    batch, settings, write_plan = planned.fitted.batch, planned.fitted.settings, planned.write_plan
     with MergeRun(batch.spark, settings, batch.prefix, batch.options.environment) as merging:
         begun = dict(enumerate(planned.merges))
-        before_job = session.wait_for_a_job if write_plan.fetched is None else at_once
+        before_job = session.wait_for_a_job if write_plan.fetched is None else None
         merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
         rows = write_plan.write(planned.rows, settings, batch.prefix, planned.absorption)
         deadline_seconds = planned.merge_deadline_seconds(batch.watch.lap("write"))

@@ -131,7 +131,6 @@ class BatchPlan:
     """
 
     fitted: FittedBatch
-    settings: WriteSettings
     write_plan: WritePlan
     rows: DataFrame
     begun: Decision | None
@@ -188,7 +187,7 @@ def plan(batch: Batch, current: Current) -> BatchPlan | None:
     rows = write_plan.to_tasks(fitted.df)
     watch.lap("plan")
     failpoints.reach("planned")
-    return BatchPlan(fitted, settings, write_plan, rows, begun)
+    return BatchPlan(replace(fitted, settings=settings), write_plan, rows, begun)
 
 
 def _fit(batch: Batch, current: Current) -> FittedBatch:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.parquet.files.names import writer_of
 from icesize.report import Report
-from icesize.spark.engine.merge_job import BeforeJob, MergeRun, at_once
+from icesize.spark.engine.merge_job import BeforeJob, MergeRun
 from icesize.spark.routing import statistics
 from icesize.spark.stream import process_state
 from icesize.spark.stream.sink import Sink
@@ -250,8 +250,8 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
 
     start = MergeRun.start
 
-    def spy(run: MergeRun, groups: Any, before_job: BeforeJob = at_once, *rest: Any) -> None:
-        begun.append((before_job is not at_once, [group.partition.values[0] for group in groups.values()]))
+    def spy(run: MergeRun, groups: Any, before_job: BeforeJob | None = None, *rest: Any) -> None:
+        begun.append((before_job is not None, [group.partition.values[0] for group in groups.values()]))
         start(run, groups, before_job, *rest)
 
     monkeypatch.setattr(MergeRun, "start", spy)
