@@ -67,18 +67,14 @@ class Extra:
     kind: spark.DataType
 
 
-def extra_columns(batch: spark.StructType, schema: Schema, case_sensitive: bool) -> list[Extra]:
-    """Columns, nested ones too, that the table lacks.
+def extra_columns(
+    batch: spark.StructType, table: iceberg.StructType, fold: Callable[[str], str], path: tuple[str, ...] = ()
+) -> list[Extra]:
+    """Columns, nested ones too, that the table lacks; `fold` makes names equal that mean the same.
 
     Raises SchemaMismatch when a required column of the table is missing, two columns have one name, or one's type has
     no place in the table's for a part of each value.
     """
-    return _compare(batch, schema.as_struct(), (), str if case_sensitive else str.lower)
-
-
-def _compare(
-    batch: spark.StructType, table: iceberg.StructType, path: tuple[str, ...], fold: Callable[[str], str]
-) -> list[Extra]:
     names = [fold(f.name) for f in batch.fields]
     twice = next((f.name for f in batch.fields if names.count(fold(f.name)) > 1), None)
     if twice is not None:
@@ -105,7 +101,7 @@ def _inside(
 ) -> list[Extra]:
     """Fields of structs at any depth: Spark would drop those that the table lacks without a word."""
     if isinstance(batch, spark.StructType) and isinstance(table, iceberg.StructType):
-        return _compare(batch, table, path, fold)
+        return extra_columns(batch, table, fold, path)
     if isinstance(batch, spark.ArrayType) and isinstance(table, iceberg.ListType):
         return _inside(batch.elementType, table.element_type, (*path, "element"), fold)
     if isinstance(batch, spark.MapType) and isinstance(table, iceberg.MapType):

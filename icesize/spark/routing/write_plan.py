@@ -117,6 +117,10 @@ class RoutedBatch:
         """Divide the batch over tasks by weight."""
         weights, routed = self.weights, self._route(tasks)
         by_key = self._by_key(routed)
+        owners = dict[PartitionKey, int]()
+        for key, partition in self.partition_rows.keys.items():
+            # where its first key goes first
+            owners.setdefault(partition, by_key[key][0][0])
         return WritePlan(
             tasks=tasks,
             to_tasks=lambda df: self._to_tasks(df, routed, by_key),
@@ -125,7 +129,7 @@ class RoutedBatch:
             size_bytes=self._size_bytes(routed) if self.sizes.is_known else None,
             bytes_per_row=self.sizes.table.bytes_per_row if self.sizes.is_known else None,
             weights=weights,
-            owners=self._owners(by_key),
+            owners=owners,
             routed=self,
             is_complete=self.partition_rows.is_complete,
         )
@@ -212,13 +216,6 @@ class RoutedBatch:
     @property
     def _spread(self) -> Column | None:
         return keys.spread(self.settings.spec, self.settings.schema)
-
-    def _owners(self, by_key: Mapping[int, TaskShares]) -> dict[PartitionKey, int]:
-        """The task of each partition: where its first key goes first."""
-        owners: dict[PartitionKey, int] = {}
-        for key, partition in self.partition_rows.keys.items():
-            owners.setdefault(partition, by_key[key][0][0])
-        return owners
 
 
 def nothing_to_write() -> WritePlan:

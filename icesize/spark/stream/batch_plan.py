@@ -194,12 +194,13 @@ def _fit(batch: Batch, current: Current) -> FittedBatch:
     """The batch gets the table's columns; with schema_evolution="add" the table first gets the batch's."""
     handle, df, options = batch.handle, batch.df, batch.options
     case_sensitive = session.is_case_sensitive(batch.spark)
-    extras = columns.extra_columns(df.schema, current.table.metadata.schema(), case_sensitive)
+    fold = str if case_sensitive else str.lower
+    extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     if extras and options.schema_evolution == "add":
         change = add_columns(extras, case_sensitive, options.environment.new_id())
         handle.change(current, change, options.environment)
         current = handle.load()
-        extras = columns.extra_columns(df.schema, current.table.metadata.schema(), case_sensitive)
+        extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     columns.refuse(extras, current.name)
     metadata, io = current.table.metadata, current.table.io
     fitted = columns.align(df, metadata.schema(), current.name)
@@ -296,13 +297,11 @@ def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
 
 def _beside_merges(fitted: FittedBatch, write_plan: WritePlan, begun: Decision | None) -> WritePlan:
     """The cores divided between rows and merges; who takes files along was decided by task and stays."""
-    batch = fitted.batch
-    if begun is None or begun.absorption.by_writer or batch.options.write_tasks is not None:
+    options = fitted.batch.options
+    if begun is None or begun.absorption.by_writer or options.write_tasks is not None:
         return write_plan
-    work = list(
-        work_for_spark(dict(enumerate(begun.merges)), fitted.settings, batch.options.environment.limits).values()
-    )
-    return write_plan.beside(work, session.parallelism(batch.spark))
+    work = work_for_spark(dict(enumerate(begun.merges)), fitted.settings, options.environment.limits)
+    return write_plan.beside(list(work.values()), session.parallelism(fitted.batch.spark))
 
 
 def add_columns(extras: Sequence[Extra], case_sensitive: bool, run_id: str) -> MetadataChange[list[str]]:
