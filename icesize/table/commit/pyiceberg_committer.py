@@ -203,18 +203,15 @@ class PyIcebergLoaded:
         """
         new, old = self._counters(), before._counters()
         if self.head_id != before.head_id and (new[0] != old[0] or not new[0]):
-            return self._has_successor_of(before)
+            # only if the first commit since is still known: an expired one may have been anybody's
+            snapshots = self.table.metadata.snapshots
+            if self.table.metadata.format_version > 1:
+                return any(s.sequence_number == old[0] + 1 for s in snapshots)
+            return any(s.parent_snapshot_id == before.head_id for s in snapshots)
         # here main was only moved, if anything: to what the older of two answers shows as well
         if any(n > o for n, o in zip(new, old, strict=True)):
             return True
         return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}
-
-    def _has_successor_of(self, before: PyIcebergLoaded) -> bool:
-        """Whether the first commit since is still known; an expired one may have been anybody's."""
-        snapshots, number = self.table.metadata.snapshots, before._counters()[0]
-        if self.table.metadata.format_version > 1:
-            return any(s.sequence_number == number + 1 for s in snapshots)
-        return any(s.parent_snapshot_id == before.head_id for s in snapshots)
 
     def _counters(self) -> tuple[int, ...]:
         metadata = self.table.metadata

@@ -189,7 +189,9 @@ def recent_appends(
     more than before counts. Read are the manifests that those commits wrote themselves. The search ends where snapshots
     have expired and at files that cannot be read: less is known then.
     """
-    adding = (s for s in known_ancestors(metadata) if _adds(s))
+    operations = (Operation.APPEND, Operation.OVERWRITE)
+    newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
+    adding = (s for s in newest if summary_of(s, "added-records") != "0")
     reader = ChangeReader()
     found: list[dict[PartitionKey, Seen]] = []
     with suppress(OSError, TableError):
@@ -203,11 +205,6 @@ def recent_appends(
             if heaviest := heapq.nlargest(most_partitions, added, key=lambda item: item[1].rows):
                 found.append(dict(heaviest))
     return found[::-1]
-
-
-def _adds(snapshot: Snapshot) -> bool:
-    is_adding = operation_of(snapshot) in (Operation.APPEND, Operation.OVERWRITE)
-    return is_adding and summary_of(snapshot, "added-records") != "0"
 
 
 def _seen(change: PartitionChange, ours: bool) -> Seen | None:
