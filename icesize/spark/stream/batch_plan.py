@@ -29,8 +29,7 @@ from icesize.planning.plan import MergeGroup, Plan
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.columns import Extra, iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
-from icesize.spark.routing.driver_batch import is_small, plan_rows_in_hand
-from icesize.spark.routing.statistics import plan_write
+from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit.ledger import LedgerEntry, stream_hash

@@ -12,9 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from icesize.clock import WorkLimits
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine import session
-from icesize.spark.routing.driver_batch import is_small, plan_rows_in_hand
 from icesize.spark.routing.learning import Learned
-from icesize.spark.routing.statistics import plan_write
+from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from tests.support.spark_lake import Lake, counted, events, rows_of, uncounted
 
