@@ -78,7 +78,7 @@ class Side:
 @dataclass
 class Pair:
     """The pair and what is known of it: `marks` are heads of both after each step, `seen` rows by kept snapshot,
-    `before_replacing` kept snapshots of a table that was replaced since."""
+    `before_replacing` kept snapshots of a table that was replaced since, `staged` appends that were staged, of both."""
 
     engine: Engine
     number: int
@@ -88,6 +88,7 @@ class Pair:
     log: list[str] = field(default_factory=list)
     batch: int = 0
     before_replacing: set[int] = field(default_factory=set)
+    staged: list[tuple[int, int]] = field(default_factory=list)
     was_interrupted: bool = False
     _incoming: tuple[Schema, Sequence[Row]] | None = None
 

@@ -160,7 +160,19 @@ def _append(how: str, branch: str | None = None) -> Statement:
 
 STATEMENTS["append"] = _append("append")
 STATEMENTS["replace-partitions"] = _append("replace-partitions")
-STATEMENTS["stage"] = _append("stage")
+
+
+@statement("stage")
+def stage(pair: Pair, draw: Draw) -> str:
+    before = [_snapshots(side) for side in (pair.kept, pair.twin)]
+    told = _append("stage")(pair, draw)
+    [ours], [theirs] = (_snapshots(s) - known for s, known in zip((pair.kept, pair.twin), before, strict=True))
+    pair.staged.append((ours, theirs))
+    return told
+
+
+def _snapshots(side: Side) -> set[int]:
+    return {s.snapshot_id for s in side.table.metadata.snapshots}
 
 
 @statement("append-spark")
@@ -526,22 +538,21 @@ def fast_forward(pair: Pair, draw: Draw) -> str:
 
 @statement("cherry-pick")
 def cherry_pick(pair: Pair, draw: Draw) -> str:
-    there = [_staged(side.table) for side in (pair.kept, pair.twin)]
-    number = draw.one(range(min(map(len, there))))
-    ids = [snapshots[number] for snapshots in there]
+    ours, theirs = _unpicked(pair.kept.table), _unpicked(pair.twin.table)
+    # those alone: the kept table has other snapshots that main was never at, such as an append with its merge after it
+    waiting = [(kept, twin) for kept, twin in pair.staged if kept in ours and twin in theirs]
+    number = draw.one(range(len(waiting)))
+    ids = waiting[number]
     return _move(pair, lambda manage, target: manage.cherrypick(target), ids, f"cherrypick staged append {number}")
 
 
-def _staged(table: Table) -> list[int]:
-    """Appends that were staged and are in no ref, oldest first."""
+def _unpicked(table: Table) -> set[int]:
+    """Snapshots that are in no ref and never were main, nor were picked."""
     reached = {s for ref in table.metadata.refs.values() for s in ancestors(table, ref.snapshot_id)}
     logged = {entry.snapshot_id for entry in table.metadata.snapshot_log}
     picked = {s.summary.additional_properties.get("source-snapshot-id") for s in table.metadata.snapshots if s.summary}
-    return [
-        s.snapshot_id
-        for s in sorted(table.metadata.snapshots, key=lambda s: s.timestamp_ms)
-        if s.snapshot_id not in reached | logged and str(s.snapshot_id) not in picked
-    ]
+    found = {s.snapshot_id for s in table.metadata.snapshots} - reached - logged
+    return {snapshot_id for snapshot_id in found if str(snapshot_id) not in picked}
 
 
 @statement("java-expire")
