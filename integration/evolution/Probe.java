@@ -417,6 +417,36 @@ public class Probe {
     return String.join(NEXT, paths);
   }
 
+  /** Each data file of a snapshot as `path FIELD spec id FIELD value FIELD value ...`; see `exact`. */
+  public static String partitions(Table table, long snapshotId) throws Exception {
+    List found = new ArrayList();
+    CloseableIterable tasks = ((TableScan) table.newScan().useSnapshot(snapshotId)).planFiles();
+    try {
+      for (Object task : tasks) {
+        DataFile file = (DataFile) ((FileScanTask) task).file();
+        StringBuilder out = new StringBuilder(file.location()).append(FIELD).append(file.specId());
+        for (int i = 0; i < file.partition().size(); i++) {
+          out.append(FIELD).append(exact(file.partition().get(i, Object.class)));
+        }
+        found.add(out.toString());
+      }
+    } finally {
+      tasks.close();
+    }
+    return String.join(NEXT, found);
+  }
+
+  /** A stored value as text: floating-point numbers by the bits of the double, so that no two of them are alike. */
+  private static String exact(Object value) {
+    if (value == null) return "NULL";
+    if (value instanceof Float || value instanceof Double) {
+      return String.valueOf(Double.doubleToLongBits(((Number) value).doubleValue()));
+    }
+    if (value instanceof ByteBuffer) return hex((ByteBuffer) value);
+    if (value instanceof BigDecimal) return ((BigDecimal) value).toPlainString();
+    return value.toString();
+  }
+
   /** How many live data files the current snapshot has, and rows in them, by its manifests. */
   public static String counts(Table table) throws Exception {
     long files = 0;
