@@ -156,6 +156,13 @@ public class Probe {
     update.commit();
   }
 
+  /** Rows as `append` takes them, each as text. */
+  public static String told(Table table, String rowsJson) throws Exception {
+    List found = new ArrayList();
+    for (Object row : parsed(table.schema(), rowsJson)) found.add(text(table.schema().asStruct(), (StructLike) row));
+    return String.join(NEXT, found);
+  }
+
   /** Make the rows of a table those of another one. */
   public static void reset(Table table, Table source) throws Exception {
     List rows = new ArrayList();

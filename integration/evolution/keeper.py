@@ -19,7 +19,6 @@ from icesize.errors import IcesizeError, TableError
 from icesize.sized_table import SizedTable
 from icesize.table.state.versions import Version
 from integration.evolution.pair import FIELD, Broken, Pair, brief
-from integration.evolution.statements import frame
 from integration.evolution.values import Draw, Skip, leaves, rows, shown
 
 Statement = Callable[[], object]
@@ -237,7 +236,7 @@ def _batch(pair: Pair, draw: Draw, point: str, middle: Statement | None, work: C
     """Rows into the kept table by icesize, into the twin if and when they are committed."""
     schema = pair.schema
     found = rows(schema, draw)
-    df = frame(pair.kept, schema, found)
+    df = pair.kept.frame(schema, found)
     told = f"{shown(found)} "
     try:
         with pair.incoming(schema, found), pair.interrupted(point, middle):

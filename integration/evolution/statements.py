@@ -24,7 +24,7 @@ from pyiceberg.types import (
 )
 
 from integration.evolution.pair import Pair, Side
-from integration.evolution.values import Draw, Skip, as_json, ddl, for_spark, leaves, literal, pool, rows, shown
+from integration.evolution.values import Draw, Skip, as_json, ddl, leaves, literal, pool, rows, shown
 
 Statement = Callable[[Pair, Draw], str]
 STATEMENTS: dict[str, Statement] = {}
@@ -179,15 +179,8 @@ def _snapshots(side: Side) -> set[int]:
 def append_spark(pair: Pair, draw: Draw) -> str:
     schema = pair.schema
     found = rows(schema, draw)
-    pair.both(lambda side: frame(side, schema, found).writeTo(side.full_name).append())
+    pair.both(lambda side: side.frame(schema, found).writeTo(side.full_name).append())
     return f"INSERT {shown(found)}"
-
-
-def frame(side: Side, schema: Schema, found: Sequence[Any]) -> Any:
-    """Rows as a DataFrame."""
-    types = ", ".join(f"`{f.name}` {ddl(f.field_type)}" for f in schema.fields)
-    data = [tuple(for_spark(f.field_type, row.get(f.name)) for f in schema.fields) for row in found]
-    return side.engine.spark.createDataFrame(data, types).coalesce(1)
 
 
 def _sql(text: str) -> Callable[[Pair, Draw], str]:
@@ -215,7 +208,7 @@ def overwrite(pair: Pair, draw: Draw) -> str:
     def write(side: Side) -> None:
         from pyspark.sql.functions import lit
 
-        writer = frame(side, schema, found).writeTo(side.full_name)
+        writer = side.frame(schema, found).writeTo(side.full_name)
         writer.overwritePartitions() if mode == "overwritePartitions" else writer.overwrite(lit(True))
 
     pair.both(write)
@@ -594,7 +587,7 @@ def add_files(pair: Pair, draw: Draw) -> str:
 
     def add(side: Side) -> None:
         folder = side.engine.folder / "lake" / "db" / side.name / "data" / f"foreign{number}"
-        frame(side, schema, found).write.mode("overwrite").parquet(str(folder))
+        side.frame(schema, found).write.mode("overwrite").parquet(str(folder))
         side.sql(f"CALL lake.system.add_files(table => '{{n}}', source_table => '`parquet`.`{folder}`')")
 
     pair.both(add)

@@ -46,6 +46,10 @@ _POOLS: Mapping[str, Sequence[Any]] = {
     "binary": (b"a", b"", b"\x00", b"\xff\xff", b"abc" * 9),
 }
 """The first ones come most often, so that rows meet in partitions and filters find some."""
+_PROBED = {
+    "date": "unix_date({})", "timestamp": "unix_micros(CAST({} AS timestamp))", "timestamptz": "unix_micros({})",
+    "binary": "lower(hex({}))",
+}  # fmt: skip
 SQL_TYPES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 
 
@@ -127,13 +131,6 @@ def as_json(schema: Schema, found: Sequence[Row]) -> str:
     return json.dumps([{f.name: _text(f.field_type, row.get(f.name)) for f in schema.fields} for row in found])
 
 
-def as_type(kind: IcebergType, given: Any) -> Any:
-    """A value as a column of another type takes it: numbers get the scale of a decimal."""
-    if isinstance(kind, DecimalType) and isinstance(given, (int, Decimal)):
-        return Decimal(given).quantize(Decimal(1).scaleb(-kind.scale))
-    return given
-
-
 def _text(kind: IcebergType, given: Any) -> Any:
     if given is None:
         return None
@@ -176,6 +173,12 @@ def ddl(kind: IcebergType) -> str:
     if isinstance(kind, MapType):
         return f"map<{ddl(kind.key_type)}, {ddl(kind.value_type)}>"
     return SQL_TYPES.get(str(kind), str(kind))
+
+
+def probed(column: str, kind: IcebergType) -> str:
+    """SQL for a column cast to a type, as the text that `Probe.java` reads."""
+    cast = f"CAST(`{column}` AS {ddl(kind)})"
+    return f"CAST({_PROBED.get(str(kind), '{}').format(cast)} AS string) AS `{column}`"
 
 
 def literal(kind: PrimitiveType, given: Any) -> str:
