@@ -208,7 +208,7 @@ class Filter:
         """As Iceberg's `ExpressionParser` reads it.
 
         Iceberg's planning has neither NULL nor NaN smaller or larger than anything, its evaluator of rows has: the
-        filter says it.
+        filter says it. Of lists too, see `_fails_at_null`.
         """
         given = [_json_value(self.kind, v) for v in self.values]
         values = {"values": given} if self.operation in ("in", "not-in") else {"value": given[0]} if given else {}
@@ -217,7 +217,15 @@ class Filter:
             without = ("not-null", "not-nan") if str(self.kind) in ("float", "double") else ("not-null",)
             for also in without:
                 made = {"type": "and", "left": made, "right": {"type": also, "term": self.column}}
+        if self._fails_at_null:
+            made = {"type": "and", "left": {"type": "not-null", "term": self.column}, "right": made}
         return json.dumps(made)
+
+    @property
+    def _fails_at_null(self) -> bool:
+        """Iceberg 1.11.0 fails with "Invalid object: null" where a NULL, be it a row's or a partition's in a manifest
+        that it opens, is looked for among strings (its pull request 17014): such filters ask for NULL first."""
+        return self.operation in ("in", "not-in") and str(self.kind) == "string"
 
     @property
     def pyiceberg(self) -> py.BooleanExpression:
@@ -233,7 +241,8 @@ class Filter:
         name = ".".join(f"`{part}`" for part in self.column.split("."))
         given = [literal(self.kind, v) for v in self.values]
         if self.operation in ("in", "not-in"):
-            return f"{name} {_SQL[self.operation]} ({', '.join(given)})"
+            has = f"{name} IS NOT NULL AND " if self._fails_at_null else ""
+            return f"{has}{name} {_SQL[self.operation]} ({', '.join(given)})"
         if self.operation == "starts-with":
             return f"{name} LIKE '{self.values[0]}%'"
         return _SQL[self.operation].format(name) if not given else f"{name} {_SQL[self.operation]} {given[0]}"
