@@ -62,12 +62,12 @@ def rewrite_in_threads(
     """Have `keep(number, result)` called with what `rewrite(number, group)` makes of each group, in the same thread: a
     failure where it raises `RewriteFailed`.
 
-    `cancelled` is looked at before each group: those under way are finished, the others are not begun.
+    `cancelled` is looked at before each group: those under way are finished, the others are not begun. So it is when
+    `rewrite` raises something else, which is raised and leaves `cancelled` as it is: others may look at it too.
     """
-    stop = cancelled or threading.Event()
 
     def work(number: int) -> None:
-        if stop.is_set():
+        if cancelled is not None and cancelled.is_set():
             return
         try:
             result: T | MergeFailure = rewrite(number, groups[number])
@@ -82,7 +82,7 @@ def rewrite_in_threads(
             for future in [pool.submit(work, number) for number in groups]:
                 future.result()
         except BaseException:
-            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

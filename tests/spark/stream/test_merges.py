@@ -21,6 +21,7 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report
+from icesize.spark.engine import merge_job
 from icesize.spark.engine.merge_job import MergeRun, run_merges
 from tests.support.spark_lake import Lake, Make, counted, events, rows_of
 
@@ -206,6 +207,28 @@ def _broken(self: object) -> object:
 
 def _fail_to_load() -> object:
     raise ValueError("cannot be loaded")
+
+
+def test_error_that_nobody_foresaw_stops_no_other_merges(
+    spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merges that begin later are done all the same, and the results say what the error was."""
+    lake, tasks, settings = four_groups
+    merge = merge_job.merge
+
+    def failing(group: MergeGroup, *rest: Any) -> MergeResult:
+        if group is tasks[0]:
+            raise ValueError("not foreseen")
+        return merge(group, *rest)
+
+    monkeypatch.setattr(merge_job, "merge", failing)
+    run = MergeRun(spark, settings, "x-0", Environment())
+    run.start({0: tasks[0]})
+    assert run.finish(60) == {0: MergeFailure("not foreseen")}
+    run.start({1: tasks[1]})
+    assert isinstance(run.finish(60)[1], MergeResult)
+    settings.storage.abandon()
+    assert lake.orphans() == set()
 
 
 def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
