@@ -89,15 +89,11 @@ class Filling:
     def complete(self, left: Mapping[PartitionKey, Callable[[], pa.Table]], encoding: Encoding) -> list[WrittenFile]:
         """Write these last rows, made when it is their partition's turn, and all that wait, and return all files."""
         if self._spill:
-            # judged from the partition of which most rows wait
-            largest = max(self._spill, key=lambda partition: self._spill.held(partition).rows)
-            waiting = Stream(self._spill.read(largest), self._max_buffer_bytes // 2)
-            some = waiting.take(self._spill.held(largest).rows)
-            encoding = Encoding(dictionary_columns(self._settings, some), encoding.nan)
+            encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
         # open ones first: none beyond the limit is opened
         for partition in dict.fromkeys([*self._files, *self._spill, *left]):
-            rows = left[partition]() if partition in left else None
-            self._pour(partition, self._all(partition, rows, encoding), last=True)
+            rows = self._all(partition, left[partition]() if partition in left else None, encoding)
+            self._pour(partition, rows, last=True)
             self._files.finish(partition)
         self._spill.close()
         return self._files.files()
@@ -109,6 +105,12 @@ class Filling:
 
     def _of_rows(self, encoding: Encoding, rows: pa.Table) -> Encoding:
         return Encoding(encoding.dictionary, nan_columns(self._settings, rows)) if encoding.nan else encoding
+
+    def _dictionary_of_waiting(self) -> tuple[str, ...]:
+        """Judged from the partition of which most rows wait; in a method of its own, which holds no rows afterwards."""
+        largest = max(self._spill, key=lambda partition: self._spill.held(partition).rows)
+        some = Stream(self._spill.read(largest), self._max_buffer_bytes // 2).take(self._spill.held(largest).rows)
+        return dictionary_columns(self._settings, some)
 
     def _all(self, partition: PartitionKey, rows: pa.Table | None, encoding: Encoding) -> _Rows:
         """The rows that wait, and these."""
@@ -139,11 +141,15 @@ class Filling:
                 self._files.finish(partition)
                 continue
             wanted = min(left, math.ceil(left * part / max(1.0, more)))
-            piece, run_of_piece = pieces.take(wanted), run
-            if self._sorter is not None and run is None:
-                piece, run_of_piece = self._sorter(piece), next(self._runs)
-            self._files.append(partition, piece, rows.encoding, run_of_piece)
-            left -= piece.num_rows
+            left -= self._append(partition, pieces, run, wanted, rows.encoding)
+
+    def _append(self, partition: PartitionKey, pieces: Stream, run: int | None, wanted: int, encoding: Encoding) -> int:
+        """Write the next `wanted` rows, or fewer, and return how many: none of them is held when more are taken."""
+        rows = pieces.take(wanted)
+        if self._sorter is not None and run is None:
+            rows, run = self._sorter(rows), next(self._runs)
+        self._files.append(partition, rows, encoding, run)
+        return int(rows.num_rows)
 
     def _pieces(self, rows: _Rows) -> tuple[Stream, int | None]:
         """As a stream of bounded memory; sorted when all are together and the table has an order: the number of that

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -266,6 +267,23 @@ def test_what_waits_comes_back_once(tmp_path: Path, disk: Path) -> None:
     assert open_in(disk) == [path]
     spill.close()
     assert open_in(disk) == []
+
+
+def test_one_piece_of_what_waits_is_held_at_a_time(tmp_path: Path, disk: Path) -> None:
+    """Not those that were looked at or written before, each of them half the buffer."""
+    buffer_bytes = 400_000
+    writer = RowWriter(hourly(tmp_path), NAMES, max_buffer_bytes=buffer_bytes)
+    with writer.all_or_none():
+        for n in range(400):
+            writer.write(hourly_rows([i % 24 for i in range(500)], n * 500))
+        tracemalloc.start()
+        try:
+            assert len(writer.close()) == 24
+            # what is read back lies in Python's memory
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert buffer_bytes / 2 < peak < buffer_bytes
 
 
 _MEMORY = """
