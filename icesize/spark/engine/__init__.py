@@ -1,7 +1,7 @@
 """Talking to Spark: sessions, jobs, workers.
 
 - `columns`: the columns of a batch against those of the table: matched by name, as Spark compares names
-- `jobs`: Spark jobs: write routed rows, measure some, run merge groups
+- `jobs`: Spark jobs: write routed rows, measure some, rewrite groups of files
 - `launch`: starts a Spark session for the command line
 - `merge_job`: the merges of a batch, running beside its write job, and stopped in time
 - `read_version`: an older version of a partition as a Spark DataFrame, read by our own projection: Iceberg's runtime

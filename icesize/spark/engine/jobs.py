@@ -1,4 +1,4 @@
-"""Spark jobs: write routed rows, measure some, run merge groups. They move bytes and decide nothing."""
+"""Spark jobs: write routed rows, measure some, rewrite groups of files. They move bytes and decide nothing."""
 
 from __future__ import annotations
 
