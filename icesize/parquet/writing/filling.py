@@ -92,8 +92,8 @@ class Filling:
             encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
         # open ones first: none beyond the limit is opened
         for partition in dict.fromkeys([*self._files, *self._spill, *left]):
-            rows = self._all(partition, left[partition]() if partition in left else None, encoding)
-            self._pour(partition, rows, last=True)
+            rows_of = left.get(partition)
+            self._pour(partition, self._all(partition, rows_of and rows_of(), encoding), last=True)
             self._files.finish(partition)
         self._spill.close()
         return self._files.files()
