@@ -54,7 +54,7 @@ class Reachable:
             self._add(entry.metadata_file)
         self._add(metadata_location)
         self._add(f"{metadata.location}/metadata/version-hint.text")
-        self._add_snapshots([s for s in metadata.snapshots if s.manifest_list not in self], io)
+        self._add_snapshots([s for s in metadata.snapshots if s.manifest_list not in self._read], io)
 
     def _add_snapshots(self, new: Sequence[Snapshot], io: FileIO) -> None:
         found: dict[str, ManifestFile] = {}
@@ -68,9 +68,10 @@ class Reachable:
             for paths in pool.map(lambda manifest: [e.path for e in read_entries(io, manifest)], found.values()):
                 for path in paths:
                     self._add(path)
-        for path in (*found, *(snapshot.manifest_list for snapshot in new)):
+        read = [*found, *(snapshot.manifest_list for snapshot in new)]
+        for path in read:
             self._add(path)
-        self._read.update(found)
+        self._read.update(read)
 
     def _add(self, location: str) -> None:
         self._spelt.setdefault(normalised(location), location)

@@ -107,6 +107,24 @@ def test_statistics_are_needed(lake: SqlCatalog) -> None:
     assert ending(reachable(lake.load_table("db.t")), ".stats") == {path}
 
 
+def test_a_list_that_is_named_elsewhere_is_read_all_the_same(lake: SqlCatalog) -> None:
+    """That its location is known, from a wrong entry of the metadata, does not say that its files are."""
+    table = two_files(lake)
+    statistics = [
+        StatisticsFile(
+            snapshot_id=each.snapshot_id,
+            statistics_path=each.manifest_list,
+            file_size_in_bytes=1,
+            file_footer_size_in_bytes=1,
+            blob_metadata=[],
+        )
+        for each in table.metadata.snapshots
+    ]
+    found = Reachable()
+    found.add(table.metadata.model_copy(update={"statistics": statistics}), table.metadata_location, table.io)
+    assert set(found) == set(reachable(table))
+
+
 def test_the_tables_own_spelling_is_remembered(lake: SqlCatalog, tmp_path: Path) -> None:
     """Files are deleted by the name that the table gives them, compared by the normal one."""
     table = two_files(lake)
