@@ -57,13 +57,14 @@ def _pages(job: Job) -> Once:
     from icesize.parquet.copying.assembly import Assembly
     from icesize.parquet.copying.column_plan import Part, plan_columns
     from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
+    from icesize.parquet.files.settings import Limits
 
     def copy(sources: list[Any], footers: list[Any], out: IO[bytes]) -> None:
         files = zip(sources, footers, strict=True)
         parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
         assembly = Assembly(out, footers)
         for group in runs_of(parts, 2**20, 128 * 2**20):
-            merge_row_groups(group, plan_columns(group), assembly)
+            merge_row_groups(group, plan_columns(group, Limits().least_renumbered_values), assembly)
         assembly.finish()
 
     return _copying(job, copy)

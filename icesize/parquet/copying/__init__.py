@@ -7,11 +7,13 @@
 - `copy_merge`: merging by moving compressed bytes, wherever that is possible and pays
 - `decoded_rows`: rows of input files that cannot be copied, encoded so that they can be copied into a file with the
   others
+- `dictionaries`: one dictionary with the entries of several, for chunks that each have one of their own
 - `output_file`: one output of a merge that copies: row groups of older files, whole or of their pages, and rows that
   were decoded; and its Iceberg counts and sizes
 - `page_copy`: large row groups made of the pages of small ones, as they are stored: nothing is decoded but columns
-  whose dictionaries differ
+  whose dictionaries differ and cannot be united
 - `reencode`: columns whose pages cannot be copied, encoded again by pyarrow; the caller sets pyarrow's memory pool
+- `renumber`: the pages of a chunk under another dictionary: their indices change, and what they are compressed to
 - `row_groups`: row groups copied whole: their bytes as they are, and every offset moved to where the bytes lie now
 - `strategy`: which way the bytes of each input file go: whole row groups, single pages, or decoded
 """

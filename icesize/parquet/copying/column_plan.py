@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from icesize.parquet.format.footer import Footer, RowGroup
+from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.pages import (
     CODEC_NAMES,
     DICTIONARY_ENCODINGS,
@@ -14,11 +15,16 @@ from icesize.parquet.format.pages import (
     RLE_DICTIONARY,
     DictionaryPage,
     data_encodings,
+    data_pages,
+    decompressed,
     dictionary_page,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BOOLEAN, Column
 from icesize.parquet.format.sources import Source
+
+if TYPE_CHECKING:
+    from icesize.parquet.copying.dictionaries import Numbers, UnitedDictionary
 
 _DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY = 5, 6, 7
 _COPIED_ENCODINGS = frozenset(
@@ -42,30 +48,44 @@ class Part:
 
 
 @dataclass(slots=True)
+class Piece:
+    """One chunk whose pages are copied: all its bytes, the rows of its row group, its page indexes if it has any."""
+
+    chunk: Chunk
+    data: memoryview
+    rows: int
+    offset_index: bytes | None
+    column_index: bytes | None
+
+
+@dataclass(slots=True)
 class ColumnPlan:
     """How each column of one new row group is made.
 
     `reencode` maps top-level columns to why they are (a value of `Refusal`); all others are copied. `dictionaries` has
-    for each leaf column the one to write, which all copied pages agree with. `distinct_at_most` is how many distinct
-    values a leaf can have, None where a part has no dictionary.
+    for each leaf column the one to write, and `numbers` what becomes of the indices of each part in it; none where all
+    copied pages agree with it as they are. `distinct_at_most` is how many distinct values a leaf can have, None where a
+    part has no dictionary.
     """
 
     reencode: dict[str, str]
     dictionaries: list[DictionaryPage | None]
+    numbers: list[Sequence[Numbers]]
     copied_bytes: int
     reencoded_bytes: int
     distinct_at_most: list[int | None]
 
 
-def plan_columns(parts: Sequence[Part]) -> ColumnPlan:
+def plan_columns(parts: Sequence[Part], least_renumbered_values: int) -> ColumnPlan:
     """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, keeps one per column.
 
-    Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest,
-    encodings that all readers know, and where no page with a dictionary would follow one without: Spark's vectorised
-    reader gives wrong values for such. A nested column is encoded again as a whole. Raises `CopyRefused`.
+    Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest or
+    which one dictionary can unite, encodings that all readers know, and where no page with a dictionary would follow
+    one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole.
+    `least_renumbered_values` a page are worth that on average. Raises `CopyRefused`.
     """
     columns = parts[0].footer.columns
-    leaves = [_plan_leaf(parts, index, column) for index, column in enumerate(columns)]
+    leaves = [_plan_leaf(parts, index, column, least_renumbered_values) for index, column in enumerate(columns)]
     reencode: dict[str, str] = {}
     for column, leaf in zip(columns, leaves, strict=True):
         if leaf.why is not None:
@@ -77,6 +97,7 @@ def plan_columns(parts: Sequence[Part]) -> ColumnPlan:
         dictionaries=[
             None if column.top in reencode else leaf.dictionary for column, leaf in zip(columns, leaves, strict=True)
         ],
+        numbers=[leaf.numbers for leaf in leaves],
         copied_bytes=sum(sizes) - again,
         reencoded_bytes=again,
         distinct_at_most=[leaf.entries for leaf in leaves],
@@ -97,7 +118,9 @@ class _Leaf:
     why: Refusal | None = None
     entries: int | None = 0
     dictionary: DictionaryPage | None = None
+    numbers: Sequence[Numbers] = ()
     plain: bool = False
+    differ: bool = False
     raw: bytes | None = field(default=None, repr=False)
 
     def refuse(self, why: Refusal) -> None:
@@ -115,8 +138,14 @@ class _Leaf:
         self.plain = self.plain or not encodings <= DICTIONARY_ENCODINGS
         if self.entries is not None:
             self.entries += page.values
-        if self.why is None and not self._agree(page):
+        self.differ = self.differ or (self.why is None and not self._agree(page))
+
+    def share(self, united: UnitedDictionary | None) -> None:
+        """Take one dictionary in place of those that differ, if there is one."""
+        if united is None:
             self.refuse(Refusal.DICTIONARIES)
+        else:
+            self.dictionary, self.numbers, self.raw = united.page, united.numbers, None
 
     def _agree(self, page: DictionaryPage) -> bool:
         """Keep the longest of dictionaries that begin alike: indices into a shorter one are true in it, too."""
@@ -139,17 +168,29 @@ class _Leaf:
         return agrees
 
 
-def _plan_leaf(parts: Sequence[Part], index: int, column: Column) -> _Leaf:
-    leaf = _Leaf(parts[0].group.chunks[index].codec)
-    for part in parts:
-        chunk = part.group.chunks[index]
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column, least_values: int) -> _Leaf:
+    chunks = [part.group.chunks[index] for part in parts]
+    leaf = _Leaf(chunks[0].codec)
+    found: list[DictionaryPage | None] = []
+    for part, chunk in zip(parts, chunks, strict=True):
         if chunk.codec != leaf.codec:
             leaf.refuse(Refusal.CODEC)
         encodings = data_encodings(chunk)
         if not encodings <= _copied_encodings(column):
             leaf.refuse(Refusal.ENCODING)
-        leaf.add(dictionary_page(part.source, chunk), encodings)
+        page = dictionary_page(part.source, chunk)
+        leaf.add(page, encodings)
+        found.append(page)
+    if leaf.differ and leaf.why is None:
+        values, pages = sum(chunk.values for chunk in chunks), sum(map(data_pages, chunks))
+        leaf.share(_united(found, column, leaf.codec) if values >= least_values * pages else None)
     return leaf
+
+
+def _united(pages: Sequence[DictionaryPage | None], column: Column, codec: int) -> UnitedDictionary | None:
+    from icesize.parquet.copying.dictionaries import unite  # copying alone needs no pyarrow, which takes 100 MB
+
+    return unite(pages, column, codec)
 
 
 def _copied_encodings(column: Column) -> frozenset[int]:
@@ -159,14 +200,6 @@ def _copied_encodings(column: Column) -> frozenset[int]:
 def _entries(page: DictionaryPage, codec: int) -> bytes | None:
     """The entries, one after the other; None when they cannot be had."""
     size_bytes = page.raw_size_bytes - page.header_bytes
-    name = CODEC_NAMES.get(codec)
-    if name is None or size_bytes > _MOST_DICTIONARY_BYTES:
+    if codec not in CODEC_NAMES or size_bytes > _MOST_DICTIONARY_BYTES:
         return None
-    if name == "none":
-        return page.body
-    import pyarrow as pa  # costs a third of a second, and most dictionaries are equal as they are stored
-
-    try:
-        return bytes(pa.Codec("lz4_raw" if name == "lz4" else name).decompress(page.body, size_bytes, asbytes=True))
-    except (pa.ArrowException, OSError) as error:
-        raise CopyRefused(Refusal.PAGES, f"a dictionary: {error}") from error
+    return decompressed(page.body, size_bytes, codec)

@@ -182,7 +182,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         if len(parts) == 1:
             contents.whole += parts
             continue
-        plan = plan_columns(parts)
+        plan = plan_columns(parts, settings.limits.least_renumbered_values)
         if plan.reencoded_bytes > MOST_REENCODED * (plan.copied_bytes + plan.reencoded_bytes):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))

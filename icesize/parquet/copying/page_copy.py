@@ -1,6 +1,6 @@
 """Large row groups made of the pages of small ones, as they are stored.
 
-Nothing is decoded but columns whose dictionaries differ.
+Nothing is decoded but columns whose dictionaries differ and cannot be united.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, check_encoding
+from icesize.parquet.copying.column_plan import ColumnPlan, Part, Piece, check_encoding
 from icesize.parquet.copying.compatibility import index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup, Statistics
 from icesize.parquet.format.footer import Chunk
@@ -40,6 +40,10 @@ from icesize.parquet.format.thrift import (
     struct_field,
     structs_field,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
@@ -104,10 +108,17 @@ class _Group:
     def copy(self, index: int, column: Column) -> None:
         """Write a leaf column out of the pages of all parts."""
         column_copy = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
-        for part, indexes in zip(self._parts, self._indexes, strict=True):
-            column_copy.add(self._piece(part.source, part.group.chunks[index], part.group.rows, indexes))
+        numbers = self._plan.numbers[index] or [None] * len(self._parts)
+        for part, indexes, some in zip(self._parts, self._indexes, numbers, strict=True):
+            piece = self._piece(part.source, part.group.chunks[index], part.group.rows, indexes)
+            column_copy.add(piece if some is None else self._renumbered(piece, some, column))
         self.pages_copied += column_copy.pages
         self._add(column_copy)
+
+    def _renumbered(self, piece: Piece, numbers: NDArray[np.uint16], column: Column) -> Piece:
+        from icesize.parquet.copying.renumber import renumbered  # needs pyarrow, too
+
+        return renumbered(piece, numbers, column, self._level)
 
     def encode(self, top: str, leaves: Sequence[tuple[int, Column]]) -> None:
         """Write all leaves of a top-level column out of its newly encoded pages."""
@@ -146,17 +157,6 @@ def _read_indexes(source: Source, chunks: Sequence[Chunk]) -> _Indexes:
 
 _KEPT = (ColumnMetaData.TYPE, ColumnMetaData.PATH_IN_SCHEMA, ColumnMetaData.CODEC)
 """Fields that the new chunk has as its parts have them; all others are made anew or not true of it."""
-
-
-@dataclass(slots=True)
-class Piece:
-    """One chunk whose pages are copied: all its bytes, the rows of its row group, its page indexes if it has any."""
-
-    chunk: Chunk
-    data: memoryview
-    rows: int
-    offset_index: bytes | None
-    column_index: bytes | None
 
 
 class CopiedColumn:

@@ -15,13 +15,12 @@ from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
-from icesize.parquet.format.pages import CODEC_NAMES
+from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten
 
-_LEVELLED_CODECS = ("zstd", "gzip", "brotli")
 _DICTIONARY_BYTES = 2**20
 
 
@@ -62,7 +61,7 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
     nan = [_holds_nan(array) for array in arrays]
     codec = CODEC_NAMES[first.codec]
-    level = level if codec in _LEVELLED_CODECS else None
+    level = level if codec in LEVELLED_CODECS else None
     source = _write(table, leaves, arrays, nan, ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES))
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)

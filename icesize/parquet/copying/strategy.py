@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 from icesize.parquet.copying.compatibility import check_file, check_row_group, column_orders
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
-from icesize.parquet.format.fields import ColumnMetaData, PageEncodingStats
-from icesize.parquet.format.footer import Chunk, Footer, RowGroup, read_footer
-from icesize.parquet.format.pages import CODEC_NAMES, DATA_PAGES
+from icesize.parquet.format.footer import Footer, RowGroup, read_footer
+from icesize.parquet.format.pages import CODEC_NAMES, data_pages
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.format.schema import REPEATED, Element
 from icesize.parquet.format.sources import BytesSource, Readable
-from icesize.parquet.format.thrift import MalformedError, required_integer, structs_of
+from icesize.parquet.format.thrift import MalformedError
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.planning.files import FileFact
 
@@ -133,13 +132,6 @@ def _strategy_of(group: RowGroup, limits: Limits) -> CopyStrategy:
     if group.rows * columns < limits.least_page_rows * pages and group.size_bytes < limits.least_page_bytes * pages:
         return CopyStrategy.DECODE
     return CopyStrategy.PAGES
-
-
-def data_pages(chunk: Chunk) -> int:
-    """Data pages of a column as the footer counts them; one where it does not."""
-    counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
-    of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
-    return sum(required_integer(c, PageEncodingStats.COUNT) for c in of_data) or 1
 
 
 def _keeps_filters(footer: Footer, strategies: Sequence[CopyStrategy], bloom_filters: frozenset[int]) -> bool:

@@ -107,13 +107,14 @@ class PageHeader:
 
 
 class DataPageHeader:
-    """The inner header of data pages of version 1, and as far as these two fields go of dictionary pages."""
+    """The inner header of data pages of version 1, and as far as the first two fields go of dictionary pages."""
 
-    NUM_VALUES, ENCODING = 1, 2
+    NUM_VALUES, ENCODING, DEFINITION_LEVEL_ENCODING, REPETITION_LEVEL_ENCODING = range(1, 5)
 
 
 class DataPageHeaderV2:
     NUM_VALUES, NUM_NULLS, NUM_ROWS, ENCODING = range(1, 5)
+    DEFINITION_LEVELS_BYTE_LENGTH, REPETITION_LEVELS_BYTE_LENGTH, IS_COMPRESSED = range(5, 8)
 
 
 class BloomFilterHeader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icesize.parquet.format.fields import (
     ColumnMetaData,
@@ -50,6 +50,8 @@ DICTIONARY_ENCODINGS = frozenset({PLAIN_DICTIONARY, RLE_DICTIONARY})
 LEVEL_ENCODINGS = frozenset({RLE, BIT_PACKED})
 CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
 """Compression (parquet.thrift, CompressionCodec) -> pyarrow's name of it; the old LZ4 and LZO are not written."""
+
+LEVELLED_CODECS = ("zstd", "gzip", "brotli")
 
 _HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""
@@ -188,6 +190,13 @@ def data_encodings(chunk: Chunk) -> set[int]:
     return {required_integer(c, PageEncodingStats.ENCODING) for kind, c in kinds if kind in DATA_PAGES}
 
 
+def data_pages(chunk: Chunk) -> int:
+    """Data pages of a column as the footer counts them; one where it does not."""
+    counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
+    of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
+    return sum(required_integer(c, PageEncodingStats.COUNT) for c in of_data) or 1
+
+
 def read_header(data: Bytes, at: int) -> Header:
     """The page header at a place; raises `CopyRefused`."""
     try:
@@ -271,3 +280,38 @@ def _page(header: Header, at: int, end: int, flat: bool) -> Page:
 def _verify(checksum: int, body: Bytes) -> None:
     if crc32(body) != checksum:
         raise CopyRefused(Refusal.CHECKSUM)
+
+
+def signed_checksum(body: Bytes) -> int:
+    """The checksum of a page's body as its header has it: an integer of 32 bits with a sign."""
+    return (crc32(body) ^ 2**31) - 2**31
+
+
+def decompressed(body: bytes, size_bytes: int, codec: int) -> bytes:
+    """A body of which the header says that it has this size without compression.
+
+    Raises `CopyRefused` where it has not, and for a codec that is not known.
+    """
+    if CODEC_NAMES.get(codec) == "none":
+        return body
+    import pyarrow as pa  # costs a third of a second, and most pages are copied as they are stored
+
+    try:
+        return bytes(_codec(codec, None).decompress(body, size_bytes, asbytes=True))
+    except (pa.ArrowException, OSError) as error:
+        raise CopyRefused(Refusal.PAGES, str(error)) from error
+
+
+def compressed(raw: bytes, codec: int, level: int | None = None) -> bytes:
+    """The inverse of `decompressed`, at this level where the codec has levels; None is its default."""
+    return raw if CODEC_NAMES.get(codec) == "none" else bytes(_codec(codec, level).compress(raw, asbytes=True))
+
+
+def _codec(codec: int, level: int | None) -> Any:
+    """Not kept: some have a state, and threads would share it."""
+    import pyarrow as pa
+
+    name = CODEC_NAMES.get(codec)
+    if name is None:
+        raise CopyRefused(Refusal.CODEC, f"codec {codec}")
+    return pa.Codec("lz4_raw" if name == "lz4" else name, level if name in LEVELLED_CODECS else None)

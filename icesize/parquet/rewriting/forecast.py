@@ -10,7 +10,6 @@ from typing import Any
 
 from icesize.parquet.copying.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.copying.strategy import (
-    data_pages,
     footer_or_refusal,
     forbidden,
     has_pages,
@@ -19,7 +18,7 @@ from icesize.parquet.copying.strategy import (
 )
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer
-from icesize.parquet.format.pages import dictionary_page
+from icesize.parquet.format.pages import data_pages, dictionary_page
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact

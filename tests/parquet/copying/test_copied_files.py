@@ -32,6 +32,7 @@ from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import describe
+from icesize.parquet.files.settings import Limits
 from icesize.parquet.format.footer import Chunk, Footer
 from icesize.parquet.format.page_index import offset_index, read_offset_index
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, read_header, walk
@@ -1031,9 +1032,9 @@ def parts_of(*files: bytes) -> list[Part]:
     ]
 
 
-def plan_of(*files: bytes) -> ColumnPlan:
+def plan_of(*files: bytes, least_renumbered_values: int = Limits().least_renumbered_values) -> ColumnPlan:
     """The plan for one row group of all of them."""
-    return plan_columns(parts_of(*files))
+    return plan_columns(parts_of(*files), least_renumbered_values)
 
 
 def refused(act: Callable[[], object]) -> Refusal:
@@ -1279,9 +1280,10 @@ def test_nan_has_no_bounds_in_a_column_that_is_encoded_again() -> None:
 def test_a_newly_encoded_column_has_a_dictionary_only_where_it_pays() -> None:
     """Few values get one, many do not, whatever the parts had; pages are small enough to be skipped."""
     few = [column([f"{(i * k) % 7}" for i in range(15_000)]) for k in (3, 5)]
-    data = merged(*few)
+    never = {"least_renumbered_values": 10**9}
+    data = merged(*few, **never)
     pages = page_encodings(data)[0]
-    assert plan_of(*few).reencode == {"a": "dictionaries"}
+    assert plan_of(*few, **never).reencode == {"a": "dictionaries"}
     assert {encoding for kind, encoding in pages if kind != 2} == {8}
     many = [column([f"{i}" for i in range(start, start + 300)]) for start in (0, 300)]
     assert {encoding for _, encoding in page_encodings(merged(*many))[0]} == {0}
@@ -1424,7 +1426,7 @@ def test_pages_that_were_copied_are_counted() -> None:
     parts = parts_of(*files)
     out = io.BytesIO()
     assembly = Assembly(out, [part.footer for part in parts])
-    assert merge_row_groups(parts, plan_columns(parts), assembly, level=7) == 2
+    assert merge_row_groups(parts, plan_columns(parts, 10**9), assembly, level=7) == 2
     assert assembly.finish().rows == 4
 
 

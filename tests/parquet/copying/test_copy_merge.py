@@ -43,6 +43,7 @@ from tests.support.parquet_files import (
     local,
     schema_of,
     settings_of,
+    with_limits,
     write_one,
 )
 
@@ -433,8 +434,10 @@ def test_a_merge_does_what_was_forecast(
 
 
 def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path: Path) -> None:
-    """Of eight files with dictionaries of their own four are looked at, and all are decoded; equal ones are copied."""
-    options = settings_of(tmp_path, SCHEMA)
+    """Of eight files with dictionaries of their own four are looked at, and all are decoded where one dictionary does
+    not pay; where it does, and where dictionaries are equal, they are copied."""
+    defaults = settings_of(tmp_path, SCHEMA)
+    options = with_limits(defaults, least_renumbered_values=10**9)
 
     def group(words: str) -> MergeGroup:
         few = [_worded(words, 40_000, n).set_column(1, "value", pa.nulls(40_000, pa.float64())) for n in range(8)]
@@ -444,6 +447,9 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
     found = forecast([own], options)
     assert (found.files_looked_at, found.bytes_copied, dict(found.decoded_because)) == (4, 0, {"dictionaries": 4})
     assert dict(merged(options, list(own.inputs)).decoded_because) == {"dictionaries": 8}
+    found = forecast([own], defaults)
+    assert (found.files_looked_at, found.bytes_decoded, dict(found.decoded_because)) == (4, 0, {})
+    assert merged(defaults, list(own.inputs)).bytes_decoded == 0
     found = forecast([same], options)
     assert (found.bytes_decoded, dict(found.decoded_because)) == (0, {})
     assert merged(options, list(same.inputs)).bytes_decoded == 0

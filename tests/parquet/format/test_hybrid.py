@@ -1,0 +1,102 @@
+"""Indices are counted anew run by run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icesize.parquet.format.hybrid import MOST_BITS, pack, renumber, unpack
+from icesize.parquet.format.thrift import MalformedError, varint
+from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Run = tuple[str, list[int]]
+"""How it is stored, and its values."""
+
+
+def numbers_of(bits: int) -> st.SearchStrategy[int]:
+    """What fits into so many bits."""
+    return st.integers(0, 2**bits - 1)
+
+
+@st.composite
+def runs(draw: st.DrawFn, bits: int) -> list[Run]:
+    """Runs of one value, and groups of eight values."""
+    single = st.tuples(st.just("single"), st.builds(lambda v, n: [v] * n, numbers_of(bits), st.integers(1, 200)))
+    groups = st.integers(1, 6).flatmap(lambda n: st.lists(numbers_of(bits), min_size=8 * n, max_size=8 * n))
+    return draw(st.lists(single | st.tuples(st.just("packed"), groups), max_size=6))
+
+
+def stored(some: list[Run], bits: int) -> bytes:
+    """The runs as the specification has them, bit by bit."""
+    out = b""
+    for kind, values in some:
+        if kind == "single":
+            out += varint(len(values) << 1) + values[0].to_bytes((bits + 7) // 8, "little")
+        else:
+            whole = sum(value << n * bits for n, value in enumerate(values))
+            out += varint(len(values) // 8 << 1 | 1) + whole.to_bytes(len(values) * bits // 8, "little")
+    return out
+
+
+@examples(200)
+@given(st.data(), st.integers(0, MOST_BITS), st.integers(0, MOST_BITS))
+def test_indices_become_their_new_numbers(data: st.DataObject, bits: int, new_bits: int) -> None:
+    """Runs stay, each value becomes its number, in as many bits as are asked for."""
+    some = data.draw(runs(bits))
+    most = max((max(values) for _, values in some), default=0)
+    chosen = data.draw(st.lists(numbers_of(new_bits), min_size=min(most + 1, 40), max_size=min(most + 1, 40)))
+    numbers = np.resize(np.array(chosen, np.uint16), most + 1)
+    new = [(kind, [int(numbers[value]) for value in values]) for kind, values in some]
+    count = sum(len(values) for _, values in some)
+    assert renumber(stored(some, bits), bits, count, numbers, new_bits) == stored(new, new_bits)
+
+
+@examples(100)
+@given(st.data(), st.integers(1, MOST_BITS))
+def test_packing_is_the_inverse_of_unpacking(data: st.DataObject, bits: int) -> None:
+    """Values of any width come back, eight by eight."""
+    values = data.draw(st.lists(numbers_of(bits), min_size=8, max_size=64).filter(lambda v: len(v) % 8 == 0))
+    packed = np.frombuffer(pack(np.array(values, np.uint16), bits), np.uint8)
+    assert len(packed) == len(values) // 8 * bits
+    assert unpack(packed, bits, len(values) // 8).tolist() == values
+
+
+def one(count: int) -> NDArray[np.uint16]:
+    """Numbers for so many indices."""
+    return np.arange(count, dtype=np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("data", "bits", "entries"),
+    [
+        (stored([("single", [3])], 2), 2, 3),
+        (stored([("packed", [0] * 7 + [3])], 2), 2, 3),
+        (stored([("packed", [1] * 8)], 3)[:-1], 3, 8),
+        (stored([("single", [1])], 3)[:-1], 3, 8),
+        (b"\x01", 3, 8),
+        (b"\x02\0\0\0\0", 26, 8),
+        (b"\xff" * 11, 3, 8),
+        (stored([("single", [0])], 0), 0, 0),
+        (varint(2**40 | 1), 0, 1),
+    ],
+)
+def test_what_is_cut_off_or_has_no_number_is_malformed(data: bytes, bits: int, entries: int) -> None:
+    """Nothing is written of indices that do not fit the dictionary, or of runs that end too early."""
+    with pytest.raises(MalformedError):
+        renumber(data, bits, 8, one(entries), 4)
+
+
+@examples(300)
+@given(st.binary(max_size=60), st.integers(0, 255))
+def test_any_bytes_are_indices_or_malformed(data: bytes, bits: int) -> None:
+    """Damaged pages raise nothing else, and take no memory that they do not have themselves."""
+    with suppress(MalformedError):
+        assert len(renumber(data, bits, 480, one(16), 4)) <= 4 * len(data) + 240
