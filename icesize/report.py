@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -58,6 +59,31 @@ class Report:
     clustering: dict[str, Any] | None = None
     rows_before: int | None = None
     rows_after: int | None = None
+
+    @classmethod
+    def together(cls, reports: Sequence[Report]) -> Report:
+        """Of one call that committed in rounds: what they did in sum, and what the last of them left.
+
+        A partition counts for each round that touched it.
+        """
+        phases = dict.fromkeys(phase for report in reports for phase in report.seconds)
+        because = sum((Counter(report.decoded_because) for report in reports), Counter[str]())
+        return replace(
+            reports[-1],
+            snapshot_ids=tuple(snapshot_id for report in reports for snapshot_id in report.snapshot_ids),
+            operations=tuple(operation for report in reports for operation in report.operations),
+            files_added=sum(report.files_added for report in reports),
+            files_removed=sum(report.files_removed for report in reports),
+            bytes_written=sum(report.bytes_written for report in reports),
+            bytes_copied=sum(report.bytes_copied for report in reports),
+            bytes_decoded=sum(report.bytes_decoded for report in reports),
+            pages_copied=sum(report.pages_copied for report in reports),
+            partitions_touched=sum(report.partitions_touched for report in reports),
+            seconds={phase: round(sum(r.seconds.get(phase, 0.0) for r in reports), 4) for phase in phases},
+            decoded_because=dict(because),
+            conflicts=tuple(dict.fromkeys(conflict for report in reports for conflict in report.conflicts)),
+            notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        )
 
     @property
     def write_amplification(self) -> float | None:

@@ -64,7 +64,7 @@ def open(
 
     `name` is `catalog.namespace.table`; the catalog comes from the session's `spark.sql.catalog.<catalog>.*`, from
     PyIceberg's configuration, or is the PyIceberg `catalog` object given (then `namespace.table` will do). Without
-    Spark (`None`) nothing can be appended or read, and `compact` and `after_batch` merge up to 1 GiB. `policy` is a
+    Spark (`None`) nothing can be appended or read, and files are rewritten in this process. `policy` is a
     SizePolicy or a mapping of its keys; it wins over the table's own properties, key by key.
 
     Raises TableNotFound, UnsupportedTable or PolicyError.
@@ -139,11 +139,11 @@ class SizedTable:
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
     ) -> Report:
-        """Merge the small files of every partition to as few as possible, in one REPLACE commit.
+        """Merge the small files of every partition to as few as possible, in one REPLACE commit; without Spark in
+        rounds of about 1 GiB, each with a commit, so an interrupt keeps what was done before.
 
         `on_plan` hears the plan before anything is done, `progress` the bytes of each finished group. Merges that
-        failed are the first of the report's notes. Raises RewriteFailed when every one did, and EngineUnavailable when
-        more than 1 GiB is to be merged and there is no Spark.
+        failed are the first of the report's notes. Raises RewriteFailed when every one did.
         """
         with self._lock:
             return compaction.compact(self._context, where, on_plan, progress)

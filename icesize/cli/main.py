@@ -178,7 +178,7 @@ def plan(
 def compact(target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice) -> None:
     """Merge the small files of TABLE to as few as possible, in one commit.
 
-    Up to 1 GiB is merged in this process. For more give --master, --remote or --conf, and Spark does it.
+    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
     """
     with spark.session("compact") as session:
         _carry_out(partial(target.open(policy, session).compact, where), target)

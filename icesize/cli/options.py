@@ -186,8 +186,8 @@ class SparkChoice:
             return start_session(f"icesize {command}", master=self.master, remote=self.remote, conf=self.conf)
         except EngineUnavailable as error:
             raise EngineUnavailable(
-                f"{error}. Without Spark `icesize {command}` merges up to 1 GiB in its own process, and every other "
-                "command works (leave out --master, --remote and --conf)"
+                f"{error}. Without Spark `icesize {command}` works in its own process, and so does every other command "
+                "(leave out --master, --remote and --conf)"
             ) from error
 
 

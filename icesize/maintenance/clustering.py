@@ -16,7 +16,7 @@ from typing import Any
 from pyiceberg.manifest import ManifestFile
 
 from icesize.clock import Environment
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import EngineUnavailable, TableError, UnsupportedTable
 from icesize.maintenance.batch_commit import Outcome, WrittenBatch
 from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
@@ -35,6 +35,7 @@ from icesize.table.commit.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import Where
+from icesize.units import format_bytes
 
 ClusterRunner = Callable[[ClusterWork], Results]
 """Does the work of a pass; the result of each group, by its number."""
@@ -202,13 +203,24 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     scan, plan = _planned(context, wish)
     if on_plan is not None:
         on_plan(plan)
-    context.check_affordable(plan, "cluster")
+    _check_affordable(context, plan)
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = context.handle.change(scan.current, keep, context.environment)
     if kept.stored:
         scan, plan = _planned(context, replace(wish, by=None, strategy=None))
     plan = replace(plan, notes=(*kept.sentences, *plan.notes))
     return _report(context, scan, plan, progress, kept.sentences)
+
+
+def _check_affordable(context: TableContext, plan: Plan) -> None:
+    """Raise EngineUnavailable for more than the engine rewrites at once: sets of rows are not divided."""
+    most_bytes = context.engine.most_bytes
+    if most_bytes is not None and plan.bytes_to_write > most_bytes:
+        raise EngineUnavailable(
+            f"Cannot cluster {format_bytes(plan.bytes_to_write)} of files without Spark: the bound is "
+            f"{format_bytes(most_bytes)}; open the table with a session (on the command line: --master 'local[*]' or "
+            "--remote URL), or choose fewer partitions ('where')"
+        )
 
 
 def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:

@@ -5,14 +5,14 @@ The flow is that of a batch with nothing to write. Knows no Spark; who runs merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import UnsupportedTable
+from icesize.errors import RewriteFailed, UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
@@ -90,12 +90,43 @@ def plan_compaction(selection: Selection) -> Plan:
 def compact(
     context: TableContext, where: Where, on_plan: Callable[[Plan], object] | None, progress: Progress
 ) -> Report:
-    """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before."""
+    """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before.
+
+    More than the engine rewrites at once is merged in rounds, each with a commit. A round of which every merge fails
+    keeps no other from being merged; raises RewriteFailed when there is no other.
+    """
     selection = context.select(where)
-    plan = plan_merges(selection.layout, selection.current.policy)
     if on_plan is not None:
         on_plan(plan_compaction(selection))
-    return _merge(context, selection, plan, progress)
+    whole, done, failed = plan_merges(selection.layout, selection.current.policy), list[Report](), list[RewriteFailed]()
+    for groups in _rounds(whole.groups, context.engine.most_bytes):
+        if done or failed:
+            selection = context.select(where)
+            if selection.layout.spec_id != whole.spec_id:
+                break  # partitions are others now: the next call plans anew
+        layout = selection.layout
+        plan = replace(whole, groups=groups, snapshot_id=layout.snapshot_id, sequence_number=layout.sequence_number)
+        try:
+            done.append(_merge(context, selection, plan, progress))
+        except RewriteFailed as error:
+            failed.append(error)
+    if not done:
+        raise failed[0]
+    report = Report.together(done)
+    return replace(report, notes=(*map(str, failed), *report.notes))
+
+
+def _rounds(groups: Sequence[MergeGroup], most_bytes: int | None) -> Iterator[tuple[MergeGroup, ...]]:
+    """The groups of each round, in their order: as many as its bytes pay for, at least one."""
+    taken: list[MergeGroup] = []
+    taken_bytes = 0
+    for group in groups:
+        if taken and most_bytes is not None and taken_bytes + group.size_bytes > most_bytes:
+            yield tuple(taken)
+            taken, taken_bytes = [], 0
+        taken.append(group)
+        taken_bytes += group.size_bytes
+    yield tuple(taken)
 
 
 def merge_changed(context: TableContext) -> Report:
@@ -107,7 +138,7 @@ def merge_changed(context: TableContext) -> Report:
     newest = current.table.metadata.current_snapshot()
     # what the budget grows with
     new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
-    plan = plan_merges(layout, policy, touched=touched, budget_bytes=policy.budget_for(new_bytes))
+    plan = plan_merges(layout, policy, touched=touched, budget_bytes=context.affordable(policy.budget_for(new_bytes)))
     return _merge(context, selection, plan)
 
 
@@ -131,7 +162,6 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
 def _merge(
     context: TableContext, selection: Selection, plan: Plan, progress: Progress = lambda size_bytes: None
 ) -> Report:
-    context.check_affordable(plan, "merge")
     planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
     runner = partial(context.engine.merge, progress=progress)
     return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")

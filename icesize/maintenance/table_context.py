@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from icesize.clock import Environment
-from icesize.errors import EngineUnavailable, RewriteFailed
+from icesize.errors import RewriteFailed
 from icesize.maintenance.batch_commit import Outcome
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -17,7 +17,6 @@ from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
-from icesize.units import format_bytes
 
 Progress = Callable[[int], None]
 """Hears the bytes of each group of files that is done."""
@@ -41,7 +40,7 @@ class Engine(Protocol):
 
     @property
     def most_bytes(self) -> int | None:
-        """Bytes that one call may rewrite; None for no bound."""
+        """Bytes that it rewrites before they are committed; None for no bound."""
 
     def merge(
         self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
@@ -93,19 +92,8 @@ class TableContext:
         return Selection(current, layout, chosen, notes)
 
     def affordable(self, budget_bytes: int) -> int:
-        """What of a budget the engine may rewrite in one call."""
+        """What of a budget the engine rewrites at once."""
         return budget_bytes if self.engine.most_bytes is None else min(budget_bytes, self.engine.most_bytes)
-
-    def check_affordable(self, plan: Plan, what: str) -> None:
-        """Raise EngineUnavailable when a plan that was asked for as a whole is more than the engine may rewrite."""
-        most_bytes = self.engine.most_bytes
-        if most_bytes is not None and plan.bytes_to_write > most_bytes:
-            raise EngineUnavailable(
-                f"Cannot {what} {format_bytes(plan.bytes_to_write)} of "
-                f"{'small files' if what == 'merge' else 'files'} without Spark: the bound is "
-                f"{format_bytes(most_bytes)}; open the table with a session (on the command line: --master 'local[*]' "
-                "or --remote URL), or choose fewer partitions ('where')"
-            )
 
     def report(self, outcome: Outcome, what: str, changed: Sequence[str] = ()) -> Report:
         """The report of `what` was asked for; later queries see what was committed.

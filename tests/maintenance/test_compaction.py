@@ -395,13 +395,93 @@ def test_policies_come_from_the_table_unless_given(lake: SqlCatalog) -> None:
         opened(lake, max_smal_files=2)
 
 
-def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog) -> None:
-    """The bound without Spark is told before anything is read."""
+def rounds_of(lake: Any, partitions: int) -> WorkLimits:
+    """Limits by which this process commits after about so many partitions of a filled table."""
+    sizes = sorted(partition.size_bytes for partition in layout_of(lake.load_table("db.t")).partitions.values())
+    return WorkLimits(bytes_without_spark=partitions * sizes[-1])
+
+
+def test_more_than_one_process_rewrites_at_once_is_committed_in_rounds(lake: SqlCatalog) -> None:
+    """Five partitions, two at a time: three commits, and in sum what one would have done."""
     make_table(lake)
-    before = fill(lake, 2, "a")
-    with pytest.raises(EngineUnavailable, match="without Spark: the bound is 100 B; open the table with a session"):
-        opened(lake, WorkLimits(bytes_without_spark=100)).compact()
-    assert data_files_on_disk(before) == set(live_paths(before))
+    fill(lake, 4, "abcde")
+    table, progress, plans = opened(lake, rounds_of(lake, 2)), list[int](), list[Any]()
+    report = table.compact(on_plan=plans.append, progress=progress.append)
+    after = lake.load_table("db.t")
+    check(after)
+    assert ids_of(lake) == list(range(20))
+    assert files_by_kind(after) == dict.fromkeys("abcde", 1)
+    assert operations(after)[20:] == ["replace"] * 3
+    assert report.operations == ("replace",) * 3
+    assert list(report.snapshot_ids) == [snapshot.snapshot_id for snapshot in after.snapshots()[20:]]
+    assert (report.files_added, report.files_removed, report.partitions_touched) == (5, 20, 5)
+    assert report.bytes_written == sum(f.size_bytes for f in small_files(after))
+    assert [plan.files_removed for plan in plans] == [20]
+    assert sum(progress) == plans[0].bytes_to_write
+    assert table.compact().snapshot_ids == ()
+
+
+def test_a_group_larger_than_a_round_is_merged(lake: SqlCatalog) -> None:
+    """A bound that pays for no partition at all does not keep any from being merged."""
+    make_table(lake)
+    fill(lake, 3, "ab")
+    report = opened(lake, WorkLimits(bytes_without_spark=1)).compact()
+    assert len(report.snapshot_ids) == 2
+    assert files_by_kind(lake.load_table("db.t")) == {"a": 1, "b": 1}
+
+
+def test_an_interrupt_keeps_the_rounds_before_it(lake: SqlCatalog) -> None:
+    """What is committed stays; the round that was under way leaves no file behind."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    reached: list[int] = []
+
+    def interrupt() -> None:
+        reached.append(1)
+        if len(reached) == 2:
+            raise KeyboardInterrupt
+
+    with failpoints.armed("files-written", interrupt), pytest.raises(KeyboardInterrupt):
+        opened(lake, rounds_of(lake, 1)).compact()
+    after = lake.load_table("db.t")
+    check(after)
+    assert sorted(files_by_kind(after).values()) == [1, 3, 3]
+    inputs_of_the_round = 3
+    assert len(data_files_on_disk(after) - set(live_paths(after))) == inputs_of_the_round
+
+
+def test_a_round_of_which_every_merge_fails_keeps_no_other_from_being_merged(lake: SqlCatalog) -> None:
+    """Partitions that can be merged are, also after it; the report begins with why one could not."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    table = opened(lake, rounds_of(lake, 1))
+    first = table.plan().groups[0].inputs[0].path
+    local(first).write_bytes(b"no parquet")
+    report = table.compact()
+    assert sorted(files_by_kind(lake.load_table("db.t")).values()) == [1, 1, 3]
+    assert len(report.snapshot_ids) == 2
+    assert "every merge failed, its files stay as they were" in report.notes[0]
+    assert first in report.notes[0]
+    with pytest.raises(RewriteFailed, match="every merge failed"):
+        table.compact()
+
+
+def test_rounds_end_where_partitions_become_others(lake: SqlCatalog) -> None:
+    """A partition spec that changes between two rounds leaves the rest to the next call; no row is lost."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    table = opened(lake, rounds_of(lake, 1))
+
+    def change(size_bytes: int) -> None:
+        if len(lake.load_table("db.t").specs()) == 1:
+            with lake.load_table("db.t").update_spec() as update:
+                update.add_identity("id")
+
+    report = table.compact(progress=change)
+    after = lake.load_table("db.t")
+    assert ids_of(lake) == list(range(9))
+    assert len(live_paths(after)) in (7, 9)
+    assert len(report.snapshot_ids) + len(report.conflicts) == 1
 
 
 @pytest.mark.parametrize("work", ["append", "sink"])
