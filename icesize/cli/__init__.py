@@ -1,5 +1,6 @@
 """The command line.
 
+- `interrupts`: Ctrl-C and SIGTERM while a command works: both stop it, and say whether its commit is in
 - `main`: the commands: parse, call the facade, print
 - `options`: options that several commands share: which table, in which catalog, which partitions, which policy
 """

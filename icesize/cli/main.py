@@ -6,10 +6,7 @@ unknown, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icesize import console
+from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import (
     SparkChoice,
     Target,
@@ -42,42 +40,9 @@ if TYPE_CHECKING:
 FAILED = 1
 USAGE = 2
 UNKNOWN = 3
-SHELLS_COUNT_FROM = 128
-"""A process that a signal has ended has this and the signal's number as its exit code."""
 
 _OUTSIDE = frozenset({"botocore", "py4j", "pyiceberg", "pyspark", "requests", "sqlalchemy", "thrift", "urllib3"})
 """Packages whose exceptions tell of the world (no network, no right, no server), not of a mistake in icesize."""
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which is to do what Ctrl-C does."""
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only that one may ask for signals
-        return
-
-    def terminate(number: int, frame: object) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _become_of(commitments: Sequence[Commitment]) -> str:
-    """What an interrupt has left in the table."""
-    fates = [commitment.fate() for commitment in commitments]
-    if unknown := [fate.advice for fate in fates if fate.landed is None]:
-        return f"outcome unknown: {unknown[-1]}"
-    ids = [str(snapshot_id) for fate in fates for snapshot_id in fate.snapshot_ids]
-    if ids:
-        return f"snapshot{'s' if len(ids) > 1 else ''} {', '.join(ids)} {'were' if len(ids) > 1 else 'was'} committed"
-    return "the change was committed" if any(fate.landed for fate in fates) else "nothing was committed"
 
 
 class _Group(click.Group):
@@ -86,14 +51,13 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         ctx.obj = list[Commitment]()
         try:
-            with _terminated_like_interrupted():
+            with terminated_like_interrupted():
                 return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as interrupt:
-            _complain(f"interrupted: {_become_of(ctx.obj)}")
-            number = signal.SIGTERM if isinstance(interrupt, _Terminated) else signal.SIGINT
-            ctx.exit(SHELLS_COUNT_FROM + number)
+            _complain(f"interrupted: {what_became_of(ctx.obj)}")
+            ctx.exit(exit_code_of(interrupt))
         except CommitStateUnknown as error:
             _complain(str(error))
             ctx.exit(UNKNOWN)
