@@ -29,6 +29,12 @@ class Fate:
     advice: str = ""
 
 
+MAX_CONCURRENT_DELETES = 8
+"""Requests under way at a time: hides the waiting of object stores and stays far below the limits of their prefixes."""
+ORPHANS_OLDER_THAN_MS = 3 * 24 * 3_600_000
+"""Age at which a file that nobody needs is an orphan: Iceberg's default."""
+
+
 @dataclass(frozen=True)
 class WorkLimits:
     """How much work one process takes on before more of them are worth their start. The defaults were measured."""

@@ -8,44 +8,39 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from icesize.clock import Environment, WorkLimits
+from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
 from icesize.errors import EngineUnavailable
-from icesize.maintenance import clustering, compaction
-from icesize.maintenance.cluster_settings import ForgottenClusterBy, forget_cluster_by
-from icesize.maintenance.clustering import Columns, Wish
-from icesize.maintenance.full_pass import Upkeep, UpkeepReport
-from icesize.maintenance.restore import plan_restore, restore
-from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
-from icesize.maintenance.table_context import ClusterWork, Progress, TableContext
-from icesize.parquet.files.data_file import Results
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.rewriting.threads import merge_in_threads
+from icesize.maintenance.table_context import TableContext
 from icesize.planning.files import PartitionKey
-from icesize.planning.inspection import Inspection
-from icesize.planning.inspection import inspect as inspect_layout
-from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
-from icesize.table.cleanup.expiry import ExpiryReport, expire
-from icesize.table.cleanup.orphans import DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
-from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import ledger
-from icesize.table.commit.metadata_change import forget_stream
-from icesize.table.state import versions as history
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
 from icesize.table.state.partition_changes import ChangeReader, bytes_per_partition_and_day
-from icesize.table.state.where import Where
-from icesize.table.storage.bulk_delete import MAX_CONCURRENT_DELETES
 
+# what one call needs is imported by it: importing everything takes as long as compacting a small table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
+    from icesize.maintenance.cluster_settings import ForgottenClusterBy
+    from icesize.maintenance.clustering import Columns
+    from icesize.maintenance.full_pass import UpkeepReport
+    from icesize.maintenance.rewrite_manifests import ManifestReport
+    from icesize.maintenance.table_context import ClusterWork, Progress
+    from icesize.parquet.files.data_file import Results
+    from icesize.parquet.files.settings import WriteSettings
+    from icesize.planning.inspection import Inspection
+    from icesize.planning.plan import MergeGroup, Plan
     from icesize.spark.stream.process_state import TableSource
     from icesize.spark.stream.sink import Sink
+    from icesize.table.cleanup.expiry import ExpiryReport
+    from icesize.table.cleanup.orphans import OrphanReport
+    from icesize.table.state import versions as history
+    from icesize.table.state.where import Where
 
 Partition = Mapping[str, Any]
 """Partition field -> value exactly as `inspect` prints it: `{"hour": "h191"}`; `{}` for an unpartitioned table."""
@@ -116,6 +111,8 @@ class SizedTable:
 
     def inspect(self, where: Where = None) -> Inspection:
         """How well sized the files are; `where` limits it to partitions that match as a whole."""
+        from icesize.planning.inspection import inspect as inspect_layout
+
         selection = self._context.select(where)
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
@@ -130,6 +127,8 @@ class SizedTable:
 
     def plan(self, where: Where = None) -> Plan:
         """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
+        from icesize.maintenance import compaction
+
         return compaction.plan_compaction(self._context.select(where))
 
     def compact(
@@ -145,6 +144,8 @@ class SizedTable:
         `on_plan` hears the plan before anything is done, `progress` the bytes of each finished group. Merges that
         failed are the first of the report's notes. Raises RewriteFailed when every one did.
         """
+        from icesize.maintenance import compaction
+
         with self._lock:
             return compaction.compact(self._context, where, on_plan, progress)
 
@@ -153,6 +154,8 @@ class SizedTable:
 
         Raises what `compact` raises.
         """
+        from icesize.maintenance import compaction
+
         with self._lock:
             return compaction.merge_changed(self._context)
 
@@ -163,16 +166,22 @@ class SizedTable:
         `budget_bytes` bounds what merges rewrite, `budget_seconds` when a step may begin. What one pass leaves the
         next goes on with. A step that fails is named in the report and the others run; raises CommitStateUnknown.
         """
+        from icesize.maintenance.full_pass import Upkeep
+
         return Upkeep(self, self._environment, budget_bytes, budget_seconds).run()
 
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
         """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
+        from icesize.maintenance import compaction
+
         with self._lock:
             return compaction.merge_round(self._context, budget_bytes, cold_only=cold_only)
 
     @property
     def is_clustered(self) -> bool:
         """Whether the table says by which columns it is to be clustered; raises TableError, PolicyError."""
+        from icesize.maintenance import clustering
+
         return clustering.wanted_by(self._context.load()) is not None
 
     def cluster(
@@ -197,8 +206,10 @@ class SizedTable:
         RewriteFailed when every partition failed, and EngineUnavailable when more than 1 GiB is to be written and there
         is no Spark.
         """
+        from icesize.maintenance import clustering
+
         with self._lock:
-            wish = Wish(_names(by), strategy, where, budget_bytes)
+            wish = clustering.Wish(_names(by), strategy, where, budget_bytes)
             return clustering.cluster(self._context, wish, on_plan, progress)
 
     def forget_clustering(self) -> ForgottenClusterBy:
@@ -207,6 +218,8 @@ class SizedTable:
 
         Raises TableError for a table that does not say by what it is clustered.
         """
+        from icesize.maintenance.cluster_settings import forget_cluster_by
+
         with self._lock:
             change = forget_cluster_by(self._environment.new_id())
             return self._handle.change(self._handle.load(), change, self._environment)
@@ -219,11 +232,15 @@ class SizedTable:
         budget_bytes: int | None = None,
     ) -> Plan | None:
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
+        from icesize.maintenance import clustering
+
         with self._lock:
-            return clustering.plan_clustering(self._context, Wish(_names(by), strategy, where, budget_bytes))
+            return clustering.plan_clustering(self._context, clustering.Wish(_names(by), strategy, where, budget_bytes))
 
     def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
         """One round of clustering in a pass, as `icesize.maintenance.clustering.cluster_round` bounds it."""
+        from icesize.maintenance import clustering
+
         with self._lock:
             return clustering.cluster_round(self._context, budget_bytes, most_bytes)
 
@@ -270,6 +287,8 @@ class SizedTable:
 
         Raises TableError for an unknown stream, CommitConflict (nothing landed) or CommitStateUnknown.
         """
+        from icesize.table.commit.metadata_change import forget_stream
+
         change = forget_stream(self.name, stream_id, self._environment.new_id())
         self._handle.change(self._handle.load(), change, self._environment)
 
@@ -316,6 +335,8 @@ class SizedTable:
         report names the streams whose later rows are gone from the partition. Raises TableError when the version cannot
         be had any more, CommitConflict when the partition changes meanwhile.
         """
+        from icesize.maintenance.restore import plan_restore, restore
+
         with self._lock:
             current = self._handle.load(self._environment)
             snapshot_id = known_snapshot(current.table.metadata, snapshot_id).snapshot_id
@@ -344,6 +365,9 @@ class SizedTable:
         `older_than`, a point in time or an age, goes below the table's own age. Raises what
         `icesize.table.cleanup.expiry.expire` does.
         """
+        from icesize.table.cleanup.expiry import expire
+        from icesize.table.cleanup.retention_inputs import ExpireOptions
+
         options = ExpireOptions(keep_versions, older_than, retain_last, tuple(readers), force)
         with self._lock:
             return self._seen(
@@ -355,7 +379,7 @@ class SizedTable:
 
     def remove_orphan_files(
         self,
-        older_than: timedelta = timedelta(milliseconds=DEFAULT_OLDER_THAN_MS),
+        older_than: timedelta = timedelta(milliseconds=ORPHANS_OLDER_THAN_MS),
         dry_run: bool = True,
         *,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
@@ -366,6 +390,8 @@ class SizedTable:
         Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay. Raises TableError
         when metadata of another table lies in the location, or when it cannot be listed whole.
         """
+        from icesize.table.cleanup.orphans import OrphanSearch
+
         with self._lock:
             search = OrphanSearch(
                 self.name, lambda: self._handle.load().table, self._environment,
@@ -375,10 +401,14 @@ class SizedTable:
 
     def rewrite_manifests(self) -> ManifestReport:
         """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""
+        from icesize.maintenance.rewrite_manifests import rewrite_manifests
+
         with self._lock:
             return self._seen(rewrite_manifests(self._handle, self._handle.load(self._environment), self._environment))
 
     def _versions(self, current: Current) -> list[history.Version]:
+        from icesize.table.state import versions as history
+
         with readable(current.name):
             return history.versions(current.table.metadata, current.table.io, self._changes)
 
@@ -411,6 +441,8 @@ class _Engine:
         self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
     ) -> Results:
         if self.spark is None:
+            from icesize.parquet.rewriting.threads import merge_in_threads
+
             return merge_in_threads(groups, settings, prefix, progress=progress)
         from icesize.spark.engine.merge_job import run_merges
 

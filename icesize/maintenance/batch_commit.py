@@ -15,8 +15,7 @@ from pyiceberg.io import FileIO
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
-from icesize.parquet.rewriting.absorb import Written
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written, WrittenFile
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeGroup, Plan

@@ -18,7 +18,6 @@ from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.parquet.rewriting.forecast import forecast
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
@@ -81,6 +80,8 @@ def plan_compaction(selection: Selection) -> Plan:
     plan = selection.noted(plan_merges(selection.layout, selection.current.policy))
     if not plan.groups:
         return plan
+    from icesize.parquet.rewriting.forecast import forecast  # with all ways to merge
+
     try:
         return replace(plan, forecast=forecast(plan.groups, selection.current.settings()))
     except UnsupportedTable as error:

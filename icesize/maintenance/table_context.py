@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from icesize.clock import Environment
 from icesize.errors import RewriteFailed
-from icesize.maintenance.batch_commit import Outcome
-from icesize.parquet.files.data_file import Results
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.planning.files import Layout
-from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
+
+if TYPE_CHECKING:
+    from icesize.maintenance.batch_commit import Outcome
+    from icesize.parquet.files.data_file import Results
+    from icesize.parquet.files.settings import WriteSettings
+    from icesize.parquet.ordering.cluster_order import RowOrder
+    from icesize.planning.files import Layout
+    from icesize.planning.plan import MergeGroup, Plan
 
 Progress = Callable[[int], None]
 """Hears the bytes of each group of files that is done."""

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyiceberg.table import Table
 
+import icesize
 from icesize import failpoints
 from icesize.cli.main import main
 from icesize.clock import Environment, WorkLimits
@@ -82,8 +83,6 @@ def test_inspect_shows_totals_bars_and_the_worst_partitions(table: Table, run: R
 
 def test_inspect_and_plan_print_the_dictionaries_of_the_api(table: Table, run: Run, tmp_path: Path) -> None:
     """--json prints exactly what the API's to_dict gives, and nothing else on standard output."""
-    import icesize
-
     sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
     as_api = json.loads(json.dumps(sized.inspect().to_dict()))
     assert json.loads(run("inspect", "--json").stdout) == as_api
@@ -445,6 +444,24 @@ def test_help_and_version_import_nothing_heavy() -> None:
     done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "compact" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["inspect", "compact"])
+def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp_path: Path, command: str) -> None:
+    """Importing is most of what these take: no Spark, and nothing that merges, sorts, clusters, expires or restores."""
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
+    sized.compact()
+    rooms = ("parquet.copying", "parquet.rewriting", "parquet.writing", "parquet.ordering", "table.cleanup", "spark")
+    code = (
+        "import sys; from icesize.cli.main import main\n"
+        f"main([{command!r}, 'lake.db.t', '--catalog-uri', {uri!r}], standalone_mode=False)\n"
+        f"heavy = {{'pyspark', 'icesize.maintenance.clustering', 'icesize.maintenance.restore'}} & set(sys.modules)\n"
+        f"rooms = {[f'icesize.{room}' for room in rooms]}\n"
+        "print(sorted(heavy | {m for m in sys.modules if any(m == r or m.startswith(r + '.') for r in rooms)}))"
+    )
+    done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

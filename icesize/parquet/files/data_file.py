@@ -4,7 +4,7 @@ which older files those of a merge take the place of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from icesize.planning.files import FileFact, PartitionKey
@@ -86,3 +86,27 @@ class MergeFailure:
 
 Results = dict[int, MergeResult | MergeFailure]
 """What became of the groups of a run, by their numbers; nothing of those that were not begun when it was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Finished files, the older files whose rows are in them too, and in sentences why others were not taken along."""
+
+    files: tuple[WrittenFile, ...] = ()
+    absorbed: tuple[FileFact, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    @property
+    def new_rows(self) -> int:
+        """Rows that were in none of the older files."""
+        return sum(f.rows for f in self.files) - sum(f.rows for f in self.absorbed)
+
+    @classmethod
+    def together(cls, parts: Iterable[Written]) -> Written:
+        """What several writers of one batch did."""
+        all_of = list(parts)
+        return cls(
+            tuple(f for part in all_of for f in part.files),
+            tuple(f for part in all_of for f in part.absorbed),
+            tuple(e for part in all_of for e in part.failed),
+        )

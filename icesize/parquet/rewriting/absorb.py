@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 
 
@@ -34,30 +34,6 @@ class Absorption:
 
 
 NOTHING = Absorption()
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Finished files, the older files whose rows are in them too, and in sentences why others were not taken along."""
-
-    files: tuple[WrittenFile, ...] = ()
-    absorbed: tuple[FileFact, ...] = ()
-    failed: tuple[str, ...] = ()
-
-    @property
-    def new_rows(self) -> int:
-        """Rows that were in none of the older files."""
-        return sum(f.rows for f in self.files) - sum(f.rows for f in self.absorbed)
-
-    @classmethod
-    def together(cls, parts: Iterable[Written]) -> Written:
-        """What several writers of one batch did."""
-        all_of = list(parts)
-        return cls(
-            tuple(f for part in all_of for f in part.files),
-            tuple(f for part in all_of for f in part.absorbed),
-            tuple(e for part in all_of for e in part.failed),
-        )
 
 
 def write_with(

@@ -14,10 +14,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written, write_with
+from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.plan import MergeGroup
 

@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
-from icesize.parquet.files.data_file import MergeFailure, MergeResult
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written
+from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.plan import MergeGroup
 from icesize.planning.routing.row_sizes import RowSize

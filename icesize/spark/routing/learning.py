@@ -9,9 +9,8 @@ from uuid import UUID
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import Written, WrittenFile
 from icesize.parquet.files.names import writer_of
-from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import Prediction, Seen, Traffic
 from icesize.planning.routing.router import skew

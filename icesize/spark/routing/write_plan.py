@@ -9,9 +9,9 @@ from functools import cached_property
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import Written, WrittenFile
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.rewriting.absorb import Absorption, Written
+from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.router import Routing, range_bounds, route, side_by_side, skew

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icesize import failpoints
-from icesize.clock import Environment, Stopwatch, rounded
+from icesize.clock import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
@@ -18,7 +18,7 @@ from icesize.table.cleanup.expired_files import Deletions, ExpiredFilesDeletion,
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS
 from icesize.table.storage.ownership import check_alone, check_may_delete
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_bytes, format_count

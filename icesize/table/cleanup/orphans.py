@@ -17,12 +17,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize import failpoints
-from icesize.clock import Environment, Stopwatch
+from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.commit import ledger
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, MAX_CONCURRENT_DELETES, Deleted, delete_all, deleter
+from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleted, delete_all, deleter
 from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
 from icesize.table.storage.ownership import check_may_delete, check_metadata_files, check_spelling, is_metadata_file
 from icesize.table.storage.reachable import Reachable
@@ -31,10 +31,6 @@ from icesize.units import format_bytes, format_count
 DAY_MS = 24 * 3_600_000
 """Least age of a file that may be deleted, also of leftovers of batches that the ledger has passed: merges in the
 background carry the number of a committed batch, and a new checkpoint counts from 0 again."""
-
-
-DEFAULT_OLDER_THAN_MS = 3 * DAY_MS
-"""Age at which a file that nobody needs is an orphan: Iceberg's default."""
 
 
 _OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
@@ -55,7 +51,7 @@ class OrphanReport:
 
     table: str = ""
     dry_run: bool = True
-    older_than_ms: int = DEFAULT_OLDER_THAN_MS
+    older_than_ms: int = ORPHANS_OLDER_THAN_MS
     files_found: int = 0
     bytes_found: int = 0
     files_deleted: int = 0
@@ -100,7 +96,7 @@ class OrphanSearch:
     _reachable: Reachable = field(default_factory=Reachable)
     _states: set[str] = field(default_factory=set)
 
-    def run(self, older_than_ms: int = DEFAULT_OLDER_THAN_MS, dry_run: bool = True) -> OrphanReport:
+    def run(self, older_than_ms: int = ORPHANS_OLDER_THAN_MS, dry_run: bool = True) -> OrphanReport:
         """Find orphan files and, unless `dry_run`, delete them.
 
         The ages of files are measured by the clock of the storage (by ours in a dry run, which writes nothing). The

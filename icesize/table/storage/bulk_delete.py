@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 
+from icesize.clock import MAX_CONCURRENT_DELETES
 from icesize.errors import TableError
 from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.locations import is_addressable
 from icesize.table.storage.listing import fsspec_filesystem
-
-MAX_CONCURRENT_DELETES = 8
-"""Requests under way at a time: hides the waiting of object stores and stays far below the limits of their prefixes."""
-
 
 FILES_BETWEEN_CHECKS = 1_000
 """Files deleted between two looks at the table, as in Iceberg's bulk deletes, which is what one request of an object

@@ -45,10 +45,9 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icesize.clock import Environment, Stopwatch
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, WrittenBatch, commit
-from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
+from icesize.parquet.files.data_file import CopiedFrom, MergeResult, Written, WrittenFile
 from icesize.parquet.files.metrics import FileMetrics, carry_over
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.rewriting.absorb import Written
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy

@@ -13,9 +13,10 @@ from pyiceberg.types import DoubleType, LongType, StringType
 
 from icesize.errors import RewriteFailed, SchemaMismatch
 from icesize.failpoints import armed
+from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.rewriting.absorb import NOTHING, Absorption, Written, write_with
+from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.files import FileFact, PartitionKey

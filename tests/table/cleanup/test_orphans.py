@@ -21,12 +21,12 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import StringType
 
-from icesize.clock import Environment
+from icesize.clock import ORPHANS_OLDER_THAN_MS, Environment
 from icesize.errors import PolicyError, TableError
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.table.cleanup.orphans import DAY_MS, DEFAULT_OLDER_THAN_MS, OrphanReport, OrphanSearch
+from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.listing import Listed, list_files
@@ -74,7 +74,7 @@ class Search:
         probe.write_text("")
         return probe.stat().st_mtime_ns // 1_000_000
 
-    def __call__(self, dry_run: bool = False, older_than_ms: int = DEFAULT_OLDER_THAN_MS) -> OrphanReport:
+    def __call__(self, dry_run: bool = False, older_than_ms: int = ORPHANS_OLDER_THAN_MS) -> OrphanReport:
         options: dict[str, Any] = {
             "name": "lake.db.t",
             "reload": lambda: self.table,
