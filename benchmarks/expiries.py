@@ -28,7 +28,7 @@ from benchmarks import peers
 from benchmarks.snapshots import data_file
 from icesize.clock import Environment, Stopwatch
 from icesize.maintenance.batch_commit import CommitContext, WrittenBatch, commit
-from icesize.parquet.rewriting.absorb import Written
+from icesize.parquet.files.data_file import Written
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
 from tests.support.children import run_child
