@@ -214,7 +214,7 @@ class Filter:
         values = {"values": given} if self.operation in ("in", "not-in") else {"value": given[0]} if given else {}
         made: dict[str, Any] = {"type": self.operation, "term": self.column, **values}
         if self.operation in _ORDERED:
-            without = ("not-null", "not-nan") if str(self.kind) in ("float", "double") else ("not-null",)
+            without = ("not-null", "not-nan") if _is_floating(self.kind) else ("not-null",)
             for also in without:
                 made = {"type": "and", "left": made, "right": {"type": also, "term": self.column}}
         if self._fails_at_null:
@@ -237,7 +237,11 @@ class Filter:
 
     @property
     def sql(self) -> str:
-        """As Spark's and DuckDB's SQL have it."""
+        """As Spark's and DuckDB's SQL have it.
+
+        NaN is larger than anything there, and nothing in Iceberg's planning, which skips a file of NaN alone: the
+        filter says that it means no NaN.
+        """
         name = ".".join(f"`{part}`" for part in self.column.split("."))
         given = [literal(self.kind, v) for v in self.values]
         if self.operation in ("in", "not-in"):
@@ -245,7 +249,14 @@ class Filter:
             return f"{has}{name} {_SQL[self.operation]} ({', '.join(given)})"
         if self.operation == "starts-with":
             return f"{name} LIKE '{self.values[0]}%'"
-        return _SQL[self.operation].format(name) if not given else f"{name} {_SQL[self.operation]} {given[0]}"
+        if not given:
+            return _SQL[self.operation].format(name)
+        has = f"NOT isnan({name}) AND " if self.operation in ("gt", "gt-eq") and _is_floating(self.kind) else ""
+        return f"{has}{name} {_SQL[self.operation]} {given[0]}"
+
+
+def _is_floating(kind: IcebergType) -> bool:
+    return str(kind) in ("float", "double")
 
 
 _PYICEBERG: Mapping[str, Any] = {
@@ -290,7 +301,7 @@ def filters(schema: Schema, seed: int, each: int = 3) -> list[Filter]:
 def _filter(name: str, kind: IcebergType, known: Sequence[Any], draw: Draw) -> Filter:
     chance = draw.chance
     operations = [*_COMPARISONS, "in", "not-in", "is-null", "not-null"]
-    operations += ["is-nan", "not-nan"] if str(kind) in ("float", "double") else []
+    operations += ["is-nan", "not-nan"] if _is_floating(kind) else []
     operations += ["starts-with"] * 2 if str(kind) == "string" else []
     operation = chance.choice(operations)
     if operation in ("in", "not-in"):
