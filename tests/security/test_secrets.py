@@ -236,6 +236,24 @@ def test_a_cause_that_cannot_be_scrubbed_is_cut_off() -> None:
     assert raised.value.__cause__ is None
 
 
+def test_an_error_that_was_under_way_is_scrubbed_too() -> None:
+    """Python prints the error in whose handling another was raised, though nobody named it as the cause."""
+    remember_secrets(PLANTED)
+
+    def fail() -> None:
+        try:
+            raise OSError(5, everything(), "/x")
+        except OSError:
+            raise ValueError("a second one")  # noqa: B904
+
+    with pytest.raises(ValueError, match="a second one") as raised:
+        fail()
+    error = scrub(raised.value)
+    assert error is not None
+    assert isinstance(error.__context__, OSError)
+    assert_silent(printed(error))
+
+
 def test_errors_without_secrets_stay_as_they_are() -> None:
     """Arguments, class and notes of an error that tells nothing."""
     error = ValueError("a", 7)
