@@ -173,8 +173,9 @@ def _spark(pair: Pair) -> None:
 
 def _for_spark(pair: Pair) -> list[Filter]:
     """Without zeros: SQL has -0.0 equal 0.0 and Iceberg's bounds do not, so which of them are found hangs on the files,
-    on both sides."""
-    every = filters(pair.schema, pair.number, each=1)
+    on both sides. Without NULL floats in structs: where the struct is NULL Iceberg 1.11.0 counts neither a value nor a
+    null of them, so its own files of such rows are skipped."""
+    every = [f for f in filters(pair.schema, pair.number, each=1) if not f.is_null_float_in_struct]
     return [f for f in every if not any(v == 0 for v in f.values if isinstance(v, float))][pair.number % 3 :: 3]
 
 

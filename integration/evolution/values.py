@@ -228,6 +228,11 @@ class Filter:
         return self.operation in ("in", "not-in") and str(self.kind) == "string"
 
     @property
+    def is_null_float_in_struct(self) -> bool:
+        """Whether it looks for NULL in a float or double within a struct."""
+        return self.operation == "is-null" and "." in self.column and _is_floating(self.kind)
+
+    @property
     def pyiceberg(self) -> py.BooleanExpression:
         """As PyIceberg takes it."""
         made = _PYICEBERG[self.operation]
