@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icesize.parquet.format.fields import DataPageHeader, PageHeader
 from icesize.parquet.format.hybrid import MOST_BITS
-from icesize.parquet.format.pages import DICTIONARY_PAGE, DictionaryPage, compressed, decompressed
+from icesize.parquet.format.pages import (
+    DICTIONARY_PAGE,
+    PLAIN,
+    PLAIN_DICTIONARY,
+    DictionaryPage,
+    compressed,
+    decompressed,
+)
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Column, Element
 from icesize.parquet.format.thrift import i32, struct_field, write_struct
@@ -36,7 +43,8 @@ class UnitedDictionary:
 
 
 def unite(pages: Sequence[DictionaryPage | None], column: Column, codec: int) -> UnitedDictionary | None:
-    """One dictionary for chunks that have these, None for a chunk without; None when it would be too large.
+    """One dictionary for chunks that have these, None for a chunk without; None when it would be too large, or when
+    entries are not stored one after the other (PLAIN).
 
     Entries stand in the order in which they are met, so the indices of the first chunk stay. They are compared by their
     bytes: every zero and every NaN is kept. Raises `CopyRefused` for a dictionary that is not what its header says.
@@ -45,6 +53,8 @@ def unite(pages: Sequence[DictionaryPage | None], column: Column, codec: int) ->
     import pyarrow as pa
 
     found = [page for page in pages if page is not None]
+    if any(page.encoding not in (PLAIN, PLAIN_DICTIONARY) for page in found):
+        return None
     if sum(page.raw_size_bytes for page in found) > _MOST_READ_BYTES:
         return None
     arrays = [_entries(page, column.element, codec) for page in found]

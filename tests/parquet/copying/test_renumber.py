@@ -8,6 +8,7 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -181,3 +182,13 @@ def test_a_dictionary_that_is_not_what_it_says_is_refused(cut: str) -> None:
     shorter = type(page)(page.values + 1, page.raw_size_bytes, page.encoding, page.header_bytes, page.page)
     with pytest.raises(CopyRefused, match="a dictionary of 4 entries"):
         unite([page, shorter], footer.columns[0], 0)
+
+
+def test_a_dictionary_of_another_encoding_is_not_united() -> None:
+    """Its bytes are no list of entries, whatever their number suggests; the column is encoded again."""
+    file = file_of("int", [1, 2, 3], compression="none")
+    footer = footer_of(file)
+    page = dictionary_page(BytesSource(file), footer.row_groups[0].chunks[0])
+    assert page is not None
+    assert unite([page, page], footer.columns[0], 0) is not None
+    assert unite([page, replace(page, encoding=5)], footer.columns[0], 0) is None
