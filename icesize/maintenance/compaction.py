@@ -77,7 +77,11 @@ def _check_listed_once(planned: WrittenBatch) -> None:
 
 def plan_compaction(selection: Selection) -> Plan:
     """What `compact` would do, with a forecast of what it would copy and decode."""
-    plan = selection.noted(plan_merges(selection.layout, selection.current.policy))
+    return _forecast(selection, plan_merges(selection.layout, selection.current.policy))
+
+
+def _forecast(selection: Selection, plan: Plan) -> Plan:
+    plan = selection.noted(plan)
     if not plan.groups:
         return plan
     from icesize.parquet.rewriting.forecast import forecast  # with all ways to merge
@@ -97,9 +101,10 @@ def compact(
     keeps no other from being merged; raises RewriteFailed when there is no other.
     """
     selection = context.select(where)
+    whole = plan_merges(selection.layout, selection.current.policy)
     if on_plan is not None:
-        on_plan(plan_compaction(selection))
-    whole, done, failed = plan_merges(selection.layout, selection.current.policy), list[Report](), list[RewriteFailed]()
+        on_plan(_forecast(selection, whole))
+    done, failed = list[Report](), list[RewriteFailed]()
     for groups in _rounds(whole.groups, context.engine.most_bytes):
         if done or failed:
             selection = context.select(where)
