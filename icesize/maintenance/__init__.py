@@ -11,5 +11,6 @@
 - `restore`: A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE
 - `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it
 - `rewrite_manifests`: fewer manifests for the same files: one REPLACE that changes no row and no file
+- `rounds`: one plan carried out in several rounds, each with a commit: what one round has, and what all came to
 - `table_context`: what every job of maintenance works with: a table, the environment, and who moves the bytes
 """

@@ -5,15 +5,17 @@ The flow is that of a batch with nothing to write. Knows no Spark; who runs merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import RewriteFailed, UnsupportedTable
+from icesize.errors import UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
+from icesize.maintenance.rounds import as_they_are, carried_out, rounds_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -104,35 +106,19 @@ def compact(
     whole = plan_merges(selection.layout, selection.current.policy)
     if on_plan is not None:
         on_plan(_forecast(selection, whole))
-    done, failed = list[Report](), list[RewriteFailed]()
-    for groups in _rounds(whole.groups, context.engine.most_bytes):
-        if done or failed:
-            selection = context.select(where)
-            if selection.layout.spec_id != whole.spec_id:
-                break  # partitions are others now: the next call plans anew
-        layout = selection.layout
-        plan = replace(whole, groups=groups, snapshot_id=layout.snapshot_id, sequence_number=layout.sequence_number)
-        try:
-            done.append(_merge(context, selection, plan, progress))
-        except RewriteFailed as error:
-            failed.append(error)
-    if not done:
-        raise failed[0]
-    report = Report.together(done)
-    return replace(report, notes=(*map(str, failed), *report.notes))
+    later = iter(lambda: context.select(where), None)
 
+    def rounds() -> Iterator[Callable[[], Report]]:
+        groups_of_rounds = rounds_of(whole.groups, context.engine.most_bytes)
+        for groups, now in zip(groups_of_rounds, chain([selection], later), strict=False):
+            if now.layout.spec_id != whole.spec_id:
+                return  # partitions are others now: the next call plans anew
+            owned = (now.layout.partitions.get(group.partition) for group in groups)
+            files = (file for facts in owned if facts for file in facts.small)
+            plan, lost = as_they_are(whole, groups, now.layout, files)
+            yield partial(_merge, context, now, plan, progress, lost)
 
-def _rounds(groups: Sequence[MergeGroup], most_bytes: int | None) -> Iterator[tuple[MergeGroup, ...]]:
-    """The groups of each round, in their order: as many as its bytes pay for, at least one."""
-    taken: list[MergeGroup] = []
-    taken_bytes = 0
-    for group in groups:
-        if taken and most_bytes is not None and taken_bytes + group.size_bytes > most_bytes:
-            yield tuple(taken)
-            taken, taken_bytes = [], 0
-        taken.append(group)
-        taken_bytes += group.size_bytes
-    yield tuple(taken)
+    return carried_out(rounds())
 
 
 def merge_changed(context: TableContext) -> Report:
@@ -166,11 +152,16 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
 
 
 def _merge(
-    context: TableContext, selection: Selection, plan: Plan, progress: Progress = lambda size_bytes: None
+    context: TableContext,
+    selection: Selection,
+    plan: Plan,
+    progress: Progress = lambda size_bytes: None,
+    lost: tuple[str, ...] = (),
 ) -> Report:
     planned = WrittenBatch(selection.current, selection.layout, selection.noted(plan))
     runner = partial(context.engine.merge, progress=progress)
-    return context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
+    report = context.report(rewrite(context.handle, planned, runner, context.environment), "compact")
+    return replace(report, conflicts=(*lost, *report.conflicts))
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:

@@ -25,6 +25,7 @@ from tests.support.tables import (
     append,
     arrow,
     check,
+    compact,
     data_files_on_disk,
     ids_of,
     layout_of,
@@ -464,6 +465,28 @@ def test_a_round_of_which_every_merge_fails_keeps_no_other_from_being_merged(lak
     assert first in report.notes[0]
     with pytest.raises(RewriteFailed, match="every merge failed"):
         table.compact()
+
+
+@pytest.mark.parametrize("work", ["delete rows", "merge"])
+def test_what_others_change_between_rounds_is_left_to_the_next_call(lake: SqlCatalog, work: str) -> None:
+    """Rows that are deleted while an earlier round runs stay deleted, and rows that are moved are there once."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    table = opened(lake, rounds_of(lake, 1))
+    late = table.plan().groups[-1]
+
+    def change(size_bytes: int) -> None:
+        if len(lake.load_table("db.t").snapshots()) == 9:
+            delete_rows(lake, late.inputs[0]) if work == "delete rows" else compact(lake, late.label[-1])
+
+    report = table.compact(progress=change)
+    after = lake.load_table("db.t")
+    check(after)
+    assert len(ids_of(lake)) == (8 if work == "delete rows" else 9)
+    assert files_by_kind(after)[late.label[-1]] == (3 if work == "delete rows" else 1)
+    assert len(report.snapshot_ids) == 2
+    [conflict] = report.conflicts
+    assert f"in '{late.label}' dropped: another writer" in conflict
 
 
 def test_rounds_end_where_partitions_become_others(lake: SqlCatalog) -> None:

@@ -1,0 +1,61 @@
+"""One plan carried out in several rounds, each with a commit: what one round has, and what all came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from icesize.errors import RewriteFailed
+from icesize.planning.files import FileFact, Layout
+from icesize.planning.plan import MergeGroup, Plan
+from icesize.report import Report
+
+
+def rounds_of(groups: Sequence[MergeGroup], most_bytes: int | None) -> Iterator[tuple[MergeGroup, ...]]:
+    """The groups of each round, in their order: as many as its bytes pay for (None: all), at least one if there are
+    any."""
+    taken: list[MergeGroup] = []
+    taken_bytes = 0
+    for group in groups:
+        if taken and most_bytes is not None and taken_bytes + group.size_bytes > most_bytes:
+            yield tuple(taken)
+            taken, taken_bytes = [], 0
+        taken.append(group)
+        taken_bytes += group.size_bytes
+    yield tuple(taken)
+
+
+def as_they_are(
+    whole: Plan, groups: Iterable[MergeGroup], layout: Layout, files: Iterable[FileFact]
+) -> tuple[Plan, tuple[str, ...]]:
+    """The part of a plan that has these groups, on the table as it is now, and sentences about groups that are left
+    out of it: another writer has taken some of their input files, or deleted rows of them.
+
+    `files` are those of now that may be among them. The commit looks only for what changed after `layout`.
+    """
+    facts = {file.path: file for file in files if file.obstacle is None}
+    kept, lost = list[MergeGroup](), list[str]()
+    for group in groups:
+        inputs = tuple(facts[file.path] for file in group.inputs if file.path in facts)
+        if len(inputs) == len(group.inputs):
+            kept.append(replace(group, inputs=inputs))
+        else:
+            changed = f"merge of {len(group.inputs)} files in '{group.label}' dropped"
+            lost.append(f"{changed}: another writer removed or changed {len(group.inputs) - len(inputs)} of them")
+    now = replace(whole, snapshot_id=layout.snapshot_id, sequence_number=layout.sequence_number)
+    return replace(now, groups=tuple(kept)), tuple(lost)
+
+
+def carried_out(rounds: Iterable[Callable[[], Report]]) -> Report:
+    """What all rounds came to. One of which every rewrite fails keeps no other from being made, and is the first thing
+    that the report notes; raises RewriteFailed when there is no other."""
+    done, failed = list[Report](), list[RewriteFailed]()
+    for one in rounds:
+        try:
+            done.append(one())
+        except RewriteFailed as error:
+            failed.append(error)
+    if not done:
+        raise failed[0]
+    report = Report.together(done)
+    return replace(report, notes=tuple(dict.fromkeys((*map(str, failed), *report.notes))))
