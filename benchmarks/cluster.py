@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cluster_peers, cluster_stream, compact, ours
+from benchmarks import cluster_peers, cluster_stream, ours
 from benchmarks.cluster_opened import Files, Partition, optimum, read_files
 from benchmarks.cluster_rows import (
     Integers,
@@ -32,6 +32,7 @@ from benchmarks.cluster_rows import (
     drawn_ranges,
     write_batches,
 )
+from benchmarks.restored import restore
 from benchmarks.show import finish
 from icesize.planning.cluster_by import STRATEGIES
 from tests.support.late_events import HOURS
@@ -89,7 +90,7 @@ class _Bench:
         return bench
 
     def restore(self) -> None:
-        compact.restore(self.table, self.master)
+        restore(self.table, self.master)
 
     @cached_property
     def times(self) -> dict[Partition, Integers]:

@@ -1,23 +1,28 @@
 """Compaction of a table of small files: icesize against Iceberg's `rewrite_data_files`, same table, same run.
 
     python -m benchmarks compact [--case large|grown|many|tiny] [--pairs 5] [--json]
+    python -m benchmarks compact --case jmh250|jmh1000|jmh2000|lineitem|stream [--ways call,rust] [--keep DIR]
 
 large: 240 files, 336 MB, 4 partitions. grown: 64 files of 16 MB, 1 GB, 4 partitions. many: 2,000 files of 20 kB in 50
 partitions. tiny: 5 files in one partition. The table is made once and restored for each run; pairs alternate, each
 program in a process of its own, with a session, and workers, that have compacted another table before.
+
+The other cases compare with everybody, whole processes too, which have compacted nothing before: see
+`benchmarks.compact_rivals`. jmh: 2,000,000 rows of three columns, 14 MB, in 250, 1,000 or 2,000 files of one partition.
+lineitem: TPC-H's at scale factor 1, 200 files, 170 MB, one partition (needs `pip install tpchgen-cli`). stream: 24
+appends of 50,000 rows, some 4,300 files, 192 partitions, target 4 MB.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ours, peers
+from benchmarks import compact_rivals, compact_tables, ours, peers
+from benchmarks.restored import restore
 from benchmarks.show import finish
 
 CASES = {
@@ -32,6 +37,8 @@ CASES = {
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Run the pairs and print a table, or JSON."""
     args = _parser().parse_args(argv)
+    if args.case in compact_tables.CASES:
+        return compact_rivals.main(args)
     partitions, files, rows, target = CASES[args.case]
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as folder:
         # one path for every run: metadata holds absolute paths
@@ -75,28 +82,24 @@ def _pair(table: Path, master: Path, target: int, first_ours: bool) -> tuple[dic
     return results[True], results[False]
 
 
-def restore(table: Path, master: Path) -> None:
-    """The table as it was made. Data files are linked: programs delete them, but none writes into one."""
-    shutil.rmtree(table, ignore_errors=True)
-    shutil.copytree(master, table, copy_function=_link_data)
-    # what the run before has written would be flushed while this one is timed
-    os.sync()
-
-
-def _link_data(source: str, target: str) -> None:
-    if source.endswith(".parquet"):
-        os.link(source, target)
-    else:
-        shutil.copy2(source, target)
-
-
 def _bytes_moved(moved: dict[str, int]) -> str:
     return f"{moved['bytes_copied'] / 1e6:.1f}, {moved['bytes_decoded'] / 1e6:.1f}, {moved['pages_copied']}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks compact", description=__doc__.splitlines()[0])
-    parser.add_argument("--case", choices=sorted(CASES), default="large")
+    parser.add_argument("--case", choices=[*CASES, *compact_tables.CASES], default="large")
     parser.add_argument("--pairs", type=int, default=5)
+    everybody = parser.add_argument_group(f"only with {', '.join(compact_tables.CASES)}")
+    ways = ",".join(compact_rivals.WAYS)
+    everybody.add_argument("--ways", type=_ways, default=ways, help="who takes part (default: %(default)s)")
+    everybody.add_argument("--keep", type=Path, metavar="DIR", help="keep the tables there for later runs")
     parser.add_argument("--json", action="store_true")
     return parser
+
+
+def _ways(names: str) -> list[str]:
+    ways = names.split(",")
+    if unknown := [way for way in ways if way not in compact_rivals.WAYS]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(compact_rivals.WAYS)}")
+    return ways

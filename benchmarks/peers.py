@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,11 +103,20 @@ def catalog(warehouse: Path) -> SqlCatalog:
 
 def session(warehouse: Path, cores: int = 2) -> SparkSession:
     """Spark `local[cores]` with Iceberg's runtime and catalog `c` in `warehouse`; for a process without Spark yet."""
+    return _session(session_settings(warehouse), cores)
+
+
+def rest_session(uri: str) -> SparkSession:
+    """The same on two cores with the REST catalog at `uri` as `c`."""
+    return _session(_settings() | {"spark.sql.catalog.c.type": "rest", "spark.sql.catalog.c.uri": uri}, cores=2)
+
+
+def _session(settings: Mapping[str, str], cores: int) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName("icesize benchmark peer")
-    for key, value in session_settings(warehouse).items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -117,6 +126,16 @@ def session(warehouse: Path, cores: int = 2) -> SparkSession:
 def session_settings(warehouse: Path) -> dict[str, str]:
     """Spark's settings of that session."""
     root = warehouse.resolve()
+    return _settings() | {
+        "spark.sql.catalog.c.type": "jdbc",
+        "spark.sql.catalog.c.uri": f"jdbc:sqlite:file:{root}/cat.db?journal_mode=WAL&busy_timeout=30000",
+        "spark.sql.catalog.c.warehouse": f"file://{root}/wh",
+        "spark.sql.catalog.c.jdbc.schema-version": "V1",
+    }
+
+
+def _settings() -> dict[str, str]:
+    """All but where the catalog `c` is."""
     return {
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),
         "spark.ui.enabled": "false",
@@ -128,10 +147,6 @@ def session_settings(warehouse: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.c": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.c.type": "jdbc",
-        "spark.sql.catalog.c.uri": f"jdbc:sqlite:file:{root}/cat.db?journal_mode=WAL&busy_timeout=30000",
-        "spark.sql.catalog.c.warehouse": f"file://{root}/wh",
-        "spark.sql.catalog.c.jdbc.schema-version": "V1",
     }
 
 

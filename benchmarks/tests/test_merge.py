@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import compact
+import benchmarks
 from benchmarks.merge_child import WAYS, Job, written
+from benchmarks.restored import restore
 
 FILES, ROWS = 3, 5_000
-ROOT = Path(compact.__file__).parent.parent
+ROOT = Path(benchmarks.__file__).parent.parent
 
 
 def _small_files(folder: Path) -> list[str]:
@@ -54,7 +55,7 @@ def test_a_table_is_restored_after_programs_deleted_and_changed_its_files(tmp_pa
     (master / "data" / "a.parquet").write_bytes(b"rows")
     (master / "cat.db").write_bytes(b"catalog")
     for _ in range(2):
-        compact.restore(table, master)
+        restore(table, master)
         assert (table / "data" / "a.parquet").read_bytes() == b"rows"
         assert (table / "data" / "a.parquet").samefile(master / "data" / "a.parquet")
         assert (table / "cat.db").read_bytes() == b"catalog"

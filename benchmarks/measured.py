@@ -1,0 +1,47 @@
+"""What a command costs as a whole process, with all that it starts: wall and CPU seconds, and memory.
+
+    python -I -S benchmarks/measured.py COMMAND...
+
+runs it and prints one JSON line after those of the command, unless that fails. This program stands between a benchmark
+and what it runs because on Linux the peak of a process begins with that of the one that started it, so that one has to
+be small. It also adopts what the command leaves running, such as Spark's JVM, and waits for its end, so that its CPU
+seconds count.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(command: list[str]) -> int:
+    """Run the command; its exit code."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    began = time.perf_counter()
+    program = os.posix_spawnp(command[0], command, os.environ)
+    _, status, usage = os.wait4(program, 0)
+    seconds = time.perf_counter() - began
+    usages = [usage]
+    while True:
+        try:
+            usages.append(os.wait4(-1, 0)[2])
+        except ChildProcessError:
+            break
+    if status != 0:
+        return abs(os.waitstatus_to_exitcode(status))
+    cost = {
+        "seconds": seconds,
+        "cpu_seconds": sum(used.ru_utime + used.ru_stime for used in usages),
+        "peak_bytes": max(used.ru_maxrss for used in usages) * 1024,
+    }
+    print("\n" + json.dumps(cost))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
