@@ -229,7 +229,13 @@ def _text(length: int | None) -> tuple[Serialise, Serialise]:
 
 
 def _decimal(kind: types.DecimalType) -> Serialise:
-    return lambda value: to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale))
+    def bound(value: int | bytes) -> bytes | None:
+        try:
+            return bytes(to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale)))
+        except ValueError:
+            return None  # pages without checksums may hold more digits than their type has
+
+    return bound
 
 
 def _unscaled(value: int | bytes) -> int:

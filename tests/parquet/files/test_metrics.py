@@ -274,3 +274,16 @@ def test_nan_in_later_rows_of_a_file(tmp_path: Path) -> None:
     assert (first.rows, first.nan_value_counts, set(first.lower_bounds)) == (2, {1: 0}, {1})
     assert (second.rows, second.nan_value_counts, second.lower_bounds) == (4, {1: 1}, {})
     assert second.null_value_counts == {1: 0}
+
+
+def test_a_decimal_of_too_many_digits_is_no_bound(tmp_path: Path) -> None:
+    """Damaged pages give such values; they stay what they are, and the file has bounds without them."""
+    options = settings_of(tmp_path, schema_of(("price", DecimalType(15, 2))))
+    stored = pa.array([Decimal(1), None], pa.decimal128(15, 2)).buffers()
+    too_long = pa.Array.from_buffers(
+        pa.decimal128(15, 2), 2, [None, pa.py_buffer(stored[1].to_pybytes()[:16] + (10**17).to_bytes(16, "little"))]
+    )
+    file = write_one(options, pa.table({"price": too_long}))
+    assert pq.read_table(file.path.removeprefix("file://")).column("price").to_pylist() == [Decimal(1), Decimal(10**15)]
+    assert from_bytes(DecimalType(15, 2), file.lower_bounds[1]) == Decimal(1)
+    assert file.upper_bounds == {}
