@@ -16,6 +16,7 @@ from icesize.parquet.copying.column_plan import ColumnPlan, Part, Piece, check_e
 from icesize.parquet.copying.compatibility import index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup, Statistics
 from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.levels import check_levels
 from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index
 from icesize.parquet.format.pages import (
     DICTIONARY_ENCODINGS,
@@ -225,6 +226,7 @@ class CopiedColumn:
         rows = [page.rows for page in pages.data if page.rows is not None]
         if len(rows) == len(pages.data) and sum(rows) != piece.rows:
             raise CopyRefused(Refusal.PAGES, f"pages have {sum(rows)} rows of {piece.rows}")
+        check_levels(pages.data, piece.data, self._column, piece.chunk.codec, piece.rows)
         for page in pages.data:
             self._check_encoding(page.encoding, pages.dictionary is not None)
 

@@ -9,6 +9,7 @@ from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import check_row_group, index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData
 from icesize.parquet.format.footer import Chunk, RowGroup
+from icesize.parquet.format.levels import check_levels
 from icesize.parquet.format.page_index import read_offset_index, rebase
 from icesize.parquet.format.pages import Pages, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -113,7 +114,9 @@ def _copy_verified(
     source.read_into(low, data)
     for number in batch:
         chunk = group.chunks[number]
-        pages = walk(data[chunk.start - low : chunk.end - low], assembly.columns[number].flat, chunk.values)
+        column, stored_pages = assembly.columns[number], data[chunk.start - low : chunk.end - low]
+        pages = walk(stored_pages, column.flat, chunk.values)
+        check_levels(pages.data, stored_pages, column, chunk.codec, group.rows)
         _check_pages(pages, chunk, group.rows, _found(stored, chunk.offset_index))
     assembly.write(data)
 

@@ -3,7 +3,8 @@
 - `fields`: field ids of the structs in parquet.thrift that icesize reads or writes, by their names there
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
   is
-- `hybrid`: indices into a dictionary as pages hold them, in runs and bit-packed, and counted anew
+- `hybrid`: indices into a dictionary and levels as pages hold them, in runs and bit-packed, and indices counted anew
+- `levels`: how many rows the pages of a column in lists or maps have, which only their repetition levels tell
 - `page_index`: page indexes: where the pages of a column chunk lie and between which bounds their values are, moved
   and joined
 - `pages`: the pages of a column chunk, found by their headers and checked without being decoded

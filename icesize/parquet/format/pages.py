@@ -95,6 +95,7 @@ class Page:
     encoding: int
     values: int
     rows: int | None
+    has_checksum: bool
 
 
 @dataclass(slots=True)
@@ -265,7 +266,7 @@ def _number(raw: bytes) -> int:
 
 
 def _page(header: Header, at: int, end: int, flat: bool) -> Page:
-    kind, raw_size, size, _, values, encoding, rows, body = header
+    kind, raw_size, size, checksum, values, encoding, rows, body = header
     if size < 0 or raw_size < 0 or body + size > end:
         raise CopyRefused(
             Refusal.PAGES, f"a page of {size} bytes, uncompressed {raw_size}, where {end - body} are left"
@@ -274,7 +275,9 @@ def _page(header: Header, at: int, end: int, flat: bool) -> Page:
         rows = values
     if values < 0 or (rows is not None and (rows < 0 or rows > values or (flat and rows != values))):
         raise CopyRefused(Refusal.PAGES, f"a page of {values} values, {rows} rows")
-    return Page(at, body + size - at, body - at, body - at + raw_size, kind, encoding, values, rows)
+    return Page(
+        at, body + size - at, body - at, body - at + raw_size, kind, encoding, values, rows, checksum is not None
+    )
 
 
 def _verify(checksum: int, body: Bytes) -> None:

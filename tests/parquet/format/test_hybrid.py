@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.format.hybrid import MOST_BITS, pack, renumber, unpack
+from icesize.parquet.format.hybrid import MOST_BITS, pack, renumber, unpack, zeros
 from icesize.parquet.format.thrift import MalformedError, varint
 from tests.support.examples import examples
 
@@ -57,6 +57,21 @@ def test_indices_become_their_new_numbers(data: st.DataObject, bits: int, new_bi
     new = [(kind, [int(numbers[value]) for value in values]) for kind, values in some]
     count = sum(len(values) for _, values in some)
     assert renumber(stored(some, bits), bits, count, numbers, new_bits) == stored(new, new_bits)
+
+
+@examples(200)
+@given(st.data(), st.integers(1, 5), st.integers(0, 7))
+def test_zeros_are_counted_up_to_the_last_value(data: st.DataObject, bits: int, padding: int) -> None:
+    """What fills the last group of eight does not count, and neither does what would be missing."""
+    some = data.draw(runs(bits))
+    values = [value for _, part in some for value in part]
+    wanted = values[: max(0, len(values) - padding)]
+    assert zeros(stored(some, bits), bits, len(wanted)) == wanted.count(0)
+    with pytest.raises(MalformedError):
+        zeros(stored(some, bits), bits, len(values) + 1)
+    if some:
+        with pytest.raises(MalformedError):
+            zeros(stored(some, bits)[:-1], bits, len(values))
 
 
 @examples(100)

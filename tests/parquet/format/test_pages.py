@@ -158,7 +158,7 @@ def test_sizes_of_a_page_are_told_with_its_header() -> None:
     """A page that was compressed counts its header in both sizes."""
     stored = page(raw=100)
     header = len(stored) - 4
-    found = Page(0, header + 4, header, header + 100, DATA_PAGE, 0, 4, 4)
+    found = Page(0, header + 4, header, header + 100, DATA_PAGE, 0, 4, 4, False)
     assert walk(stored * 2, True, 8).data == [found, Page(header + 4, *(getattr(found, n) for n in Page.__slots__[1:]))]
     assert walk(stored, False, 4).data[0].rows is None
     assert walk(page(DATA_PAGE_V2, rows=2), False, 4).data[0].rows == 2

@@ -1,0 +1,81 @@
+"""Rows of columns in lists are counted where no checksum vouches for their pages."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icesize.parquet.format.levels import check_levels
+from icesize.parquet.format.pages import walk
+from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.format.sources import BytesSource
+from tests.support.copying import copy_row_groups, merge_files
+from tests.support.footers import footer_of, make_file
+
+ROWS = 300
+
+
+def lists(start: int = 0) -> pa.Table:
+    """Lists of no to five values, some of them null; lists of those."""
+    items = [None if i % 11 == 0 else list(range(i % 6)) for i in range(start, start + ROWS)]
+    deep = [[item] * (i % 3) for i, item in enumerate(items)]
+    return pa.table({"items": pa.array(items, pa.list_(pa.int32())), "deep": deep})
+
+
+def file_of(data: pa.Table, **how: object) -> bytes:
+    """One row group without checksums, in several pages."""
+    arguments = {"row_group_size": 10**6, "max_rows_per_page": 70, "compression": "none", "use_dictionary": False}
+    return make_file(data, **{**arguments, **how})
+
+
+def check(file: bytes, rows: int) -> None:
+    """Count the rows of all columns."""
+    footer = footer_of(file)
+    for chunk, column in zip(footer.row_groups[0].chunks, footer.columns, strict=True):
+        stored = file[chunk.start : chunk.end]
+        check_levels(walk(stored, column.flat, chunk.values).data, stored, column, chunk.codec, rows)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "lz4"])
+def test_rows_are_those_of_the_levels(version: str, codec: str) -> None:
+    """Of pages of both versions, whatever they are compressed by."""
+    file = file_of(lists(), data_page_version=version, compression=codec)
+    check(file, ROWS)
+    with pytest.raises(CopyRefused, match=f"{ROWS} rows of {ROWS + 1}"):
+        check(file, ROWS + 1)
+
+
+def test_pages_with_checksums_are_not_looked_into() -> None:
+    """Their levels are what was written."""
+    check(file_of(lists(), write_page_checksum=True), ROWS + 1)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_damaged_level_moves_no_row_of_another_file(tmp_path: Path, version: str, whole: bool) -> None:
+    """Whatever byte of the levels is another: the copy is refused, or the rows of the file behind it are its own."""
+    sound, damaged = file_of(lists(ROWS), data_page_version=version), file_of(lists(), data_page_version=version)
+    chunk, refused = footer_of(damaged).row_groups[0].chunks[0], 0
+    page = walk(damaged[chunk.start : chunk.end], False, chunk.values).data[0]
+    body = chunk.start + page.header_bytes
+    for at in range(body, body + 40):
+        bad = damaged[:at] + bytes([damaged[at] ^ 4]) + damaged[at + 1 :]
+        files, out = [bad, sound], io.BytesIO()
+        copy = copy_row_groups if whole else merge_files
+        how = {"verify_pages": True} if whole else {}
+        try:
+            copy([BytesSource(file) for file in files], [footer_of(file) for file in files], out, **how)
+        except CopyRefused:
+            refused += 1
+            continue
+        try:
+            rows = pq.read_table(io.BytesIO(out.getvalue()))
+        except (OSError, pa.ArrowException):
+            continue  # the damaged file does not read either
+        assert rows.slice(ROWS).equals(lists(ROWS))
+    assert refused > 5
