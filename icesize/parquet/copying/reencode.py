@@ -96,7 +96,17 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
         table = file.read_row_groups(wanted, columns=[top], use_threads=False)
     if table.column_names != [top]:
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} is read as {table.column_names}")
+    if as_dictionary:
+        _check_indices(table.column(0))
     return table.replace_schema_metadata(None)
+
+
+def _check_indices(column: pa.ChunkedArray) -> None:
+    """pyarrow gives indices of damaged pages as they are, and reads beyond the dictionary when it writes them."""
+    for array in column.chunks:
+        found = pc.min_max(array.indices).as_py()
+        if found["min"] is not None and not 0 <= found["min"] <= found["max"] < len(array.dictionary):
+            raise pa.ArrowInvalid("an index is larger than its dictionary")
 
 
 def _write(

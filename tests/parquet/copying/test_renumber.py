@@ -72,10 +72,10 @@ def merged(*files: bytes) -> bytes:
     return data
 
 
-def merged_unchecked(*files: bytes) -> bytes:
-    """One file with indices counted anew."""
+def merged_unchecked(*files: bytes, least_renumbered_values: int = 0) -> bytes:
+    """One file with indices counted anew where a page has so many values."""
     out, sources = io.BytesIO(), [BytesSource(file) for file in files]
-    merge_files(sources, [footer_of(file) for file in files], out, least_renumbered_values=0)
+    merge_files(sources, [footer_of(file) for file in files], out, least_renumbered_values=least_renumbered_values)
     return out.getvalue()
 
 
@@ -174,6 +174,19 @@ def test_damaged_pages_are_refused_or_still_read(seed: int, version: str, kind: 
         with contextlib.suppress(OSError, pa.ArrowException):
             rows = pq.read_table(io.BytesIO(data)).num_rows
             assert rows == 120 + pq.read_table(io.BytesIO(damaged)).num_rows
+
+
+def test_an_index_beyond_its_dictionary_is_not_encoded_again() -> None:
+    """pyarrow would write what lies behind the dictionary in memory."""
+    entries = [n for n in range(40) for _ in range(5)] + [7] * 300
+    file, other = (file_of("text", [n + first for n in entries], compression="none") for first in (0, 1))
+    end = footer_of(file).row_groups[0].chunks[0].end
+    assert file[end - 1] == 7  # a run of one value ends with it
+    damaged = file[: end - 1] + bytes([200]) + file[end:]
+    for least in (0, 10**6):
+        assert spelt(merged_unchecked(other, file, least_renumbered_values=least)) == spelt(other, file)
+        with pytest.raises(CopyRefused, match="an index is larger than its dictionary"):
+            merged_unchecked(other, damaged, least_renumbered_values=least)
 
 
 @pytest.mark.parametrize("cut", ["count", "length"])
