@@ -14,6 +14,7 @@ from icesize.parquet.format.pages import (
     PLAIN_DICTIONARY,
     RLE_DICTIONARY,
     DictionaryPage,
+    Pages,
     data_encodings,
     data_pages,
     decompressed,
@@ -53,6 +54,7 @@ class Piece:
 
     chunk: Chunk
     data: memoryview
+    pages: Pages
     rows: int
     offset_index: bytes | None
     column_index: bytes | None

@@ -111,7 +111,7 @@ class _Group:
         column_copy = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
         numbers = self._plan.numbers[index] or [None] * len(self._parts)
         for part, indexes, some in zip(self._parts, self._indexes, numbers, strict=True):
-            piece = self._piece(part.source, part.group.chunks[index], part.group.rows, indexes)
+            piece = self._piece(part.source, part.group.chunks[index], part.group.rows, column, indexes)
             column_copy.add(piece if some is None else self._renumbered(piece, some, column))
         self.pages_copied += column_copy.pages
         self._add(column_copy)
@@ -130,19 +130,19 @@ class _Group:
         rows = sum(part.group.rows for part in self._parts)
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
             column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
-            column_copy.add(self._piece(again.source, chunk, rows, indexes))
+            column_copy.add(self._piece(again.source, chunk, rows, column, indexes))
             self._add(column_copy, self._null_count(index, column) if unbounded else None)
 
     def _add(self, column_copy: CopiedColumn, statistics: Fields | None = None) -> None:
         self.columns.append(column_copy.part(statistics))
         self.raw_size_bytes += column_copy.raw_size_bytes
 
-    def _piece(self, source: Source, chunk: Chunk, rows: int, indexes: _Indexes) -> Piece:
+    def _piece(self, source: Source, chunk: Chunk, rows: int, column: Column, indexes: _Indexes) -> Piece:
         data = self._assembly.room(chunk.size_bytes)
         source.read_into(chunk.start, data)
         offsets = None if chunk.offset_index is None else indexes[chunk.offset_index]
         columns = None if chunk.column_index is None else indexes[chunk.column_index]
-        return Piece(chunk, data, rows, offsets, columns)
+        return Piece(chunk, data, walk(data, column.flat, chunk.values), rows, offsets, columns)
 
     def _null_count(self, index: int, column: Column) -> Fields | None:
         """What the older statistics say that needs no bounds."""
@@ -194,7 +194,7 @@ class CopiedColumn:
         return sum(self._page_counts)
 
     def add(self, piece: Piece) -> None:
-        pages = walk(piece.data, self._column.flat, piece.chunk.values)
+        pages = piece.pages
         self._check(pages, piece)
         self._index(pages.data, piece)
         # pyarrow writes a page without values now and then; not all readers have met one

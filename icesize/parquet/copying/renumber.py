@@ -5,6 +5,7 @@ Levels, nulls and the values that are meant stay, so statistics and bounds in pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,11 @@ from icesize.parquet.format.pages import (
     DATA_PAGE_V2,
     DICTIONARY_ENCODINGS,
     RLE,
+    Page,
+    Pages,
     compressed,
     decompressed,
     signed_checksum,
-    walk,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import Column
@@ -46,20 +48,20 @@ def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level:
     Pages that do not hold indices are copied, and so is the old dictionary in front of them. Raises `CopyRefused` for
     pages that are not what their headers say.
     """
-    pages = walk(piece.data, column.flat, piece.chunk.values).data
     change = _Change(numbers, bits_of(numbers), column.levels, piece.chunk.codec, level)
+    pages = piece.pages.data
     data = bytearray(piece.data[: pages[0].at])
-    places: dict[int, tuple[int, int]] = {}
+    moved: list[Page] = []
     for page in pages:
         stored = bytes(piece.data[page.at : page.at + page.size_bytes])
         if page.encoding in DICTIONARY_ENCODINGS and page.values:
-            stored = change.page(stored)
-        places[page.at] = len(data), len(stored)
+            stored, page = change.page(stored, page)
+        moved.append(replace(page, at=len(data)))
         data += stored
     index = piece.offset_index
     if index is not None and not column.flat:
-        index = _moved(index, piece.chunk.start, places)
-    return replace(piece, data=memoryview(data), offset_index=index)
+        index = _moved(index, piece.chunk.start, pages, moved)
+    return replace(piece, data=memoryview(data), pages=Pages(piece.pages.dictionary, moved), offset_index=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,19 @@ class _Change:
     codec: int
     level: int | None
 
-    def page(self, stored: bytes) -> bytes:
-        """A page of indices, header and body as stored."""
+    def page(self, stored: bytes, page: Page) -> tuple[bytes, Page]:
+        """A page of indices, header and body as stored, and what it is now."""
         fields, at = read_struct(stored)
-        is_v2 = required_integer(fields, PageHeader.TYPE) == DATA_PAGE_V2
-        raw_size_bytes = required_integer(fields, PageHeader.UNCOMPRESSED_PAGE_SIZE)
-        body, raw_size_bytes = (self._v2 if is_v2 else self._v1)(fields, stored[at:], raw_size_bytes)
+        raw_size_bytes = page.raw_size_bytes - page.header_bytes
+        change = self._v2 if page.type == DATA_PAGE_V2 else self._v1
+        body, raw_size_bytes = change(fields, stored[at:], raw_size_bytes)
         fields[PageHeader.UNCOMPRESSED_PAGE_SIZE] = i32(raw_size_bytes)
         fields[PageHeader.COMPRESSED_PAGE_SIZE] = i32(len(body))
         if PageHeader.CRC in fields:
             fields[PageHeader.CRC] = i32(signed_checksum(body))
-        return write_struct(fields) + body
+        header = write_struct(fields)
+        sizes = {"size_bytes": len(header) + len(body), "raw_size_bytes": len(header) + raw_size_bytes}
+        return header + body, replace(page, header_bytes=len(header), **sizes)
 
     def _v1(self, fields: Fields, body: bytes, raw_size_bytes: int) -> tuple[bytes, int]:
         inner, _ = read_struct(raw_of(fields, PageHeader.DATA_PAGE_HEADER, STRUCT))
@@ -122,13 +126,13 @@ def _check_levels(size_bytes: int, page: bytes) -> None:
         raise CopyRefused(Refusal.PAGES, f"levels of {size_bytes} bytes in a page of {len(page)}")
 
 
-def _moved(index: bytes, start: int, places: dict[int, tuple[int, int]]) -> bytes | None:
+def _moved(index: bytes, start: int, pages: Sequence[Page], moved: Sequence[Page]) -> bytes | None:
     """The offset index of pages that lie elsewhere in their chunk; None where it did not tell where they were."""
     locations, variable_bytes = read_offset_index(index)
-    if [location.at - start for location in locations] != list(places):
+    if [location.at - start for location in locations] != [page.at for page in pages]:
         return None
-    moved = [
-        location._replace(at=start + at, size_bytes=size_bytes)
-        for location, (at, size_bytes) in zip(locations, places.values(), strict=True)
+    new = [
+        location._replace(at=start + page.at, size_bytes=page.size_bytes)
+        for location, page in zip(locations, moved, strict=True)
     ]
-    return offset_index(moved, variable_bytes)
+    return offset_index(new, variable_bytes)
