@@ -21,6 +21,8 @@ LOG = logging.getLogger("icesize")
 
 WHOLE_READ_BYTES = 32 * 2**20
 """Remote files up to this size are fetched by one request instead of one per column chunk."""
+LOCAL_READ_BYTES = 256 * 2**10
+"""Local files up to this size are read at once, too: a read costs as much as copying 50 kB."""
 
 
 class Storage:
@@ -66,9 +68,14 @@ class Storage:
 
     def open(self, location: str, size_bytes: int) -> Any:
         """A seekable stream on an existing file of `size_bytes`."""
-        if size_bytes > WHOLE_READ_BYTES or self.local_path(location) is not None:
-            return self.stream(location)
-        return pa.BufferReader(self.fetch(location))
+        path = self.local_path(location)
+        if path is None:
+            small = size_bytes <= WHOLE_READ_BYTES
+            return pa.BufferReader(self.fetch(location)) if small else self.stream(location)
+        if size_bytes > LOCAL_READ_BYTES:
+            return pa.OSFile(path, "rb")
+        with open(path, "rb", buffering=0) as file:
+            return pa.BufferReader(file.read())
 
     def fetch(self, location: str) -> bytes:
         """All bytes of a file, by one request."""

@@ -1,5 +1,6 @@
 """Rows of data files in the table's current schema.
 
+- `ahead`: work on a row of items that runs ahead of whoever takes its results, in threads of its own
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
 - `inputs`: the rows of data files in the table's current schema, a bounded number at a time: of one file, of the input
   files of a merge one after the other, and cut anew

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,53 +12,135 @@ import pyarrow.parquet as pq
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.sources import Source
+from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.reading.projection import Projection
+from icesize.parquet.reading.projection import Fitted, Projection
+from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
+
+RUN_SHARE = 1 / 32
+"""Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a
+table costs 0.1 ms, whatever its size."""
+_BATCH_BYTES = 2**20
+"""Files that are read at once, by their size: handing them from one thread to another costs 0.1 ms."""
 
 
 def read_inputs(group: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
-    """The rows of all input files, in their order, as tables of `settings.arrow_schema`.
+    """The rows of all input files, in their order, as tables of `settings.arrow_schema`, those of small files together.
 
-    Raises `RewriteFailed` with the attribute `path` of one that is missing, damaged or does not have the rows that its
-    manifest entry says, after some of its rows.
+    The threads of `fetched` read ahead. Raises `RewriteFailed` with the attribute `path` of a file that is missing,
+    damaged or does not have the rows that its manifest entry says, after some of its rows.
     """
     projection = Projection(settings, group.partition)
-    for input_file in group.inputs:
-        rows = 0
-        source = fetched.get(input_file.path) if fetched is not None else None
-        for table in read_file(settings, input_file.path, input_file.size_bytes, projection, source):
-            rows += table.num_rows
-            yield table
-        if rows != input_file.rows:
-            raise RewriteFailed(
-                f"Cannot merge {input_file.path}: it has {rows} rows, its manifest says {input_file.rows}, "
-                "check the table's metadata",
-                path=input_file.path,
-            )
+
+    def stored(file: FileFact) -> Iterator[_Stored]:
+        source = None if fetched is None else fetched.get(file.path)
+        return _stored(settings, file.path, file.size_bytes, projection, source)
+
+    def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
+        return [_started(_counted(file, stored(file))) for file in files]
+
+    ahead = NOT_AHEAD if fetched is None else fetched.ahead
+    begun = chain.from_iterable(ahead.map(begin, _batches(group.inputs)))
+    yield from map(_projected, _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes))
 
 
-def read_file(
-    settings: WriteSettings, path: str, size_bytes: int, projection: Projection, source: Source | None = None
-) -> Iterator[pa.Table]:
+def read_file(settings: WriteSettings, path: str, size_bytes: int, projection: Projection) -> Iterator[pa.Table]:
     """The rows of one Parquet file as tables of `settings.arrow_schema`, in file order, without extra threads.
 
-    `source` has the bytes of the file where they were fetched already. A file that decodes to little is read at once, a
-    larger one in batches (`Limits.whole_file_bytes`, `Limits.batch_rows`). Raises `RewriteFailed` with the attribute
-    `path` when the file is missing, damaged or cannot be projected.
+    A file that decodes to little is read at once, a larger one in batches (`Limits.whole_file_bytes`,
+    `Limits.batch_rows`). Raises `RewriteFailed` with the attribute `path` when the file is missing, damaged or cannot
+    be projected.
     """
+    return (_projected([stored]) for stored in _stored(settings, path, size_bytes, projection))
+
+
+class _Stored(NamedTuple):
+    """Rows as they are in the file at `path`, and what makes them rows of the table."""
+
+    path: str
+    rows: pa.Table
+    fitted: Fitted
+
+
+def _stored(
+    settings: WriteSettings, path: str, size_bytes: int, projection: Projection, source: Source | None = None
+) -> Iterator[_Stored]:
+    """The rows of one file; `source` has its bytes where they were fetched already."""
     try:
         opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
-        with opened as stream, _open(stream) as file:
-            names = projection.fit(file.schema_arrow)
-            for rows in _tables(file, names, settings.limits):
-                yield projection(rows)
+        with opened as stream, _open(stream) as parquet:
+            fitted = projection.fit(parquet.schema_arrow)
+            for rows in _tables(parquet, fitted.names, settings.limits):
+                yield _Stored(path, rows, fitted)
     except CastingError as error:
-        raise RewriteFailed(f"Cannot read {path}: {error}", path=path) from error
+        raise _unreadable(path, str(error)) from error
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        raise RewriteFailed(f"Cannot read {path}: {why}, check that the file exists and is whole", path=path) from error
+        raise _unreadable(path, f"{why}, check that the file exists and is whole") from error
+
+
+def _unreadable(path: str, why: str) -> RewriteFailed:
+    return RewriteFailed(f"Cannot read {path}: {why}", path=path)
+
+
+def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
+    """The same; in the end there must have been as many rows as its manifest entry says."""
+    rows = 0
+    for some in stored:
+        rows += some.rows.num_rows
+        yield some
+    if rows != file.rows:
+        raise RewriteFailed(
+            f"Cannot merge {file.path}: it has {rows} rows, its manifest says {file.rows}, check the table's metadata",
+            path=file.path,
+        )
+
+
+def _started(stored: Iterator[_Stored]) -> Iterator[_Stored]:
+    """The same with the first of them, which is all of a small file, read by now."""
+    return chain([*islice(stored, 1)], stored)
+
+
+def _batches(files: Sequence[FileFact]) -> Iterator[list[FileFact]]:
+    batch: list[FileFact] = []
+    size_bytes = 0
+    for file in files:
+        batch.append(file)
+        size_bytes += file.size_bytes
+        if size_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+    yield batch
+
+
+def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored]]:
+    """Those that follow each other, are of one schema and small."""
+    run: list[_Stored] = []
+    run_bytes = 0
+    for some in stored:
+        size_bytes = some.rows.get_total_buffer_size()
+        run_bytes += size_bytes
+        if run and (run_bytes > most_bytes or not some.rows.schema.equals(run[0].rows.schema, check_metadata=True)):
+            yield run
+            run, run_bytes = [], size_bytes
+        run.append(some)
+    if run:
+        yield run
+
+
+def _projected(run: Sequence[_Stored]) -> pa.Table:
+    """One table; what cannot be projected is told of the file it is in."""
+    rows = run[0].rows if len(run) == 1 else pa.concat_tables(some.rows for some in run).combine_chunks()
+    try:
+        return run[0].fitted(rows)
+    except CastingError as error:
+        if len(run) == 1:
+            raise _unreadable(run[0].path, str(error)) from error
+        for some in run:
+            _projected([some])
+        raise
 
 
 def _open(stream: Any) -> pq.ParquetFile:

@@ -14,6 +14,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.format.refusals import UNREADABLE, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
+from icesize.parquet.reading.ahead import Ahead
 from icesize.planning.files import FileFact
 
 
@@ -22,20 +23,23 @@ class Fetched:
 
     Each remote file is fetched once, whether it is copied or decoded then, by one request unless it is larger than
     `Limits.fetched_whole_bytes`, while the one before it is put away: at most two are in memory besides those that stay
-    there. What does not stay there waits in one temporary file without a name.
+    there. What does not stay there waits in one temporary file without a name. `threads` of the merge's own work
+    `ahead` on what is read.
     """
 
-    def __init__(self, settings: WriteSettings) -> None:
+    def __init__(self, settings: WriteSettings, threads: int = 1) -> None:
         self._storage = settings.storage
         self._limits = settings.limits
         self._stack = ExitStack()
         self._room = _Room(self._stack, self._limits.fetched_in_memory_bytes)
         self._sources: dict[str, Source] = {}
+        self.ahead = Ahead(threads)
 
     def __enter__(self) -> Fetched:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ahead.close()
         self._sources.clear()
         self._stack.close()
 

@@ -4,7 +4,8 @@ column does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import types
@@ -31,59 +32,82 @@ class Projection:
         self._target = settings.arrow_schema
         self._mapping = settings.properties.get(NAME_MAPPING)
         self._constants = _identity_values(settings, partition)
-        self._source: pa.Schema | None = None
-        self._steps: list[tuple[int, Convert] | None] = []  # None for a column that is not in the file
-        self._names: list[str] | None = None
+        self._last: tuple[pa.Schema, Fitted] | None = None
 
-    def fit(self, source: pa.Schema) -> list[str] | None:
-        """Prepare for files of this Arrow schema and return the columns to read, None for all of them.
+    def fit(self, source: pa.Schema) -> Fitted:
+        """What makes rows of the table out of those of files with this Arrow schema; may be called in any thread.
 
-        Raises `CastingError` when the file cannot be read as the table's schema.
+        Raises `CastingError` when the files cannot be read as the table's schema.
         """
-        if self._source is not None and source.equals(self._source, check_metadata=True):
-            return self._names
+        last = self._last  # files mostly are alike
+        if last is not None and source.equals(last[0], check_metadata=True):
+            return last[1]
         fields = _with_ids(source, self._mapping)
         found = {_field_id(field): i for i, field in enumerate(fields)}
-        steps: list[tuple[int, Convert] | None] = []
-        for field in self._target:
-            position = found.get(_field_id(field))
-            if position is None:
-                steps.append(None)
-                continue
-            try:
-                steps.append((position, compile_convert(fields[position].type, field.type, _BY_ID)))
-            except CastingError as error:
-                raise CastingError(f"column '{field.name}' {error}") from error
+        positions = [found.get(_field_id(field)) for field in self._target]
         # read in file order, so that a column's place is its rank
-        wanted = sorted(step[0] for step in steps if step is not None)
-        self._source = source
-        self._steps = [step and (wanted.index(step[0]), step[1]) for step in steps]
-        self._names = [source.field(i).name for i in wanted] if len(wanted) < len(fields) else None
-        return self._names
+        wanted = sorted(position for position in positions if position is not None)
+        names = [source.field(i).name for i in wanted] if len(wanted) < len(fields) else None
+        columns = [
+            self._constant(field) if at is None else _FromFile(field, wanted.index(at), _conversion(fields[at], field))
+            for field, at in zip(self._target, positions, strict=True)
+        ]
+        fitted = Fitted(names, self._target, columns)
+        self._last = source, fitted
+        return fitted
+
+    def _constant(self, field: pa.Field) -> _Constant:
+        return _Constant(field, self._constants.get(_field_id(field)))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A projection of files that are alike: `names` are the columns to read, None for all of them."""
+
+    names: list[str] | None
+    target: pa.Schema
+    columns: Sequence[Callable[[pa.Table], pa.ChunkedArray]]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Project rows read with the columns that `fit` returned; raises `CastingError`, naming the column."""
-        columns = []
-        for field, step in zip(self._target, self._steps, strict=True):
-            if step is None:
-                columns.append(self._missing(field, rows.num_rows))
-                continue
-            position, convert = step
-            try:
-                columns.append(
-                    pa.chunked_array([convert(chunk) for chunk in rows.column(position).chunks], type=field.type)
-                )
-            except CastingError as error:
-                raise CastingError(f"column '{field.name}' {error}") from error
-        return pa.Table.from_arrays(columns, schema=self._target)
+        """Project rows read with these columns; raises `CastingError`, naming the column."""
+        return pa.Table.from_arrays([column(rows) for column in self.columns], schema=self.target)
 
-    def _missing(self, field: pa.Field, rows: int) -> pa.ChunkedArray:
-        value = self._constants.get(_field_id(field))
-        if value is not None:
-            return pa.chunked_array([pa.repeat(value, rows)], type=field.type)
-        if not field.nullable:
-            raise CastingError(f"column '{field.name}' is required and not in the file")
-        return pa.chunked_array([nulls(rows, field.type)])
+
+@dataclass(frozen=True)
+class _FromFile:
+    """The values of the column at `place` of those that are read."""
+
+    field: pa.Field
+    place: int
+    convert: Convert
+
+    def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
+        try:
+            return pa.chunked_array(map(self.convert, rows.column(self.place).chunks), type=self.field.type)
+        except CastingError as error:
+            raise CastingError(f"column '{self.field.name}' {error}") from error
+
+
+def _conversion(stored: pa.Field, wanted: pa.Field) -> Convert:
+    try:
+        return compile_convert(stored.type, wanted.type, _BY_ID)
+    except CastingError as error:
+        raise CastingError(f"column '{wanted.name}' {error}") from error
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A column that files do not have: one value, or NULL."""
+
+    field: pa.Field
+    value: pa.Scalar | None
+
+    def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
+        if self.value is not None:
+            return pa.chunked_array([pa.repeat(self.value, rows.num_rows)], type=self.field.type)
+        if not self.field.nullable:
+            raise CastingError(f"column '{self.field.name}' is required and not in the file")
+        return pa.chunked_array([nulls(rows.num_rows, self.field.type)])
 
 
 def _field_id(field: pa.Field) -> int | None:

@@ -24,12 +24,13 @@ from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 
 
-def merge(group: MergeGroup, settings: WriteSettings, names: FileNames) -> MergeResult:
+def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> MergeResult:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
     Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Each
     output carries the largest data sequence number of the input files. Outputs with copied bytes lack metrics that only
-    manifests have (`WrittenFile.copied_from`). Raises `RewriteFailed`, everything written removed: with the attribute
+    manifests have (`WrittenFile.copied_from`). With two `threads` or more they read ahead of the one that writes; the
+    files are the same bytes. Raises `RewriteFailed`, everything written removed: with the attribute
     `path` of an input file that is missing, damaged or does not have the rows its manifest entry says; of the output
     when storage fails.
     """
@@ -40,7 +41,7 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames) -> Merge
             path=None,
         )
     new_files = NewFiles(settings, names)
-    with Fetched(settings) as fetched, new_files.all_or_none():
+    with Fetched(settings, threads) as fetched, new_files.all_or_none():
         result = _copied(group, new_files, fetched)
         if isinstance(result, Refusal):
             result = _decoded(group, new_files, fetched, result)

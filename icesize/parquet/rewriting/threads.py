@@ -40,8 +40,10 @@ def merge_in_threads(
     """
     found: Results = {}
 
+    spare = (os.cpu_count() or 1) // max(1, len(groups))
+
     def work(number: int, group: MergeGroup) -> MergeResult:
-        return merge(group, settings, FileNames(prefix, number, 0))
+        return merge(group, settings, FileNames(prefix, number, 0), threads=spare)
 
     def keep(number: int, result: MergeResult | MergeFailure) -> None:
         found[number] = result

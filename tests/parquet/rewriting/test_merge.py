@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
@@ -222,6 +223,37 @@ def test_nan_in_a_later_row_group_begins_again(tmp_path: Path) -> None:
     assert (file.nan_value_counts, file.null_value_counts) == ({1: 1, 2: 0}, {1: 1, 2: 0})
     assert set(file.lower_bounds) == {2}
     assert len(files_below(tmp_path)) == 4
+
+
+def contents_of(options: WriteSettings, small: tuple[FileFact, ...], threads: int) -> list[bytes]:
+    """The bytes of what a merge writes."""
+    done = merge(MergeGroup(small, small[0].partition, 2), options, FileNames("s1", threads, 0), threads)
+    return [Path(local(file.path)).read_bytes() for file in done.files]
+
+
+@pytest.mark.parametrize("counts", [[3] * 500, [40_000, 1, 700, 40_000], [70_000, 70_000]])
+def test_files_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path, counts: list[int]) -> None:
+    """Threads that read ahead change nothing: small files or some that are read in batches, decoded or copied."""
+    options = with_limits(hourly(tmp_path), whole_file_bytes=2**20, batch_rows=1_000)
+    small = inputs(options, counts)
+    one, two, five = (contents_of(options, small, threads) for threads in (1, 2, 5))
+    assert one == two == five
+
+
+def test_a_file_among_small_ones_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    """Rows of small files are projected together; the error is about the one that cannot be."""
+    inner = NestedField(2, "n", LongType(), required=True)
+    options = settings_of(tmp_path, Schema(NestedField(1, "s", StructType(inner))))
+    ids = [pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "2"})]
+    stored = pa.schema([pa.field("s", pa.struct(ids), metadata={"PARQUET:field_id": "1"})])
+    small = []
+    for number, value in enumerate([1, 2, None, 4]):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"s": [{"n": value}]}, schema=stored), path)
+        small.append(FileFact(str(path), path.stat().st_size, 1, PartitionKey(0), sequence_number=1))
+    with pytest.raises(RewriteFailed, match=r"Cannot read .*2.parquet: column 's' has null in required") as raised:
+        merge(MergeGroup(tuple(small), small[0].partition, 1), options, MERGED)
+    assert raised.value.path == small[2].path
 
 
 def test_files_without_rows_are_merged_away(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Work on a row of items that runs ahead of whoever takes its results, in threads of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Ahead:
+    """Maps functions over items as `map` does, results in the order of the items, and works on the next ones meanwhile.
+
+    With fewer than two `threads` nothing is ahead, which is `map`. One result more than there are threads is on its way
+    or waits, which is all the memory it takes. Call `close` in the end: no thread works on then.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="icesize-ahead") if threads > 1 else None
+        self._threads = threads
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def map(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        """The results; what `function` raises is raised in place of the result."""
+        return map(function, items) if self._pool is None else self._mapped(self._pool, function, items)
+
+    def _mapped(self, pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        waiting = deque[Future[B]]()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > self._threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+NOT_AHEAD = Ahead(1)
+"""Each result when it is asked for."""
