@@ -449,6 +449,10 @@ class _Engine:
         return run_merges(self.spark, groups, settings, prefix, limits=self.limits, progress=progress)
 
     def cluster(self, work: ClusterWork, progress: Progress) -> Results:
+        if self.spark is None:
+            from icesize.parquet.rewriting.cluster import cluster_in_threads
+
+            return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, progress=progress)
         from icesize.spark.clustering.run import run_clusters
 
         return run_clusters(self.spark, work, limits=self.limits, progress=progress)

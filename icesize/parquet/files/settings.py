@@ -81,9 +81,8 @@ class Limits:
     """Arrow memory of the rows that clustering orders together."""
     sorted_rows: int = 4 * 2**20
     """Rows that are ordered together: ordering takes up to 60 bytes for each."""
-    sorting_passes: int = 4
-    """How often clustering decodes its input files at most: beyond that moving each row once, between processes, is
-    faster."""
+    parts_of_one_task: int = 4
+    """Parts of so many rows that one Spark task orders one after the other at most: more are divided among tasks."""
     scattered_bytes: int = 64 * 2**20
     """Arrow bytes of the rows that one task sends to others at once: with 300 shuffle partitions, what goes to each
     still has 0.2 MB."""
@@ -158,6 +157,12 @@ class WriteSettings:
             sort_order_json="" if order.is_unsorted else order.model_dump_json(),
             merge_by_copying=merge_by_copying,
         )
+
+    def with_limits(self, limits: Limits) -> WriteSettings:
+        """The same with other limits and the same storage, which knows what was written."""
+        other = replace(self, limits=limits)
+        other.__dict__["storage"] = self.storage
+        return other
 
     def derived(self, build: Callable[[WriteSettings], T]) -> T:
         """`build(self)`, remembered in this process."""

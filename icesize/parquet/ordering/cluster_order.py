@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -108,6 +108,16 @@ class Cuts:
     def part_of(self, keys: pa.Table) -> Rows:
         """The part of each row: all rows of part i come before those of part i + 1."""
         return slots(self.bounds, self.ranking.compared(keys))
+
+
+def by_part(rows: pa.Table, parts: Rows) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each part that has some, part by part; those of one stay as they were."""
+    # of few bits are sorted by these alone
+    order = np.argsort(parts.astype(np.min_scalar_type(parts.max(initial=0))), kind="stable")
+    ordered, parts = rows.take(pa.array(order)), parts[order]
+    starts = np.flatnonzero(np.append(True, parts[1:] != parts[:-1])) if len(parts) else parts
+    for start, end in pairwise([*starts.tolist(), len(parts)]):
+        yield int(parts[start]), ordered.slice(start, end - start)
 
 
 @dataclass(frozen=True, eq=False)

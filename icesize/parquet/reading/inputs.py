@@ -159,6 +159,20 @@ def _tables(file: pq.ParquetFile, names: list[str] | None, limits: Limits) -> It
         yield pa.Table.from_batches([batch])
 
 
+def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
+    """The rows of all tables, at most so many at once, of at most so many Arrow bytes, and one table more."""
+    waiting: list[pa.Table] = []
+    size = rows = 0
+    for table in tables:
+        waiting.append(table)
+        size, rows = size + table.nbytes, rows + table.num_rows
+        if size >= most_bytes or rows >= most_rows:
+            yield pa.concat_tables(waiting)
+            waiting, size, rows = [], 0, 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
 class Stream:
     """Takes rows off a stream of tables with one schema, whatever their sizes; holds `max_bytes` and one table."""
 

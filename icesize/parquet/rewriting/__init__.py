@@ -5,5 +5,6 @@
 - `forecast`: how the bytes of planned merges are expected to move, from a bounded number of footers
 - `merge`: small files of one partition -> few large ones, by the fastest way that is right: copied, or else by
   decoding and encoding every row
-- `threads`: merges groups and writes rows in threads of this process: for small ones, and where there is no Spark
+- `threads`: rewrites groups of files and writes rows in threads of this process: for small ones, and where there is
+  no Spark
 """

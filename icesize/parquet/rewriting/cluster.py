@@ -3,48 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import NewFiles
-from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder
-from icesize.parquet.ordering.sort_keys import Rows
-from icesize.parquet.reading.inputs import read_inputs
+from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
+from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
+from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.rewriting.threads import results_in_threads, workers
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
+from icesize.parquet.writing.spill import Held, Spill
 from icesize.planning.plan import MergeGroup
 
 SAMPLE_ROWS = 2**20
-"""Keys from which the parts of several passes are cut, each then within 1% of its share."""
-SIZE_STEP = 16
-"""Of so many rows one tells how large a part is."""
+"""Keys from which the parts of rows that do not fit into memory are cut, each then within 1% of its share."""
+LARGEST_PART = 1.25
+"""A part is ordered at once up to so many times its share of memory: what a row needs is known from the first ones."""
+
+MOST_SHARES = 4
+"""A thread that orders rows has a quarter of the memory of one alone at least: less would make small row groups."""
+
+Place = tuple[int, ...]
+"""Where a part is in the order; one that was divided again has its parts below it."""
 
 
 class TooLarge(Exception):
-    """Rows need more than `Limits.sorting_passes`, or one pass more memory than it may have; nothing was left."""
+    """Rows need more parts than they may have; nothing was left."""
 
 
-def cluster(group: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames) -> MergeResult:
+def cluster(
+    group: MergeGroup, order: RowOrder, settings: WriteSettings, names: FileNames, most_parts: int | None = None
+) -> MergeResult:
     """Write the rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
-    `Limits.sorted_bytes` are read once. Else the keys are read first, to cut the order into parts that fit, and then
-    all input files once for each part; files do not end where parts do. Each file carries the largest data sequence
-    number of the input files.
+    `Limits.sorted_bytes` are held in memory. Else the keys are read first, to cut the order into parts that fit; then
+    all rows wait on the local disk (`Spill`), a part at a time is ordered, and files do not end where parts do. Each
+    file carries the largest data sequence number of the input files.
 
-    Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows, 600 MiB for 252 MiB, 730 MiB
-    for 890 MiB in four passes.
+    Memory measured above that of the process before: 430 MiB for 185 MiB of Arrow rows, 600 MiB for 252 MiB, 660 MiB
+    for 800 MiB in 4 parts, 820 MiB for 3.1 GiB in 14.
 
-    Raises `TooLarge`, and `RewriteFailed` as `icesize.parquet.rewriting.merge.merge` does, everything written removed.
+    Raises `TooLarge` for more than `most_parts` (None: any number), and `RewriteFailed` as
+    `icesize.parquet.rewriting.merge.merge` does, everything written removed.
     """
     if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
@@ -58,9 +69,9 @@ def cluster(group: MergeGroup, order: RowOrder, settings: WriteSettings, names: 
     writing = SortedFiles(target, new_files)
     try:
         with Fetched(settings) as fetched, new_files.all_or_none():
-            reading = _Reading(group, order, settings, fetched)
-            for ranking, rows in reading.parts():
-                writing.write(rows, ranking.arrange(_keys(order, rows)), reading.nan, reading.later_arrow_bytes)
+            for part in _Reading(group, order, settings, fetched).parts(most_parts):
+                arranged = part.ranking.arrange(_keys(order, part.rows))
+                writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
             files = writing.close()
             written = sum(file.rows for file in files)
             if written != group.rows:
@@ -74,87 +85,163 @@ def cluster(group: MergeGroup, order: RowOrder, settings: WriteSettings, names: 
     return MergeResult(group.inputs, tuple(files), group.size_bytes)
 
 
+def cluster_in_threads(
+    groups: Mapping[int, MergeGroup],
+    prefixes: Mapping[int, str],
+    order: RowOrder,
+    settings: WriteSettings,
+    *,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+) -> Results:
+    """`cluster` each group, in threads of this process and under file names with its own prefix: the result of each, by
+    its number. A damaged input fails its own group only. `progress` as that of `results_in_threads`.
+
+    Up to `MOST_SHARES` threads have together the memory that one alone would have.
+    """
+    limits, shares = settings.limits, max(1, min(workers(), len(groups), MOST_SHARES))
+    names = ("sorted_bytes", "sorted_rows", "scattered_bytes")
+    shared = settings.with_limits(replace(limits, **{name: getattr(limits, name) // shares for name in names}))
+
+    def work(number: int, group: MergeGroup) -> MergeResult:
+        return cluster(group, order, shared, FileNames(prefixes[number], number, 0))
+
+    return results_in_threads(groups, work, progress)
+
+
 def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
     return pa.concat_tables([order.keys(table) for table in rows])
 
 
-def _arrow_bytes(table: pa.Table, places: Rows) -> float:
-    """Memory of these rows, estimated from one of each `SIZE_STEP`."""
-    some = places[::SIZE_STEP]
-    return float(table.take(pa.array(some)).nbytes * len(places) / max(1, len(some)))
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Rows in hand, in no order themselves, and what there is to know of those that `later` parts have."""
+
+    ranking: Ranking
+    rows: list[pa.Table]
+    later: Held
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _Reading:
-    """Reads the input files of one group, as often as needed."""
+    """Reads the input files of one group."""
 
     group: MergeGroup
     order: RowOrder
     settings: WriteSettings
     fetched: Fetched
-    nan: frozenset[int] = frozenset()
-    """Float columns in which some row holds NaN, once there are more parts than one."""
-    later_arrow_bytes: float = 0.0
-    """Arrow memory of the rows of later parts, from a sample."""
 
-    def parts(self) -> Iterator[tuple[Ranking, list[pa.Table]]]:
-        """All rows: those of a part come before those of the next one, in no order themselves."""
+    def parts(self, most_parts: int | None) -> Iterator[_Part]:
+        """All rows: those of a part come before those of the next one. Raises `TooLarge`."""
         if not self.group.rows:
             return
-        rows, passes = self._at_once()
-        if passes == 1:
-            yield self.order.fit(_keys(self.order, rows)), rows
+        rows, parts = self._at_once()
+        if parts == 1:
+            yield _Part(self.order.fit(_keys(self.order, rows)), rows, Held())
             return
-        if passes > self.settings.limits.sorting_passes:
-            raise TooLarge(f"{passes} passes")
+        if most_parts is not None and parts > most_parts:
+            raise TooLarge(f"their rows are ordered in {parts} parts")
         if any(self.settings.storage.local_path(input_file.path) is None for input_file in self.group.inputs):
-            self.fetched.fetch(self.group.inputs)  # remote ones once, not once for each pass
-        ranking, cuts = self._cuts(passes)
-        part_bytes = np.zeros(passes)
-        for part in range(passes):
-            rows = self._part(cuts, part, part_bytes)
-            self.later_arrow_bytes = float(part_bytes[part + 1 :].sum())
-            yield ranking, rows
+            self.fetched.fetch(self.group.inputs)  # remote ones once, not for the keys and for the rows
+        ranking, cuts = self._cuts(parts)
+        with closing(_Divided(self.order, self.settings, ranking)) as divided:
+            divided.put((), read_inputs(self.group, self.settings, self.fetched), cuts.part_of)
+            yield from divided.parts()
 
     def _at_once(self) -> tuple[list[pa.Table], int]:
-        """All rows if they fit, and in how many passes they do, judged as soon as an eighth of the memory is filled."""
+        """All rows if they fit, and in how many parts they do, judged as soon as an eighth of the memory is filled."""
         total, held_bytes, held_rows = self.group.rows, 0, 0
         limits = self.settings.limits
-        passes = max(1, math.ceil(total / limits.sorted_rows))
+        parts = max(1, math.ceil(total / limits.sorted_rows))
         held: list[pa.Table] = []
         for table in read_inputs(self.group, self.settings):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
-            if held_bytes >= limits.sorted_bytes / 8 or passes > 1:
-                passes = max(passes, math.ceil(held_bytes / max(1, held_rows) * total / limits.sorted_bytes))
-            if passes > 1 and (held_bytes >= limits.sorted_bytes / 8 or passes > limits.sorting_passes):
-                return [], passes
-        return (held, 1) if passes == 1 else ([], passes)
+            if held_bytes >= limits.sorted_bytes / 8:
+                parts = max(parts, math.ceil(held_bytes / max(1, held_rows) * total / limits.sorted_bytes))
+                if parts > 1:
+                    return [], parts
+        parts = max(parts, math.ceil(held_bytes / limits.sorted_bytes))
+        return (held, 1) if parts == 1 else ([], parts)
 
-    def _cuts(self, passes: int) -> tuple[Ranking, Cuts]:
-        step = math.ceil(self.group.rows / SAMPLE_ROWS)
-        sample, skip = [], 0
-        for table in read_inputs(self.group, pruned(self.settings, self.order.columns), self.fetched):
-            keys = self.order.keys(table)
-            sample.append(keys.take(list(range(skip, table.num_rows, step))) if step > 1 else keys)
-            skip = (skip - table.num_rows) % step
-        keys = pa.concat_tables(sample)
+    def _cuts(self, parts: int) -> tuple[Ranking, Cuts]:
+        tables = read_inputs(self.group, pruned(self.settings, self.order.columns), self.fetched)
+        keys = _sample(map(self.order.keys, tables), self.group.rows)
         ranking = self.order.fit(keys)
-        return ranking, ranking.cuts(keys, [1.0] * passes)
+        return ranking, ranking.cuts(keys, [1.0] * parts)
 
-    def _part(self, cuts: Cuts, part: int, part_bytes: npt.NDArray[np.float64]) -> list[pa.Table]:
-        """The rows of a part. With the first one it is learned how large all of them are."""
-        held: list[pa.Table] = []
-        held_bytes = 0
-        for table in read_inputs(self.group, self.settings, self.fetched):
-            parts = cuts.part_of(self.order.keys(table))
-            if part == 0:
-                self.nan |= nan_columns(self.settings, table)
-                part_bytes += [
-                    _arrow_bytes(table, np.flatnonzero(parts == number)) for number in range(len(part_bytes))
-                ]
-            held.append(table.filter(pa.array(parts == part)))
-            held_bytes += held[-1].nbytes
-            if held_bytes > 2 * self.settings.limits.sorted_bytes:
-                raise TooLarge(f"{held_bytes} bytes in pass {part + 1}")
-        return held
+
+class _Divided:
+    """Rows by their part, on the local disk until their part's turn."""
+
+    def __init__(self, order: RowOrder, settings: WriteSettings, ranking: Ranking) -> None:
+        self._order, self._settings, self._ranking = order, settings, ranking
+        self._limits = settings.limits
+        self._spill = Spill[Place](settings.arrow_schema)
+        self._alike: set[Place] = set()
+
+    def close(self) -> None:
+        self._spill.close()
+
+    def put(self, place: Place, tables: Iterable[pa.Table], part_of: Callable[[pa.Table], Rows]) -> None:
+        """Keep rows below a place, each in the part that `part_of` has for its keys."""
+        for rows in of_size(tables, self._limits.scattered_bytes, self._limits.sorted_rows):
+            nan = nan_columns(self._settings, rows)
+            for part, some in by_part(rows, part_of(self._order.keys(rows))):
+                self._spill.put((*place, part), [some], nan and nan_columns(self._settings, some))
+
+    def parts(self) -> Iterator[_Part]:
+        """All rows, which do not wait any longer."""
+        while self._spill:
+            place = min(self._spill)
+            held, alike = self._spill.held(place), place in self._alike
+            if not alike and self._is_large(held):
+                self._divide(place, held.rows)
+                continue
+            pa.default_memory_pool().release_unused()
+            left_bytes, taken = held.arrow_bytes, self._spill.take(place)
+            for rows in self._pieces(taken) if alike else [self._copied(taken)]:
+                left_bytes -= sum(table.nbytes for table in rows)
+                later = [self._spill.held(other) for other in self._spill]
+                nan = frozenset().union(*(other.nan for other in [*later, *([held] if alike else [])]))
+                arrow_bytes = left_bytes + sum(other.arrow_bytes for other in later)
+                yield _Part(self._ranking, rows, Held(arrow_bytes=arrow_bytes, nan=nan))
+
+    def _is_large(self, held: Held) -> bool:
+        limits = self._limits
+        return max(held.arrow_bytes / limits.sorted_bytes, held.rows / limits.sorted_rows) > LARGEST_PART
+
+    def _divide(self, place: Place, rows: int) -> None:
+        """Into the rows before some row from the middle, those that are its equals, and those behind it."""
+        keys = _sample(map(self._order.keys, self._spill.read(place)), rows)
+        middle = self._ranking.arrange(keys).order[keys.num_rows // 2]
+        bound = self._ranking.compared(keys.take([middle]))
+        self._alike.add((*place, 1))
+        self.put(place, self._spill.take(place), lambda keys: _around(bound, self._ranking.compared(keys)))
+
+    def _copied(self, tables: Iterable[pa.Table]) -> list[pa.Table]:
+        """Rows whose columns have memory of their own, as others lie in one message: `SortedFiles` frees them so."""
+        limits = self._limits
+        return [rows.combine_chunks() for rows in of_size(tables, limits.blob_bytes, limits.sorted_rows)]
+
+    def _pieces(self, tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+        """Rows that have no order among them, half as many at a time: they exist twice while they are put together."""
+        for rows in of_size(tables, self._limits.sorted_bytes // 2, self._limits.sorted_rows):
+            yield [rows]
+
+
+def _around(bound: pa.Table, keys: pa.Table) -> Rows:
+    """0 for keys before the only one in `bound`, 1 for its equals, 2 for those behind it."""
+    both = pa.concat_tables([bound, keys])
+    words = [word for column in both.columns for word in words_of(whole(column))]
+    places = np.arange(1, both.num_rows)
+    return slots(bound, keys) * (1 + changed(words, np.zeros_like(places), places))
+
+
+def _sample(keys: Iterable[pa.Table], rows: int) -> pa.Table:
+    """Some of so many keys, at equal distances."""
+    step = max(1, math.ceil(rows / SAMPLE_ROWS))
+    sample, skip = [], 0
+    for table in keys:
+        sample.append(table.take(pa.array(np.arange(skip, table.num_rows, step))) if step > 1 else table)
+        skip = (skip - table.num_rows) % step
+    return pa.concat_tables(sample)

@@ -1,4 +1,4 @@
-"""Merges groups and writes rows in threads of this process: for small ones, and where there is no Spark.
+"""Rewrites groups of files and writes rows in threads of this process: for small ones, and where there is no Spark.
 
 Arrow decodes and encodes without holding Python's lock, so two threads keep two cores busy.
 """
@@ -38,18 +38,28 @@ def merge_in_threads(
 
     `progress` hears the bytes of each finished group, from several threads.
     """
-    found: Results = {}
-
     spare = (os.cpu_count() or 1) // max(1, len(groups))
 
     def work(number: int, group: MergeGroup) -> MergeResult:
         return merge(group, settings, FileNames(prefix, number, 0), threads=spare)
 
+    return results_in_threads(groups, work, progress)
+
+
+def results_in_threads(
+    groups: Mapping[int, MergeGroup],
+    rewrite: Callable[[int, MergeGroup], MergeResult],
+    progress: Callable[[int], None],
+) -> Results:
+    """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;
+    `progress` as that of `merge_in_threads`."""
+    found: Results = {}
+
     def keep(number: int, result: MergeResult | MergeFailure) -> None:
         found[number] = result
         progress(groups[number].size_bytes)
 
-    rewrite_in_threads(groups, work, keep)
+    rewrite_in_threads(groups, rewrite, keep)
     return found
 
 
@@ -77,15 +87,18 @@ def rewrite_in_threads(
             result = MergeFailure(str(error))
         keep(number, result)
 
-    # at least two: while one group waits for storage the other computes
-    workers = threads or max(2, os.cpu_count() or 2)
-    with ThreadPoolExecutor(max(1, min(workers, len(groups))), thread_name_prefix=THREADS) as pool:
+    with ThreadPoolExecutor(max(1, min(threads or workers(), len(groups))), thread_name_prefix=THREADS) as pool:
         try:
             for future in [pool.submit(work, number) for number in groups]:
                 future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def workers() -> int:
+    """How many threads rewrite files: at least two, while one group waits for storage the other computes."""
+    return max(2, os.cpu_count() or 2)
 
 
 def write_in_threads(

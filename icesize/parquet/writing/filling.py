@@ -62,7 +62,7 @@ class Filling:
         self._sorter = sorter_of(settings)
         self._runs = itertools.count()
         self._files = _OpenFiles(new_files)
-        self._spill = Spill(settings.arrow_schema)
+        self._spill = Spill[PartitionKey](settings.arrow_schema)
 
     @property
     def some_wait(self) -> bool:

@@ -1,18 +1,19 @@
-"""Rows that wait on local disk until the rest of their partition is there."""
+"""Rows that wait on local disk until all that belong together are there."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Generic, TypeVar
 
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.storage import FOLDERS, local_folder
-from icesize.planning.files import PartitionKey
+
+Key = TypeVar("Key", bound=Hashable)
 
 PIECE_BYTES = 8 * 2**20
 """Arrow memory of the rows that are read back at once."""
@@ -20,7 +21,7 @@ PIECE_BYTES = 8 * 2**20
 
 @dataclass(slots=True)
 class Held:
-    """The rows of one partition that wait: how many, their Arrow bytes, and field ids of columns that hold NaN."""
+    """The rows of one key that wait: how many, their Arrow bytes, and field ids of columns that hold NaN."""
 
     rows: int = 0
     arrow_bytes: int = 0
@@ -28,8 +29,8 @@ class Held:
     pieces: list[tuple[int, int]] = field(default_factory=list)
 
 
-class Spill:
-    """Keeps rows in a temporary file, and gives them back one partition at a time.
+class Spill(Generic[Key]):
+    """Keeps rows in a temporary file, each under a key, as its partition, and gives them back one key at a time.
 
     The file is made when it is first needed, in one of the folders of `SPARK_LOCAL_DIRS`, else where Python puts
     temporary files. It has no name (or loses it when it is closed, where a system has no files without a name), so
@@ -43,47 +44,47 @@ class Spill:
         self._file: IO[bytes] | None = None
         self._folder = ""
         self._end = 0
-        self._held: dict[PartitionKey, Held] = {}
+        self._held: dict[Key, Held] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def __iter__(self) -> Iterator[PartitionKey]:
-        """Partitions with rows that wait, in order of their first ones."""
+    def __iter__(self) -> Iterator[Key]:
+        """Keys with rows that wait, in order of their first ones."""
         return iter(list(self._held))
 
-    def held(self, partition: PartitionKey) -> Held:
-        """What waits of a partition."""
-        return self._held.get(partition, Held())
+    def held(self, key: Key) -> Held:
+        """What waits of a key."""
+        return self._held.get(key, Held())
 
-    def put(self, partition: PartitionKey, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
+    def put(self, key: Key, tables: Iterable[pa.Table], nan: frozenset[int]) -> None:
         """Keep rows; `nan` are field ids of the float columns in which they hold NaN."""
         for table in tables:
             step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
             for start in range(0, table.num_rows, step):
-                self._put(partition, table.slice(start, step), nan)
+                self._put(key, table.slice(start, step), nan)
 
-    def _put(self, partition: PartitionKey, rows: pa.Table, nan: frozenset[int]) -> None:
+    def _put(self, key: Key, rows: pa.Table, nan: frozenset[int]) -> None:
         (batch,) = rows.combine_chunks().to_batches()
         message = batch.serialize()
         with self._disk():
             file = self._open()
             file.seek(self._end)
             file.write(message)
-        held = self._held.setdefault(partition, Held())
+        held = self._held.setdefault(key, Held())
         held.rows += rows.num_rows
         held.arrow_bytes += rows.nbytes
         held.nan |= nan
         held.pieces.append((self._end, message.size))
         self._end += message.size
 
-    def read(self, partition: PartitionKey) -> Iterator[pa.Table]:
-        """The rows of a partition in their order, which keep waiting."""
-        return self._read(self.held(partition))
+    def read(self, key: Key) -> Iterator[pa.Table]:
+        """The rows of a key in their order, which keep waiting."""
+        return self._read(self.held(key))
 
-    def take(self, partition: PartitionKey) -> Iterator[pa.Table]:
-        """The rows of a partition in their order; they wait no longer."""
-        held = self._held.pop(partition, Held())
+    def take(self, key: Key) -> Iterator[pa.Table]:
+        """The rows of a key in their order; they wait no longer."""
+        held = self._held.pop(key, Held())
         yield from self._read(held)
         if not self._held:
             self._end = 0

@@ -31,7 +31,8 @@ than the merges of a small batch may rewrite."""
 
 UNEVEN = 1.5
 """A group with so many times the bytes that a slot has on average is divided: while its one task sorts, others would
-wait. Dividing takes 1.4 times the work of sorting in one task by 3 passes (21.7 s of cores together against 16.0)."""
+wait. Dividing took 1.4 times the work of a task that read its files once for each of 3 parts (21.7 s of cores together
+against 16.0), and takes more of one that reads them once."""
 
 
 def inline_budget(policy: SizePolicy, batch_bytes: int) -> int:
@@ -79,7 +80,7 @@ def cluster_beside_stream(
 
 
 def run_clusters(
-    spark: SparkSession | None,
+    spark: SparkSession,
     work: ClusterWork,
     *,
     limits: WorkLimits,
@@ -89,10 +90,9 @@ def run_clusters(
 ) -> Results:
     """Write the rows of each group in order, to files under names with its prefix: the result of each, by its number.
 
-    A group that fails leaves no file; without Spark that is any one too large to be sorted here. `cancelled` is looked
-    at between jobs: groups that are done by then have results, which the caller commits or discards; the others leave
-    no file but those of tasks that were killed, which orphan cleanup finds. `progress` hears the bytes of each finished
-    group, from several threads.
+    A group that fails leaves no file. `cancelled` is looked at between jobs: groups that are done by then have results,
+    which the caller commits or discards; the others leave no file but those of tasks that were killed, which orphan
+    cleanup finds. `progress` hears the bytes of each finished group, from several threads.
 
     When anything is raised, as `EngineUnavailable`, the storage of the settings knows what there is to be removed.
     """
@@ -109,12 +109,8 @@ def run_clusters(
 
     rewrite = partial(cluster_alone, work.order)
     run = GroupRewrite("cluster files", groups, work.settings, work.prefixes, rewrite, keep, cancelled)
-    here = [n for n in groups if spark is None or groups[n].size_bytes <= limits.driver_merge_bytes]
+    here = [n for n in groups if groups[n].size_bytes <= limits.driver_merge_bytes]
     run.in_threads(here, cores.threads)
-    if spark is None:
-        for number, found in too_large.items():
-            keep(number, MergeFailure(f"{found.why}; open the table with a Spark session"))
-        return results
     slots = cores.tasks or session.parallelism(spark)
     uneven = _uneven(work, slots, limits)
     run.in_tasks(spark, sorted(groups.keys() - {*here, *uneven}), lambda group: group.size_bytes, slots)

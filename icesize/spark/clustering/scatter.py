@@ -20,8 +20,8 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.ordering.cluster_order import Cuts, RowOrder
-from icesize.parquet.reading.inputs import read_inputs
+from icesize.parquet.ordering.cluster_order import Cuts, RowOrder, by_part
+from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine.worker import Bins, as_answer, numbers_in, prepare
@@ -129,16 +129,11 @@ class Scatter:
 
     def _scatter(self, group: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         limits = self.settings.limits
-        for rows in _of_size(read_inputs(group, self.settings), limits.scattered_bytes):
-            partitions = division.cuts.part_of(self.order.keys(rows)).astype(np.int32)
-            by_partition = np.argsort(partitions, kind="stable")
-            starts = np.searchsorted(partitions[by_partition], np.arange(len(division.assignments) + 1))
+        for rows in of_size(read_inputs(group, self.settings), limits.scattered_bytes, limits.sorted_rows):
             nan = nan_columns(self.settings, rows)
-            rows = rows.take(pa.array(by_partition))
-            for partition in np.flatnonzero(np.diff(starts)).tolist():
+            for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
                 assignments = division.assignments[partition]
-                slice_ = rows.slice(starts[partition], starts[partition + 1] - starts[partition])
-                for piece in _pieces(slice_, limits.blob_bytes):
+                for piece in _pieces(some, limits.blob_bytes):
                     header = Header(partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece))
                     yield self._row(assignments[turn % len(assignments)], header, _blob(piece))
             turn += 1
@@ -153,20 +148,6 @@ def _binary(value: pa.Buffer) -> pa.Array:
     """One value, not copied."""
     offsets = pa.array([0, value.size], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, value])
-
-
-def _of_size(tables: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
-    """The rows of all tables, so many Arrow bytes at once and one table more, at most."""
-    waiting: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        waiting.append(table)
-        size += table.nbytes
-        if size >= size_bytes:
-            yield pa.concat_tables(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:

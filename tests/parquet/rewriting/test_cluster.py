@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,12 +25,12 @@ from pyiceberg.types import BinaryType, DoubleType, LongType, NestedField, Strin
 
 from icesize import failpoints
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.rewriting.cluster import TooLarge, cluster
+from icesize.parquet.rewriting.cluster import TooLarge, cluster, cluster_in_threads
 from icesize.parquet.writing.encoding import measure
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
@@ -97,7 +100,8 @@ def bounds(options: WriteSettings, file: WrittenFile, name: str) -> tuple[Any, A
 def in_passes(options: WriteSettings, tables: Sequence[pa.Table], passes: float) -> WriteSettings:
     """Settings with which these rows need about so many passes."""
     sorted_bytes = max(1, int(sum(t.nbytes for t in tables) / passes)) + 64
-    return with_limits(options, sorted_bytes=sorted_bytes, sorting_passes=1_000)
+    scattered_bytes, decoded_bytes = sorted_bytes // 4, sorted_bytes  # of which runs of small files have a part
+    return with_limits(options, sorted_bytes=sorted_bytes, scattered_bytes=scattered_bytes, decoded_bytes=decoded_bytes)
 
 
 def clustered(
@@ -412,7 +416,7 @@ def test_nan_in_a_later_part_is_known_before_the_file_is_begun(tmp_path: Path) -
     assert [footer.row_group(i).column(3).is_stats_set for i in range(3)] == [False] * 3
 
 
-def test_more_passes_than_pay_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_more_parts_than_allowed_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     """The limit is judged from the first rows; by bytes and by rows."""
     options = settings_of(tmp_path, EVENTS)
     tables = [events(1_000, seed) for seed in range(4)]
@@ -422,31 +426,140 @@ def test_more_passes_than_pay_are_refused_before_anything_is_written(tmp_path: P
     for limits in ({"sorted_bytes": total // 5}, {"sorted_rows": 799}):
         with (
             failpoints.armed("writing", lambda: pytest.fail("a file was begun")),
-            pytest.raises(TooLarge, match=r"^[56] passes"),
+            pytest.raises(TooLarge, match=r"ordered in [56] parts$"),
         ):
-            cluster(task, order_by(options, "user"), with_limits(options, **limits), NAMES)
+            cluster(task, order_by(options, "user"), with_limits(options, **limits), NAMES, most_parts=4)
     assert files_below(tmp_path) == before
     options = with_limits(options, sorted_rows=1_000)
-    assert cluster(task, order_by(options, "user"), options, NAMES).rows_out == 4_000
+    assert cluster(task, order_by(options, "user"), options, NAMES, most_parts=4).rows_out == 4_000
 
 
-def test_a_part_that_outgrows_its_memory_leaves_nothing(tmp_path: Path) -> None:
-    """Where a few users have most of the bytes their part is too large, and files begun before it are removed."""
+def largest_written(options: WriteSettings, task: MergeGroup, order: RowOrder) -> tuple[MergeResult, int]:
+    """The outcome of a clustering, and the Arrow bytes of the rows that were put in order together at most."""
+    sizes: list[int] = []
+    write = SortedFiles.write
+
+    def noted(self: SortedFiles, tables: list[pa.Table], *more: Any) -> None:
+        sizes.append(sum(table.nbytes for table in tables))
+        write(self, tables, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SortedFiles, "write", noted)
+        return cluster(task, order, options, NAMES), max(sizes)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_part_that_outgrows_its_memory_is_divided_again(tmp_path: Path, strategy: str) -> None:
+    """Where a few users have most of the bytes their part is too large by far; what is held at once never is."""
     options = settings_of(tmp_path, EVENTS, target=1)
-    rows = events(4_000)
+    rows = events(8_000)
     texts = ["x" * (1_000 if user > 400 else 1) for user in rows.column("user").to_pylist()]
     rows = rows.set_column(2, "text", pa.array(texts, pa.large_string()))
-    tables = [rows.slice(i * 500, 500) for i in range(8)]
-    task = MergeGroup(stored(options, tables), KEY, 4)
+    tables = [rows.slice(i * 500, 500) for i in range(16)]
+    task, order = MergeGroup(stored(options, tables), KEY, 4), order_by(options, "user", "at", strategy=strategy)
+    limited = in_passes(options, tables, 8)
+    done, most = largest_written(limited, task, order)
+    assert most < 1.5 * limited.limits.sorted_bytes
+    found = table_of(options, done.files)
+    assert Counter(spelt_rows(found)) == Counter(s for t in tables for s in spelt_rows(t))
+    if strategy == SORT:
+        assert found.cast(rows.schema).equals(rows.sort_by([("user", "ascending"), ("at", "ascending")]))
+
+
+@pytest.mark.parametrize("others", [[], [3], [9], [None, 3, 9]])
+def test_equal_keys_of_more_rows_than_fit_are_in_order(tmp_path: Path, others: list[int | None]) -> None:
+    """One value of nearly all rows is written piece by piece, and what comes before and behind it stays there."""
+    options = sorted_by(settings_of(tmp_path, EVENTS, target=100_000), (1, "identity", ASC, FIRST))
+    rows = events(9_000)
+    users = pa.array([7] * (9_000 - len(others)) + others, pa.int64())
+    rows = rows.set_column(0, "user", users)
+    tables = [rows.slice(i * 1_000, 1_000) for i in range(9)]
+    task = MergeGroup(stored(options, tables), KEY, 3)
+    limited = in_passes(options, tables, 9)
+    done, most = largest_written(limited, task, order_by(options, "user"))
+    assert most <= limited.limits.sorted_bytes
+    found = table_of(options, done.files)
+    assert Counter(spelt_rows(found)) == Counter(s for t in tables for s in spelt_rows(t))
+    assert found.column("user").to_pylist() == sorted(users.to_pylist(), key=lambda user: -1 if user is None else user)
+    assert {file.sort_order_id for file in done.files} == {7}
+    assert 2 <= len(done.files) <= 3
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that wait need room; the error says where."""
+    options = settings_of(tmp_path, EVENTS, target=1)
+    tables = [events(1_000, seed) for seed in range(3)]
+    task = MergeGroup(stored(options, tables), KEY, 2)
     before = files_below(tmp_path)
-    begun: list[int] = []
-    with (
-        failpoints.armed("writing", lambda: begun.append(1)),
-        pytest.raises(TooLarge, match="bytes in pass"),
-    ):
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(RewriteFailed, match=r"Cannot keep rows in .*No space left on device.* SPARK_LOCAL_DIRS"):
         cluster(task, order_by(options, "user"), in_passes(options, tables, 3), NAMES)
-    assert begun
     assert files_below(tmp_path) == before
+
+
+def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:
+    """Small groups and those that do not fit into memory, under names of their own; a damaged one fails alone."""
+    options = settings_of(tmp_path, EVENTS, target=30_000)
+    counts = [1, 6, 2, 6]
+    facts = [stored(options, [events(1_000, 10 * n + i) for i in range(count)]) for n, count in enumerate(counts)]
+    groups = {n: MergeGroup(inputs, KEY, 3) for n, inputs in enumerate(facts)}
+    Path(local(facts[2][0].path)).write_bytes(b"no parquet")
+    limited = with_limits(options, sorted_bytes=200_000, scattered_bytes=50_000)
+    prefixes, heard = {n: f"k{n:08x}o-ab{n}" for n in groups}, list[int]()
+    order = order_by(options, "user", "at")
+    results = cluster_in_threads(groups, prefixes, order, limited, progress=heard.append)
+    assert sorted(heard) == sorted(group.size_bytes for group in groups.values())
+    assert isinstance(results.pop(2), MergeFailure)
+    for n, done in results.items():
+        assert isinstance(done, MergeResult)
+        assert all(f"/{prefixes[n]}-" in file.path for file in done.files)
+        rows = table_of(options, done.files).select(["user", "at"])
+        assert rows.num_rows == counts[n] * 1_000
+        assert rows.equals(rows.sort_by([("user", "ascending"), ("at", "ascending")]))
+
+
+_MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+import pyarrow as pa
+from pyiceberg.types import DoubleType, LongType, StringType
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.cluster import cluster
+from icesize.planning.cluster_by import SORT, ClusterBy
+from icesize.planning.files import PartitionKey
+from icesize.planning.plan import MergeGroup
+from tests.support.parquet_files import NAMES, fact, schema_of, settings_of, with_limits, write_one
+from tests.support.processes import peak_bytes
+columns = {"user": LongType(), "at": LongType(), "text": StringType(), "value": DoubleType()}
+options, mib = settings_of(Path(sys.argv[1]), schema_of(*columns.items())), 2**20
+def rows(seed):
+    drawn = np.random.default_rng(seed)
+    texts = pa.array(np.char.zfill(drawn.integers(0, 10**6, 100_000).astype(str), 100), pa.large_string())
+    numbers = [pa.array(drawn.integers(0, 10**9, 100_000)) for _ in range(2)]
+    return pa.table([*numbers, texts, pa.array(drawn.random(100_000))], names=[*columns])
+facts = tuple(fact(write_one(options, rows(seed)), seed) for seed in range(30))
+limited = with_limits(
+    options, sorted_bytes=16 * mib, scattered_bytes=8 * mib, whole_file_bytes=4 * mib, batch_rows=16_384
+)
+order = RowOrder.of(ClusterBy(("user", "at"), (1, 2), SORT, 2**40), options)
+before = peak_bytes()
+done = cluster(MergeGroup(facts, PartitionKey(0), 4), order, limited, NAMES)
+assert done.rows_out == 3_000_000
+print(peak_bytes() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """3 million rows of 380 MB, ordered 16 MiB at a time, take less than 128 MiB of memory beside what is there."""
+    code = [sys.executable, "-c", _MEMORY, str(tmp_path)]
+    done = subprocess.run(code, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 128 * 2**20
 
 
 @pytest.mark.parametrize("passes", [0.5, 2.5])

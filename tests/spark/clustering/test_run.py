@@ -101,7 +101,7 @@ def limits_of(way: str) -> WorkLimits:
 
 def divide_all(settings: WriteSettings, way: str = "all tasks") -> WriteSettings:
     """Settings by which each group is more than one task can sort, and has several parts; the same for other ways."""
-    return with_limits(settings, sorted_bytes=20_000, sorting_passes=1) if way == "all tasks" else settings
+    return with_limits(settings, sorted_bytes=20_000, parts_of_one_task=1) if way == "all tasks" else settings
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def prefixes(tasks: Sequence[MergeGroup]) -> dict[int, str]:
 
 
 def run(
-    spark: SparkSession | None, tasks: Sequence[MergeGroup], order: RowOrder, settings: WriteSettings, **options: Any
+    spark: SparkSession, tasks: Sequence[MergeGroup], order: RowOrder, settings: WriteSettings, **options: Any
 ) -> list[Any]:
     """The result of each group, None for one that has none."""
     work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), order, settings)
@@ -414,18 +414,6 @@ def test_error_that_is_raised_removes_all_files(
     assert written_below(settings, tasks)
     settings.storage.abandon()
     assert written_below(settings, tasks) == set()
-
-
-def test_without_spark_large_groups_fail(settings: WriteSettings) -> None:
-    """A group that is more than one process sorts says what it needs; smaller ones are clustered."""
-    tasks = [group(settings, [rows(1), rows(2)], 1), group(settings, [rows(v) for v in range(8)], 1)]
-    settings = with_limits(settings, sorted_bytes=200_000, sorting_passes=1)
-    heard: list[int] = []
-    done, failed = run(None, tasks, RowOrder.of(by(1), settings), settings, progress=heard.append)
-    assert done.rows_out == 2_000
-    assert "Spark session" in failed.why
-    assert sorted(heard) == sorted(task.size_bytes for task in tasks)
-    assert written_below(settings, tasks) == {local(file.path) for file in done.files}
 
 
 NESTED = pa.list_(pa.struct({"key": pa.string(), "m": pa.map_(pa.string(), pa.binary())}))
