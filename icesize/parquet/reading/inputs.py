@@ -150,7 +150,11 @@ def _open(stream: Any) -> pq.ParquetFile:
 
 def _tables(file: pq.ParquetFile, names: list[str] | None, limits: Limits) -> Iterator[pa.Table]:
     footer = file.metadata
-    decoded = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    if (rows := [group.num_rows for group in groups]) and (min(rows) < 0 or sum(rows) != footer.num_rows):
+        # pyarrow takes room for as many rows as a row group claims
+        raise ValueError(f"row groups of {sum(rows)} rows in a file of {footer.num_rows}")
+    decoded = sum(group.total_byte_size for group in groups)
     # a dictionary can hide any number of bytes behind few, so rows count as well
     if decoded <= limits.whole_file_bytes and footer.num_rows <= 4 * limits.batch_rows:
         yield file.read(columns=names, use_threads=False)

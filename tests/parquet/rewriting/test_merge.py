@@ -21,10 +21,12 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.format.thrift import i64
 from icesize.parquet.rewriting.merge import merge, output_rows
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
+from tests.support.footers import edited
 from tests.support.parquet_files import (
     NAMES,
     REMOTE,
@@ -145,6 +147,19 @@ def test_a_damaged_input_file_fails_the_merge_and_is_named(tmp_path: Path, damag
         merge(MergeGroup(small, small[0].partition, 2), options, MERGED)
     assert caught.value.path == small[1].path
     assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("claimed", [2**31, 499, -1])
+def test_a_row_group_that_claims_rows_that_the_file_has_not_is_not_read(tmp_path: Path, claimed: int) -> None:
+    """pyarrow takes room for them: 64 GB for a file of 3 kB."""
+    options = hourly(tmp_path)
+    (small,) = inputs(options, [500])
+    data = edited(Path(local(small.path)).read_bytes(), lambda tree: tree.groups[0].update({3: i64(claimed)}))
+    Path(local(small.path)).write_bytes(data)
+    damaged = replace(small, size_bytes=len(data))
+    with pytest.raises(RewriteFailed, match=f"row groups of {claimed} rows in a file of 500") as caught:
+        merge(MergeGroup((damaged,), damaged.partition), options, MERGED)
+    assert caught.value.path == damaged.path
 
 
 @pytest.mark.parametrize("claimed", [499, 501])
