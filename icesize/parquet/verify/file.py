@@ -152,7 +152,10 @@ def _check_sizes(group: RowGroup) -> Iterator[str]:
 
 def _ordered(footer: Footer) -> list[bool]:
     """Whether bounds of each column are ordered as its type defines; files that do not say so are taken to mean it."""
-    orders = structs_of(footer.fields, FileMetaData.COLUMN_ORDERS)
+    try:
+        orders = structs_of(footer.fields, FileMetaData.COLUMN_ORDERS)
+    except MalformedError:  # which is told of the footer
+        return [False] * len(footer.columns)
     if len(orders) != len(footer.columns):
         return [True] * len(footer.columns)
     return [ColumnOrder.TYPE_ORDER in order for order in orders]

@@ -412,6 +412,15 @@ def test_orders_of_too_few_columns_are_found() -> None:
     ]
 
 
+def test_orders_that_cannot_be_read_are_told() -> None:
+    """Bounds are not compared then; everything else is."""
+    order, negative = b"\x1c\0\0", b"\x06\x71\0\0"  # a field of number -57 in place of the first order
+    data = edited(FILE, lambda tree: tree.file.update({7: (LIST, tree.file[7][1].replace(order, negative, 1))}))
+    found = verify(BytesSource(data), "x")
+    assert found.problems == ("x: footer: cannot be read: field -57 of type 6",)
+    assert (len(found.unchecked), found.rows) == (5, verify(BytesSource(FILE), "x").rows)
+
+
 def test_bounds_of_another_order_are_not_checked() -> None:
     """A column whose bounds have an order that is not its type's is told of, its bounds may be anything."""
 
