@@ -135,6 +135,7 @@ class WholeTable:
 
     `columns` tell of each how its dictionaries are, `distinct` how many values one has about, `nulls` the share of
     nulls of columns that are not in `full`, which has those without any.
+    `again` has the outputs merged once more.
     """
 
     columns: Mapping[str, str]
@@ -144,6 +145,7 @@ class WholeTable:
     full: frozenset[str] = frozenset()
     limits: Limits = LIMITS
     outputs: int = 1
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,7 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         full=frozenset(draw(st.lists(st.sampled_from(names), unique=True))),
         limits=replace(LIMITS, least_renumbered_values=draw(st.sampled_from([0, 0, 10_000]))),
         outputs=draw(st.sampled_from([1, 1, 1, 2])),
+        again=draw(st.booleans()),
     )
 
 

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from numpy.typing import NDArray
 
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.sources import LocalSource
@@ -26,7 +27,7 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.plan import MergeGroup
 from tests.support.copying import KEY, MERGED
-from tests.support.parquet_files import local
+from tests.support.parquet_files import fact, local
 from tests.support.whole_tables import (
     COLUMNS,
     LIMITS,
@@ -45,10 +46,18 @@ WAYS = ("whole", "pages", "renumbered", "encoded again", "decoded", "decoded bes
 
 
 def merged(folder: Path, table: WholeTable) -> tuple[MergeResult, list[Stored]]:
-    """Merge all files of a table, and hold what came out against what went in."""
+    """Merge all files of a table, and what came out once more; each time the rows are held against those before."""
     options = settings_of_table(table, folder)
     inputs = store(table, options)
-    done = merge(MergeGroup(tuple(file.fact for file in inputs), KEY, table.outputs), options, MERGED)
+    done = merge_checked(options, inputs, table.outputs)
+    if table.again and done.files:
+        merge_checked(options, [of_output(options, file) for file in done.files], 1)
+    return done, inputs
+
+
+def merge_checked(options: WriteSettings, inputs: Sequence[Stored], outputs: int) -> MergeResult:
+    """Merge some files, and hold what came out against what went in."""
+    done = merge(MergeGroup(tuple(file.fact for file in inputs), KEY, outputs), options, MERGED)
     assert done.rows_out == sum(file.rows.num_rows for file in inputs)
     assert done.bytes_copied + done.bytes_decoded <= sum(file.fact.size_bytes for file in inputs)
     paths = [local(file.path) for file in done.files]
@@ -58,7 +67,14 @@ def merged(folder: Path, table: WholeTable) -> tuple[MergeResult, list[Stored]]:
     if paths:
         order = check_rows(paths, inputs)
         check_order(order, inputs, 3 * len(paths) if done.bytes_copied else 1)
-    return done, inputs
+    return done
+
+
+def of_output(options: WriteSettings, file: WrittenFile) -> Stored:
+    """An output as the input file of another merge."""
+    rows, footer = pq.read_table(local(file.path)), pq.read_metadata(local(file.path))
+    groups = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+    return Stored(fact(file), rows.cast(options.arrow_schema), groups)
 
 
 def check_rows(paths: Sequence[str], inputs: Sequence[Stored]) -> NDArray[np.int64]:
