@@ -249,7 +249,9 @@ def attempt(settings: WriteSettings, inputs: Sequence[FileFact]) -> MergeResult 
 def _judged(damage: Damage, done: MergeResult, settings: WriteSettings, inputs: Sequence[FileFact]) -> str:
     """How the output stands to what the damaged file reads as, which is what decoding gives of it."""
     found, before = _rows(done), sum(damage.sound.rows, Counter[str]())
+    others = damage.sound.rows[1 if damage.is_first else 0]
     if not done.bytes_copied:
+        assert others <= (found or Counter[str]()), "rows of the sound file are lost"
         return "decoded, as before the damage" if found == before else "decoded, as the damaged file reads"
     if found == before:
         _check_claims(done, inputs)
@@ -257,7 +259,6 @@ def _judged(damage: Damage, done: MergeResult, settings: WriteSettings, inputs: 
     decoded = attempt(replace(settings, merge_by_copying=False), inputs)
     expected = None if isinstance(decoded, RewriteFailed) else _rows(decoded)
     if expected is None:
-        others = damage.sound.rows[1 if damage.is_first else 0]
         assert found is None or others <= found, "rows of the sound file are lost"
         return "copied, unreadable as the damaged file" if found is None else "copied, the damaged file is unreadable"
     assert found == expected, f"{_difference(found, expected)} by {dict(done.decoded_because)}"

@@ -85,8 +85,8 @@ class _Change:
         if PageHeader.CRC in fields:
             fields[PageHeader.CRC] = i32(signed_checksum(body))
         header = write_struct(fields)
-        sizes = {"size_bytes": len(header) + len(body), "raw_size_bytes": len(header) + raw_size_bytes}
-        return header + body, replace(page, header_bytes=len(header), **sizes)
+        stored, raw_size_bytes = header + body, len(header) + raw_size_bytes
+        return stored, replace(page, header_bytes=len(header), size_bytes=len(stored), raw_size_bytes=raw_size_bytes)
 
     def _v1(self, fields: Fields, body: bytes, raw_size_bytes: int) -> tuple[bytes, int]:
         inner, _ = read_struct(raw_of(fields, PageHeader.DATA_PAGE_HEADER, STRUCT))
