@@ -83,9 +83,12 @@ class _FromFile:
 
     def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
         try:
-            return pa.chunked_array(map(self.convert, rows.column(self.place).chunks), type=self.field.type)
+            values = pa.chunked_array(map(self.convert, rows.column(self.place).chunks), type=self.field.type)
         except CastingError as error:
             raise CastingError(f"column '{self.field.name}' {error}") from error
+        if not self.field.nullable and values.null_count:  # the writer would name no file
+            raise CastingError(f"column '{self.field.name}' is required and has null")
+        return values
 
 
 def _conversion(stored: pa.Field, wanted: pa.Field) -> Convert:

@@ -284,6 +284,15 @@ def test_a_required_column_that_is_not_in_the_file_fails_it(tmp_path: Path) -> N
         read(options, path)
 
 
+def test_null_in_a_required_column_fails_the_file(tmp_path: Path) -> None:
+    """It is named before anything of it is written."""
+    options = settings_of(tmp_path, schema_of(("a", LongType(), True)))
+    path = foreign_file(tmp_path, pa.table([pa.array([1, None])], schema=_with_id("a", pa.int64())))
+    with pytest.raises(RewriteFailed, match="column 'a' is required and has null") as caught:
+        read(options, path)
+    assert caught.value.path == str(path)
+
+
 def test_large_files_are_read_in_batches(tmp_path: Path) -> None:
     """Above the size that is read at once no table has more rows than a batch, whatever the row groups are."""
     options = settings_of(tmp_path, schema_of(("id", LongType()), ("gone", StringType())))
