@@ -57,8 +57,8 @@ class WorkLimits:
     """A group up to this size is clustered by one Spark task, even if others wait for it: dividing it takes two jobs
     more, and a first and a last wave of tasks."""
     bytes_without_spark: int = 2**30
-    """Bytes of data files that one process writes anew before it commits them; what must be clustered together and is
-    more is Spark's work."""
+    """Bytes of data files that one process writes anew before it commits them, so that an interrupt keeps them; what is
+    written as a whole may be more."""
     round_bytes: int = 2 * 2**30
     """Bytes that one round of merges or of clustering rewrites before it is committed: half a minute of decoding on two
     cores, which is what a killed pass loses at most."""

@@ -81,7 +81,8 @@ class Report:
             partitions_touched=sum(report.partitions_touched for report in reports),
             seconds={phase: round(sum(r.seconds.get(phase, 0.0) for r in reports), 4) for phase in phases},
             decoded_because=dict(because),
-            conflicts=tuple(dict.fromkeys(conflict for report in reports for conflict in report.conflicts)),
+            clustering=_clustered_together(reports),
+            conflicts=tuple(conflict for report in reports for conflict in report.conflicts),
             notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         )
 
@@ -118,6 +119,16 @@ class Report:
         if self.held_back:
             words.append(f"{sum(self.held_back.values())} ineligible files in {len(self.held_back)} partitions")
         return "".join("  " + w for w in (*self.notes, *words, *self.conflicts))
+
+
+def _clustered_together(reports: Sequence[Report]) -> dict[str, Any] | None:
+    """What queries open before the first round and after the last one, and what all have written."""
+    rounds = [report.clustering for report in reports if report.clustering]
+    if not rounds:
+        return None
+    new_bytes = sum(one["new_bytes"] for one in rounds)
+    amplification = round(sum(report.bytes_written for report in reports) / new_bytes, 3) if new_bytes else None
+    return {**rounds[-1], "before": rounds[0]["before"], "new_bytes": new_bytes, "amplification": amplification}
 
 
 _WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")

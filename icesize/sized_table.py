@@ -194,7 +194,8 @@ class SizedTable:
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
     ) -> Report:
-        """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit.
+        """Lay rows out by the columns `by`, partition by partition, in one REPLACE commit; without Spark in rounds of
+        about 1 GiB, each with a commit, so an interrupt keeps what was done before.
 
         `strategy`: "sort" (the first column's queries profit most), "zorder" or "hilbert" (those of up to four columns
         alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
@@ -203,8 +204,7 @@ class SizedTable:
         rows are moved, `progress` the bytes of each finished group.
 
         Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
-        RewriteFailed when every partition failed, and EngineUnavailable when more than 1 GiB is to be written and there
-        is no Spark.
+        and RewriteFailed when every partition failed.
         """
         from icesize.maintenance import clustering
 

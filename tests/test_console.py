@@ -174,6 +174,21 @@ def test_progress_is_drawn_on_terminals_only() -> None:
     assert "4 MiB of 4 MiB" in shown(merge, terminal=True)
 
 
+@pytest.mark.parametrize(
+    ("done", "seconds", "words"),
+    [
+        (0, 3.0, "0 B of 10 GiB"),
+        (2**30, 0.0, "1 GiB of 10 GiB"),
+        (5 * 2**30, 25.0, "5 GiB of 10 GiB, 205 MiB/s, 0:00:25 left"),
+        (2**30, 1_000.0, "1 GiB of 10 GiB, 1 MiB/s, 2:30:00 left"),
+        (10 * 2**30, 10.0, "10 GiB of 10 GiB, 1 GiB/s, 0:00:00 left"),
+    ],
+)
+def test_progress_tells_rate_and_time_left(done: int, seconds: float, words: str) -> None:
+    """By the mean since it began, as groups take long and unlike times; in powers of 1024."""
+    assert show.pace(done, 10 * 2**30, seconds) == words
+
+
 def test_an_error_is_one_line_and_markup_in_it_is_text() -> None:
     """Messages may hold brackets and line breaks."""
     assert shown(show.show_error, "Cannot open '[bold]x[/]':\nwhy") == "icesize: Cannot open '[bold]x[/]': why\n"

@@ -161,7 +161,7 @@ def cluster(
 ) -> None:  # fmt: skip
     """Lay the rows of TABLE out for queries by some columns, in one commit; what is in order is left alone.
 
-    Up to 1 GiB is written in this process. For more give --master, --remote or --conf, and Spark does it.
+    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
     """
     if forget and (by or strategy or where or budget_bytes is not None):
         raise click.UsageError("--forget goes without --by, --strategy, --where and --budget-bytes")

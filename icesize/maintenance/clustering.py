@@ -7,7 +7,7 @@ changed for queries.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +16,11 @@ from typing import Any
 from pyiceberg.manifest import ManifestFile
 
 from icesize.clock import Environment
-from icesize.errors import EngineUnavailable, TableError, UnsupportedTable
+from icesize.errors import ClusteringOff, TableError, UnsupportedTable
 from icesize.maintenance.batch_commit import Outcome, WrittenBatch
 from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
+from icesize.maintenance.rounds import as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
 from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
@@ -35,7 +36,6 @@ from icesize.table.commit.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import Where
-from icesize.units import format_bytes
 
 ClusterRunner = Callable[[ClusterWork], Results]
 """Does the work of a pass; the result of each group, by its number."""
@@ -122,6 +122,15 @@ class ClusterScan:
             plan = self.plan(budget_bytes, contested, leave_small)
         return plan
 
+    def part_of(self, whole: Plan, groups: Sequence[MergeGroup]) -> tuple[Plan, tuple[str, ...]]:
+        """What to do now of a plan that was made before, as `as_they_are` says."""
+        plan, lost = as_they_are(whole, groups, self.layout, (f.fact for files in self.files.values() for f in files))
+        if plan.clustering is None:
+            raise AssertionError("a plan of another kind")
+        full = tuple(group.size_bytes >= self.by.sealed_set_bytes for group in plan.groups)
+        now = replace(plan.clustering, by=self.by, full=full, before=by_column(self.files, self.by.columns))
+        return replace(plan, clustering=now), lost
+
     def after(self, landed: Sequence[MergeResult]) -> Files:
         """The files once these groups have taken the place of their input files."""
         gone = {input_file.path for group in landed for input_file in group.inputs}
@@ -199,28 +208,43 @@ def plan_clustering(context: TableContext, wish: Wish) -> Plan | None:
 
 def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object] | None, progress: Progress) -> Report:
     """Remember the columns in the table and lay its rows out by them; what is refused is refused before anything is
-    remembered."""
-    scan, plan = _planned(context, wish)
+    remembered.
+
+    More than the engine rewrites at once is written in rounds, each with a commit; a set is written as a whole. It ends
+    early where another writer has changed the partition spec, or by what the table is clustered.
+    """
+    most_bytes = context.engine.most_bytes
+    scan, whole = _planned(context, wish)
     if on_plan is not None:
-        on_plan(plan)
-    _check_affordable(context, plan)
+        on_plan(noting_rounds(whole, most_bytes))
     keep = keep_cluster_by(scan.by, context.environment.new_id())
     kept = context.handle.change(scan.current, keep, context.environment)
     if kept.stored:
-        scan, plan = _planned(context, replace(wish, by=None, strategy=None))
-    plan = replace(plan, notes=(*kept.sentences, *plan.notes))
-    return _report(context, scan, plan, progress, kept.sentences)
+        scan, whole = _planned(context, replace(wish, by=None, strategy=None))
+    whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
+
+    def rounds() -> Iterator[Callable[[], Report]]:
+        for groups, now in zip(rounds_of(whole.groups, most_bytes), _states(context, wish, scan), strict=False):
+            plan, lost = now.part_of(whole, groups)
+            yield partial(_report, context, now, plan, progress, kept.sentences, lost)
+
+    return carried_out(rounds())
 
 
-def _check_affordable(context: TableContext, plan: Plan) -> None:
-    """Raise EngineUnavailable for more than the engine rewrites at once: sets of rows are not divided."""
-    most_bytes = context.engine.most_bytes
-    if most_bytes is not None and plan.bytes_to_write > most_bytes:
-        raise EngineUnavailable(
-            f"Cannot cluster {format_bytes(plan.bytes_to_write)} of files without Spark: the bound is "
-            f"{format_bytes(most_bytes)}; open the table with a session (on the command line: --master 'local[*]' or "
-            "--remote URL), or choose fewer partitions ('where')"
-        )
+def _states(context: TableContext, wish: Wish, scan: ClusterScan) -> Iterator[ClusterScan]:
+    """What was scanned, then scans of the table as it is when each is asked for, as long as partitions and sets are the
+    same ones."""
+    yield scan
+    while _is_alike(selection := context.select(wish.where), scan):
+        yield _scan(context, selection, Wish())
+
+
+def _is_alike(selection: Selection, scan: ClusterScan) -> bool:
+    try:
+        wanted = wanted_by(selection.current)
+    except ClusteringOff:
+        return False
+    return wanted is not None and (wanted.key, selection.layout.spec_id) == (scan.by.key, scan.layout.spec_id)
 
 
 def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | None) -> Report | None:
@@ -236,7 +260,7 @@ def cluster_round(context: TableContext, budget_bytes: int, most_bytes: int | No
     selection = context.select(None, current)
     scan = _scan(context, selection, Wish())
     contested = context.handle.contested(current, context.environment)
-    most_bytes = context.affordable(sys.maxsize if most_bytes is None else most_bytes)
+    most_bytes = sys.maxsize if most_bytes is None else most_bytes
     plan = selection.noted(scan.round(context.affordable(budget_bytes), most_bytes, contested))
     return _report(context, scan, plan) if plan.is_due else None
 
@@ -265,7 +289,9 @@ def _report(
     plan: Plan,
     progress: Progress = lambda size_bytes: None,
     changed: Sequence[str] = (),
+    lost: tuple[str, ...] = (),
 ) -> Report:
     runner = partial(context.engine.cluster, progress=progress)
     outcome = cluster_and_commit(context.handle, scan, plan, runner, context.environment)
-    return context.report(outcome, "cluster", changed)
+    report = context.report(outcome, "cluster", changed)
+    return replace(report, conflicts=(*lost, *report.conflicts))

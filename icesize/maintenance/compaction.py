@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
-from icesize.maintenance.rounds import as_they_are, carried_out, rounds_of
+from icesize.maintenance.rounds import as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -103,22 +102,28 @@ def compact(
     keeps no other from being merged; raises RewriteFailed when there is no other.
     """
     selection = context.select(where)
-    whole = plan_merges(selection.layout, selection.current.policy)
+    most_bytes = context.engine.most_bytes
+    whole = noting_rounds(plan_merges(selection.layout, selection.current.policy), most_bytes)
     if on_plan is not None:
         on_plan(_forecast(selection, whole))
-    later = iter(lambda: context.select(where), None)
 
     def rounds() -> Iterator[Callable[[], Report]]:
-        groups_of_rounds = rounds_of(whole.groups, context.engine.most_bytes)
-        for groups, now in zip(groups_of_rounds, chain([selection], later), strict=False):
-            if now.layout.spec_id != whole.spec_id:
-                return  # partitions are others now: the next call plans anew
+        for groups, now in zip(rounds_of(whole.groups, most_bytes), _states(context, where, selection), strict=False):
             owned = (now.layout.partitions.get(group.partition) for group in groups)
             files = (file for facts in owned if facts for file in facts.small)
             plan, lost = as_they_are(whole, groups, now.layout, files)
             yield partial(_merge, context, now, plan, progress, lost)
 
     return carried_out(rounds())
+
+
+def _states(context: TableContext, where: Where, selection: Selection) -> Iterator[Selection]:
+    """What was selected, then the same of the table as it is when each is asked for, as long as partitions are the same
+    ones."""
+    spec_id = selection.layout.spec_id
+    while selection.layout.spec_id == spec_id:
+        yield selection
+        selection = context.select(where)
 
 
 def merge_changed(context: TableContext) -> Report:

@@ -9,6 +9,18 @@ from icesize.errors import RewriteFailed
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
+from icesize.units import format_bytes
+
+
+def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:
+    """The plan with a note where it is more than is committed at once."""
+    if most_bytes is None or plan.bytes_to_write <= most_bytes:
+        return plan
+    hint = (
+        f"{format_bytes(plan.bytes_to_write)} are rewritten by this process, with a commit after each "
+        f"{format_bytes(most_bytes)} or so; Spark (a session, --master or --remote) would do it with more machines"
+    )
+    return replace(plan, notes=(*plan.notes, hint))
 
 
 def rounds_of(groups: Sequence[MergeGroup], most_bytes: int | None) -> Iterator[tuple[MergeGroup, ...]]:

@@ -377,8 +377,8 @@ def test_ctrl_c_while_merging_removes_what_was_merged(table: Table, run: Run, mo
     """Interrupted in the middle of the merges: groups that had finished are removed, too."""
     before, merged = tables.data_files_on_disk(table), []
 
-    def merge_then_interrupt(task: MergeGroup, settings: WriteSettings, names: FileNames) -> MergeResult:
-        outcome = merge(task, settings, names)
+    def merge_then_interrupt(task: MergeGroup, settings: WriteSettings, names: FileNames, threads: int) -> MergeResult:
+        outcome = merge(task, settings, names, threads)
         merged.append(outcome)
         if len(merged) == 1:
             interrupt_main()

@@ -20,7 +20,7 @@ from pyiceberg.types import LongType
 import icesize
 from icesize import failpoints
 from icesize.clock import Environment, WorkLimits
-from icesize.errors import ClusteringOff, EngineUnavailable, RewriteFailed, TableError
+from icesize.errors import ClusteringOff, RewriteFailed, TableError
 from icesize.sized_table import SizedTable
 from tests.support.examples import examples
 from tests.support.row_deletes import delete_rows
@@ -32,6 +32,7 @@ from tests.support.tables import (
     compact,
     data_files_on_disk,
     ids_of,
+    layout_of,
     live_paths,
     local,
     make_table,
@@ -234,16 +235,149 @@ def test_nothing_to_go_by_is_said(lake: SqlCatalog) -> None:
         table.cluster(["id"], budget_bytes=-1)
 
 
-def test_more_than_a_gibibyte_asks_for_spark(lake: SqlCatalog) -> None:
-    """The bound without Spark is told before a row is read; rounds of maintenance keep to it."""
-    make_table(lake, properties={"icesize.cluster.by": "id"})
-    fill(lake, 8)
-    table = opened(lake, WorkLimits(bytes_without_spark=60_000))
-    with pytest.raises(EngineUnavailable, match=r"Cannot cluster .* of files without Spark: the bound is 58\.6 KiB"):
+def rounds_of(lake: SqlCatalog, partitions: int) -> WorkLimits:
+    """Limits by which this process commits after about so many partitions of a filled table."""
+    sizes = [partition.size_bytes for partition in layout_of(lake.load_table("db.t")).partitions.values()]
+    return WorkLimits(bytes_without_spark=partitions * max(sizes))
+
+
+def test_more_than_one_process_rewrites_at_once_is_committed_in_rounds(lake: SqlCatalog) -> None:
+    """Five partitions, two at a time: three commits, and in sum the report of one."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abcde")
+    table, progress, plans = opened(lake, rounds_of(lake, 2)), list[int](), list[Any]()
+    report = table.cluster(["id"], on_plan=plans.append, progress=progress.append)
+    after = lake.load_table("db.t")
+    check(after)
+    assert ids_of(lake) == before
+    assert operations(after)[25:] == ["replace"] * 3 == list(report.operations)
+    assert list(report.snapshot_ids) == [snapshot.snapshot_id for snapshot in after.snapshots()[25:]]
+    assert (report.files_removed, report.partitions_touched, report.conflicts) == (25, 5, ())
+    assert report.files_added == len(live_paths(after))
+    assert sum(progress) == plans[0].bytes_to_write
+    assert "with a commit after each" in plans[0].notes[-1]
+    assert sum("with a commit after each" in note for note in report.notes) == 1
+    assert report.clustering is not None
+    opens = [report.clustering[when]["id"]["point_files"] for when in ("before", "after")]
+    assert (opens[0] >= 5 * 3, opens[1]) == (True, 5.0)
+    assert report.clustering["new_bytes"] == bytes_appended(lake)
+    assert report.clustering["amplification"] == pytest.approx(report.bytes_written / bytes_appended(lake), abs=0.001)
+    assert table.cluster().snapshot_ids == ()
+
+
+@pytest.mark.parametrize("strategy", ["sort", "hilbert"])
+def test_a_set_larger_than_a_round_is_clustered_whole(lake: SqlCatalog, strategy: str) -> None:
+    """Bounds that pay for no set at all do not keep any from being one, by `cluster` or in a pass of maintenance."""
+    make_table(lake, properties={"icesize.cluster.by": "id,ts", "icesize.cluster.strategy": strategy})
+    before = ids_of_filled(lake, 8, "ab")
+    table = opened(lake, WorkLimits(bytes_without_spark=1, round_bytes=1))
+    report = table.cluster(where="kind = 'a'")
+    assert (report.files_removed, len(report.snapshot_ids)) == (8, 1)
+    passed = table.maintain()
+    assert (passed.left, passed.failed) == ((), {})
+    assert [round_.files_removed for round_ in passed.clusterings][-1] >= 2
+    assert table.cluster().snapshot_ids == ()
+    assert ids_of(lake) == before
+    check(lake.load_table("db.t"))
+
+
+def test_a_budget_bounds_all_rounds(lake: SqlCatalog) -> None:
+    """What is written by all rounds of one call is what the budget pays for; a later call does the rest."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abcd")
+    table = opened(lake, rounds_of(lake, 1))
+    report = table.cluster(["id"], budget_bytes=3 * rounds_of(lake, 1).bytes_without_spark)
+    assert (len(report.snapshot_ids), report.partitions_touched, report.skipped["OVER_BUDGET"]) == (3, 3, 5)
+    assert table.cluster().partitions_touched == 1
+    assert ids_of(lake) == before
+
+
+def test_an_interrupt_keeps_the_rounds_before_it(lake: SqlCatalog) -> None:
+    """What is committed stays, the round that was under way leaves no file behind, and the next call goes on."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abc")
+    reached: list[int] = []
+
+    def interrupt() -> None:
+        reached.append(1)
+        if len(reached) == 2:
+            raise KeyboardInterrupt
+
+    table = opened(lake, rounds_of(lake, 1))
+    with failpoints.armed("files-written", interrupt), pytest.raises(KeyboardInterrupt):
         table.cluster(["id"])
-    report = table.cluster_round(10**9)
-    assert report is not None
-    assert 0 < report.bytes_written <= 60_000
+    after = lake.load_table("db.t")
+    check(after)
+    assert operations(after)[15:] == ["replace"]
+    inputs_of_the_round = 5
+    assert len(data_files_on_disk(after) - set(live_paths(after))) == inputs_of_the_round
+    assert table.cluster().partitions_touched == 2
+    assert ids_of(lake) == before
+
+
+@pytest.mark.parametrize("work", ["delete rows", "merge"])
+def test_what_others_change_between_rounds_is_left_to_the_next_call(lake: SqlCatalog, work: str) -> None:
+    """Rows that are deleted while an earlier round runs stay deleted, and rows that are moved are there once."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abc")
+    table = opened(lake, rounds_of(lake, 1))
+    planned = table.plan_clustering(["id"])
+    assert planned is not None
+    late = planned.groups[-1]
+
+    def change(size_bytes: int) -> None:
+        if len(lake.load_table("db.t").snapshots()) == 15:
+            delete_rows(lake, late.inputs[0]) if work == "delete rows" else compact(lake, late.label[-1])
+
+    report = table.cluster(["id"], progress=change)
+    check(lake.load_table("db.t"))
+    assert len(ids_of(lake)) == len(before) - (work == "delete rows")
+    assert len(report.snapshot_ids) == 2
+    [conflict] = report.conflicts
+    assert f"in '{late.label}' dropped: another writer" in conflict
+
+
+@pytest.mark.parametrize("what", ["partition spec", "columns", "forgotten"])
+def test_rounds_end_where_the_layout_becomes_another(lake: SqlCatalog, what: str) -> None:
+    """Another partition spec, or others who want other columns: the rest is left as it is, no row is lost."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abc")
+    table = opened(lake, rounds_of(lake, 1))
+
+    def change() -> None:
+        loaded = lake.load_table("db.t")
+        if operations(loaded)[-1] == "append" or len(loaded.specs()) > 1:
+            return
+        if what == "partition spec":
+            with loaded.update_spec() as update:
+                update.add_identity("id")
+        elif what == "forgotten":
+            opened(lake).forget_clustering()
+        else:
+            with loaded.transaction() as changes:
+                changes.set_properties({"icesize.cluster.by": "ts", "icesize.cluster.strategy": "hilbert"})
+                changes.remove_properties("icesize.cluster.field-ids")
+
+    with failpoints.armed("planned", change):
+        report = table.cluster(["id"])
+    assert ids_of(lake) == before
+    assert len(report.snapshot_ids) < 3
+    check(lake.load_table("db.t"))
+
+
+def test_a_round_that_fails_keeps_no_other_from_being_done(lake: SqlCatalog) -> None:
+    """Partitions that can be clustered are, also after one that cannot; the report begins with why."""
+    make_table(lake)
+    fill(lake, 5, "abc")
+    table = opened(lake, rounds_of(lake, 1))
+    planned = table.plan_clustering(["id"])
+    assert planned is not None
+    first = planned.groups[0].inputs[0].path
+    local(first).write_bytes(b"no parquet")
+    report = table.cluster(["id"])
+    assert (len(report.snapshot_ids), report.partitions_touched) == (2, 2)
+    assert "every merge failed, its files stay as they were" in report.notes[0]
+    assert first in report.notes[0]
 
 
 def test_maintenance_clusters_after_merging(lake: SqlCatalog) -> None:
