@@ -45,8 +45,10 @@ class Projection:
         fields = _with_ids(source, self._mapping)
         found = {_field_id(field): i for i, field in enumerate(fields)}
         positions = [found.get(_field_id(field)) for field in self._target]
-        # read in file order, so that a column's place is its rank
+        # read in file order, so that a column's place is its rank; "a.b" is field b of column a to pyarrow, too
         wanted = sorted(position for position in positions if position is not None)
+        if len(set(source.names)) < len(source) or any("." in name for name in source.names):
+            wanted = list(range(len(source)))
         names = [source.field(i).name for i in wanted] if len(wanted) < len(fields) else None
         columns = [
             self._constant(field) if at is None else _FromFile(field, wanted.index(at), _conversion(fields[at], field))

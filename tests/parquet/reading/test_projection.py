@@ -284,6 +284,19 @@ def test_a_required_column_that_is_not_in_the_file_fails_it(tmp_path: Path) -> N
         read(options, path)
 
 
+@pytest.mark.parametrize(("gone", "kept"), [(pa.int64(), "a"), (pa.struct([("b", pa.int64())]), "a.b")])
+def test_a_dropped_column_is_not_read_for_one_that_is_called_like_it(
+    tmp_path: Path, gone: pa.DataType, kept: str
+) -> None:
+    """Columns that stay have their own values, also where pyarrow reads the other one along with them."""
+    options = settings_of(tmp_path, schema_of((kept, LongType()), ("c", LongType())))
+    ids = {"PARQUET:field_id": "3"}, {"PARQUET:field_id": "1"}, {"PARQUET:field_id": "2"}
+    fields = [pa.field("a", gone), pa.field(kept, pa.int64()), pa.field("c", pa.int64())]
+    schema = pa.schema([field.with_metadata(each) for field, each in zip(fields, ids, strict=True)])
+    path = foreign_file(tmp_path, pa.Table.from_arrays([pa.nulls(1, gone), [1], [2]], schema=schema))
+    assert read(options, path).to_pylist() == [{kept: 1, "c": 2}]
+
+
 def test_null_in_a_required_column_fails_the_file(tmp_path: Path) -> None:
     """It is named before anything of it is written."""
     options = settings_of(tmp_path, schema_of(("a", LongType(), True)))
