@@ -291,12 +291,12 @@ def _rows(done: MergeResult) -> Counter[str] | None:
 
 
 def _spelt(rows: pa.Table) -> list[str]:
-    """Each row as text; damaged text may be no text."""
+    """Each row as text; damaged text may be no text, and damaged dates none of Python's."""
     return spelt_rows(rows.cast(pa.schema([field.with_type(_raw(field.type)) for field in rows.schema])))
 
 
 def _raw(kind: pa.DataType) -> pa.DataType:
-    """The same type with bytes where it has text."""
+    """The same type with bytes where it has text, and numbers where it has dates."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_raw(field.type)) for field in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -304,6 +304,10 @@ def _raw(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         item = kind.item_field.with_type(_raw(kind.item_type))
         return pa.map_(kind.key_field.with_type(_raw(kind.key_type)), item)
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
     return pa.binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else kind
 
 
