@@ -56,6 +56,7 @@ LIMITS = Limits(
     least_page_bytes=64,
     least_copied_bytes=200,
     least_renumbered_values=0,
+    open_ns=10**9,
 )
 """Small files go the ways of large ones, and whatever dictionaries can be united is."""
 ROW = "row"
@@ -262,7 +263,11 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         distinct=draw(st.sampled_from([1, 2, 12, 12, 40, 150])),
         nulls=draw(st.sampled_from([0.0, 0.1, 0.1, 0.6])),
         full=frozenset(draw(st.lists(st.sampled_from(names), unique=True))),
-        limits=replace(LIMITS, least_renumbered_values=draw(st.sampled_from([0, 0, 10_000]))),
+        limits=replace(
+            LIMITS,
+            least_renumbered_values=draw(st.sampled_from([0, 0, 10_000])),
+            open_ns=draw(st.sampled_from([0, 10**9, 10**9])),
+        ),
         outputs=draw(st.sampled_from([1, 1, 1, 2])),
         again=draw(st.booleans()),
     )

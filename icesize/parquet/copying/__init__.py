@@ -5,6 +5,7 @@
   again
 - `compatibility`: which files and column chunks may be copied, and which files may lie in one
 - `copy_merge`: merging by moving compressed bytes, wherever that is possible and pays
+- `costs`: what merging row groups costs, by how each column moves
 - `decoded_rows`: rows of input files that cannot be copied, encoded so that they can be copied into a file with the
   others
 - `dictionaries`: one dictionary with the entries of several, for chunks that each have one of their own

@@ -137,8 +137,9 @@ class _Leaf:
             return
         if self.plain:
             self.refuse(Refusal.DICTIONARY_ORDER)
-        self.plain = self.plain or not encodings <= DICTIONARY_ENCODINGS
-        if self.entries is not None:
+        if not encodings <= DICTIONARY_ENCODINGS:
+            self.plain, self.entries = True, None
+        elif self.entries is not None:
             self.entries += page.values
         self.differ = self.differ or (self.why is None and not self._agree(page))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from icesize.parquet.copying.column_plan import Part, plan_columns
+from icesize.parquet.copying.costs import costs_less_than_decoding
 from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
 from icesize.parquet.copying.page_copy import runs_of
@@ -28,11 +29,6 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
-
-MOST_REENCODED = 0.3
-"""Share of the bytes of a row group that may have to be encoded again, column by column, when pages are merged: copying
-runs at 500 MB/s and this at 60, decoding everything at 70 (measured)."""
-
 
 Find = Callable[[Sequence[FileFact]], Sequence[Source | Refusal]]
 """Gives a source for each file, or why there is none."""
@@ -68,7 +64,7 @@ def copy_merge(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> Merg
     with new_files.all_or_none():
         for output in plan.outputs:
             rows = _decoded(output, group, new_files.settings, fetched)
-            files.append(write_copied(group.partition, output, rows, new_files))
+            files.append(write_copied(group.partition, output, rows, new_files, fetched.ahead))
     return MergeResult(
         group.inputs,
         tuple(files),
@@ -183,7 +179,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
             contents.whole += parts
             continue
         plan = plan_columns(parts, settings.limits.least_renumbered_values)
-        if plan.reencoded_bytes > MOST_REENCODED * (plan.copied_bytes + plan.reencoded_bytes):
+        if plan.reencode and not costs_less_than_decoding(plan, parts, settings.limits.open_ns):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))
     contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow.parquet as pq
 
@@ -29,6 +30,7 @@ from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.thrift import integer
+from icesize.parquet.reading.ahead import Ahead
 from icesize.planning.files import FileFact, PartitionKey
 
 
@@ -84,15 +86,17 @@ class _Decoded:
 
 
 def write_copied(
-    partition: PartitionKey, contents: Contents, decoded: Iterable[EncodedRows], new_files: NewFiles
+    partition: PartitionKey, contents: Contents, decoded: Iterable[EncodedRows], new_files: NewFiles, ahead: Ahead
 ) -> WrittenFile:
-    """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`.
+    """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
+    have to be encoded again are so `ahead` of being written.
 
     Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
     settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
     sink = new_files.create(path)
-    assembled = _assemble(sink, contents, decoded, settings, of_decoded)
+    merge_pages = partial(merge_row_groups, level=settings.parquet.level, ahead=ahead)
+    assembled = _assemble(sink, contents, decoded, merge_pages, of_decoded)
     _check_opens(assembled)
     file = describe_copied(settings, path, partition, assembled)
     if of_decoded.metadata is not None:
@@ -108,14 +112,18 @@ def write_copied(
 
 
 def _assemble(
-    sink: object, contents: Contents, decoded: Iterable[EncodedRows], settings: WriteSettings, known: _Decoded
+    sink: object,
+    contents: Contents,
+    decoded: Iterable[EncodedRows],
+    merge_pages: Callable[[Sequence[Part], ColumnPlan, Assembly], int],
+    known: _Decoded,
 ) -> Assembled:
     assembly = Assembly(sink, contents.footers)  # type: ignore[arg-type]
     for part in contents.whole:
         copy_row_group(part.source, part.group, assembly, verify_pages=True)
         failpoints.reach("writing")
     for run in contents.runs:
-        run.pages_copied = merge_row_groups(run.parts, run.plan, assembly, level=settings.parquet.level)
+        run.pages_copied = merge_pages(run.parts, run.plan, assembly)
         failpoints.reach("writing")
     for rows in decoded:
         check_together([contents.footers[0], rows.footer])

@@ -41,28 +41,40 @@ from icesize.parquet.format.thrift import (
     struct_field,
     structs_field,
 )
+from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from icesize.parquet.copying.reencode import Reencoded
 
 _Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
 
 
 @malformed_as(Refusal.CORRUPT_FOOTER)
-def merge_row_groups(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, *, level: int | None = None) -> int:
+def merge_row_groups(
+    parts: Sequence[Part],
+    plan: ColumnPlan,
+    assembly: Assembly,
+    *,
+    level: int | None = None,
+    ahead: Ahead = NOT_AHEAD,
+) -> int:
     """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
 
     `level` is the compression level of columns that are encoded again, None for the codec's own. Holds one column
-    chunk of one part at a time, the page indexes of all, and one decoded column where the plan wants it. Bloom filters
+    chunk of one part at a time, the page indexes of all, and decoded columns where the plan wants them: one, or as many
+    as the threads that work `ahead`, which Arrow lets run at a time (it does not hold Python's lock). Bloom filters
     are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
     """
     start = assembly.position
     group = _Group(parts, plan, assembly, level)
+    reencoded = ahead.map(group.reencode, plan.reencode)
     for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
         if top in plan.reencode:
-            group.encode(top, list(leaves))
+            group.add(next(reencoded), list(leaves))
         else:
             for index, column in leaves:
                 group.copy(index, column)
@@ -121,11 +133,14 @@ class _Group:
 
         return renumbered(piece, numbers, column, self._level)
 
-    def encode(self, top: str, leaves: Sequence[tuple[int, Column]]) -> None:
-        """Write all leaves of a top-level column out of its newly encoded pages."""
+    def reencode(self, top: str) -> Reencoded:
+        """A top-level column of all parts, encoded again; may be called in any thread."""
         from icesize.parquet.copying.reencode import reencode  # copying alone needs no pyarrow, which takes 100 MB
 
-        again = reencode(self._parts, top, self._plan, self._level)
+        return reencode(self._parts, top, self._plan, self._level)
+
+    def add(self, again: Reencoded, leaves: Sequence[tuple[int, Column]]) -> None:
+        """Write all leaves of a top-level column out of its newly encoded pages."""
         indexes = _read_indexes(again.source, again.chunks)
         rows = sum(part.group.rows for part in self._parts)
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):

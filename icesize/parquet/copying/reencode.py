@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,7 @@ from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
-from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten
+from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
 
@@ -53,16 +52,20 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     if first.codec not in CODEC_NAMES:
         raise CopyRefused(Refusal.CODEC, f"{top} has codec {first.codec}")
     leaves = [columns[index] for index in indices]
-    at_most, values = plan.distinct_at_most[indices[0]], sum(part.group.chunks[indices[0]].values for part in parts)
-    is_low = at_most is not None and at_most <= DICTIONARY_RATIO * values
-    table = _read(parts, top, as_dictionary=is_low and _is_text(leaves))
+    few = [_few_by_dictionaries(parts, plan, index) for index in indices]
+    table = _read(parts, top, as_dictionary=few[0] and _is_text(leaves))
     arrays = flatten(table.column(0))
     if len(arrays) != len(leaves):
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
     nan = [_holds_nan(array) for array in arrays]
     codec = CODEC_NAMES[first.codec]
     level = level if codec in LEVELLED_CODECS else None
-    source = _write(table, leaves, arrays, nan, ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES))
+    names = [".".join(leaf.path) for leaf in leaves]
+    low = [name for name, array, known in zip(names, arrays, few, strict=True) if _has_few_values(array, known=known)]
+    # readers take bounds for a promise that no value is NaN
+    bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
+    options = ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES)
+    source = _write(table, leaves, low, bounded, options)
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)
     return Reencoded(source, footer.row_groups[0].chunks, nan)
@@ -110,11 +113,8 @@ def _check_indices(column: pa.ChunkedArray) -> None:
 
 
 def _write(
-    table: pa.Table, leaves: Sequence[Column], arrays: Sequence[Any], nan: Sequence[bool], options: ParquetOptions
+    table: pa.Table, leaves: Sequence[Column], low: Sequence[str], bounded: Sequence[str], options: ParquetOptions
 ) -> BytesSource:
-    names = [".".join(leaf.path) for leaf in leaves]
-    low = [name for name, array in zip(names, arrays, strict=True) if _has_few_values(array)]
-    bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
     # limits of pages are looked at once per batch; indices into a dictionary are small
     batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
     as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
@@ -124,7 +124,6 @@ def _write(
         out,
         row_group_size=table.num_rows,
         use_dictionary=low or False,
-        # readers take bounds for a promise that no value is NaN
         write_statistics=bounded or False,
         **{**options.writer_arguments(), "store_decimal_as_integer": as_integer},
         **batch,
@@ -142,17 +141,23 @@ def _is_decimal(leaf: Column) -> bool:
     return leaf.element.logical is not None and leaf.element.logical[0] == LogicalType.DECIMAL
 
 
-def _has_few_values(array: pa.ChunkedArray) -> bool:
-    if pa.types.is_boolean(array.type) or pa.types.is_float16(array.type):
+def _few_by_dictionaries(parts: Sequence[Part], plan: ColumnPlan, index: int) -> bool:
+    """Whether a dictionary pays, as far as those that the column has now tell."""
+    at_most, values = plan.distinct_at_most[index], sum(part.group.chunks[index].values for part in parts)
+    return at_most is not None and at_most <= DICTIONARY_RATIO * values
+
+
+def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
+    if pa.types.is_float16(array.type):
         return False
+    if known:
+        return True
     if pa.types.is_dictionary(array.type):
-        distinct = len(array.chunk(0).dictionary) if array.num_chunks else 0
-    else:
-        try:
-            distinct = pc.count_distinct(array).as_py()
-        except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for
-            return False
-    return bool(distinct <= DICTIONARY_RATIO * len(array))
+        return not array.num_chunks or len(array.chunk(0).dictionary) <= DICTIONARY_RATIO * len(array)
+    try:
+        return repeats(array)
+    except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for
+        return False
 
 
 def _holds_nan(array: pa.ChunkedArray) -> bool:

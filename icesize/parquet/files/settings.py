@@ -53,10 +53,12 @@ class Limits:
     least_page_bytes: int = 32 * 2**10
     """Pages that are copied have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows
     per page cost Spark 12 %)."""
-    least_renumbered_values: int = 10_000
-    """Values of a page on average from which on indices into differing dictionaries are counted anew. That takes 0.2 ms
-    a page and 12 ns a value; decoding and encoding a column again takes less for a page, and 15-25 ns a value (12 files
-    of 6 columns, half of them text: equal at 12,000 values, 0.6-0.9 of the time at 100,000)."""
+    least_renumbered_values: int = 16_000
+    """Values of a page on average from which on indices into differing dictionaries are counted anew. That takes 70 us
+    a page and 6 ns a value; decoding and encoding a column again takes less for a page, 10-20 ns a value, and several
+    threads can do it at a time (equal at 12,000-20,000 values, 0.5 of the time at 200,000)."""
+    open_ns: int = 250_000
+    """Time to open a file whose rows are decoded; a merge that encodes columns again is held against it (`costs`)."""
     least_copied_bytes: int = 256 * 2**10
     """A merge that could copy less than this is decoded as a whole: looking at footers costs 1-3 ms, as decoding this
     does (three files of 211 KiB take 7 ms when they are copied, 15 ms when they are decoded)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 A = TypeVar("A")
@@ -31,13 +32,17 @@ class Ahead:
         return map(function, items) if self._pool is None else self._mapped(self._pool, function, items)
 
     def _mapped(self, pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        waiting = deque[Future[B]]()
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > self._threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        """Begins at once, not when the first result is asked for."""
+        running = (pool.submit(function, item) for item in items)
+        return _results(running, deque(islice(running, self._threads)))
+
+
+def _results(running: Iterator[Future[B]], waiting: deque[Future[B]]) -> Iterator[B]:
+    for future in running:
+        waiting.append(future)
+        yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 NOT_AHEAD = Ahead(1)

@@ -37,7 +37,7 @@ class Encoding:
 
 def dictionary_columns(settings: WriteSettings, rows: pa.Table) -> tuple[str, ...]:
     """Paths of the columns for which a dictionary pays in files made of rows like these."""
-    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if _repeats(leaf, values))
+    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if repeats(values))
 
 
 def nan_columns(settings: WriteSettings, rows: pa.Table) -> frozenset[int]:
@@ -75,7 +75,7 @@ def _values(lists: pa.Array) -> pa.Array:
     return lists.values.slice(0, 0) if lists.null_count == len(lists) else lists.flatten()
 
 
-def _repeats(leaf: Leaf, values: pa.ChunkedArray) -> bool:
+def repeats(values: pa.ChunkedArray) -> bool:
     """Whether distinct values / rows is at most `DICTIONARY_RATIO`; exact only where a sample leaves doubt."""
     rows = len(values)
     if rows == 0 or types.is_boolean(values.type):

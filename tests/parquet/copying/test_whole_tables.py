@@ -201,7 +201,14 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
         ),
         {"pages", "encoded again"},
     ),
-    "many columns with different ones": (table_of("different", *_THREE, limits=_LONG), {"decoded"}),
+    "many columns with different ones": (
+        table_of("different", *_THREE, limits=_LONG),
+        {"pages", "encoded again"},
+    ),
+    "many columns with different ones in files that are soon opened": (
+        table_of("different", *_THREE, limits=replace(_LONG, open_ns=0)),
+        {"decoded"},
+    ),
     "one given up in the last file": (
         table_of("same", *_THREE, _LATE, names=_PLAIN, distinct=150, nulls=0.0),
         {"pages"},
@@ -212,7 +219,7 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     ),
     "one given up in the first file": (
         table_of("same", _LATE, *_THREE, names=_PLAIN, distinct=150, nulls=0.0),
-        {"decoded"},
+        {"pages", "encoded again"},
     ),
     "large row groups": (table_of("different", *files_of(WHOLE_ROWS, 2 * WHOLE_ROWS)), {"whole"}),
     "a column of nulls only in one file": (
