@@ -284,7 +284,7 @@ def show_upkeep(console: Console, report: UpkeepReport) -> None:
 
 @contextmanager
 def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """A progress bar by bytes while merges run; yields the function that hears the bytes of each finished merge.
+    """A progress bar by bytes while merges run; yields the function that hears of bytes that are done.
 
     It begins with the first of them, when `total_bytes()` is known: that of all rounds of a call.
     """

@@ -201,7 +201,7 @@ class SizedTable:
         alike). Both are remembered in the table's properties, a sort also as Iceberg's sort order, and are needed only
         the first time. Partitions that are in order are left alone, and new files until they have a fifth of the bytes
         of those that they are to join; with `budget_bytes` what pays most comes first. `on_plan` hears the plan before
-        rows are moved, `progress` the bytes of each finished group.
+        rows are moved, `progress` of bytes that are done.
 
         Raises TableError for columns that cannot be clustered by, PolicyError for a property that says nonsense,
         and RewriteFailed when every partition failed.

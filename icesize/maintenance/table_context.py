@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icesize.planning.plan import MergeGroup, Plan
 
 Progress = Callable[[int], None]
-"""Hears the bytes of each group of files that is done."""
+"""Hears of bytes that are done, of those that a plan rewrites: of a whole group of files, or bit by bit."""
 
 REASONS_TOLD = 3
 """Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""

@@ -83,7 +83,7 @@ class Limits:
     """Arrow memory of the rows that clustering orders together."""
     sorted_rows: int = 4 * 2**20
     """Rows that are ordered together: ordering takes up to 60 bytes for each."""
-    parts_of_one_task: int = 4
+    parts_of_one_task: int = 5
     """Parts of so many rows that one Spark task orders one after the other at most: more are divided among tasks."""
     scattered_bytes: int = 64 * 2**20
     """Arrow bytes of the rows that one task sends to others at once: with 300 shuffle partitions, what goes to each

@@ -49,7 +49,7 @@ def merge_in_threads(
 def results_in_threads(
     groups: Mapping[int, MergeGroup],
     rewrite: Callable[[int, MergeGroup], MergeResult],
-    progress: Callable[[int], None],
+    progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
     """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;
     `progress` as that of `merge_in_threads`."""

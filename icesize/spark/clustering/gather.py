@@ -44,7 +44,7 @@ def cluster_alone(
 ) -> MergeResult | TooLargeForOneTask:
     """`cluster` where one task can do it; raises `RewriteFailed`."""
     try:
-        return cluster(group, order, settings, names, settings.limits.parts_of_one_task)
+        return cluster(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)
     except TooLarge as error:
         return TooLargeForOneTask(f"Cannot cluster {len(group.inputs)} files in one task: {error}")
 

@@ -412,8 +412,8 @@ def test_nan_in_a_later_part_is_known_before_the_file_is_begun(tmp_path: Path) -
     (file,) = clustered(options, [rows.slice(0, 1_500), rows.slice(1_500)], order_by(options, "user"), 1, 2.5).files
     assert file.nan_value_counts[4] == sum(map(math.isnan, values)) > 0
     footer = pq.read_metadata(local(file.path))
-    assert footer.num_row_groups == 3
-    assert [footer.row_group(i).column(3).is_stats_set for i in range(3)] == [False] * 3
+    assert footer.num_row_groups > 2
+    assert not any(footer.row_group(i).column(3).is_stats_set for i in range(footer.num_row_groups))
 
 
 def test_more_parts_than_allowed_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -426,12 +426,12 @@ def test_more_parts_than_allowed_are_refused_before_anything_is_written(tmp_path
     for limits in ({"sorted_bytes": total // 5}, {"sorted_rows": 799}):
         with (
             failpoints.armed("writing", lambda: pytest.fail("a file was begun")),
-            pytest.raises(TooLarge, match=r"ordered in [56] parts$"),
+            pytest.raises(TooLarge, match=r"ordered in [78] parts$"),
         ):
-            cluster(task, order_by(options, "user"), with_limits(options, **limits), NAMES, most_parts=4)
+            cluster(task, order_by(options, "user"), with_limits(options, **limits), NAMES, most_parts=6)
     assert files_below(tmp_path) == before
     options = with_limits(options, sorted_rows=1_000)
-    assert cluster(task, order_by(options, "user"), options, NAMES, most_parts=4).rows_out == 4_000
+    assert cluster(task, order_by(options, "user"), options, NAMES, most_parts=6).rows_out == 4_000
 
 
 def largest_written(options: WriteSettings, task: MergeGroup, order: RowOrder) -> tuple[MergeResult, int]:
@@ -459,7 +459,7 @@ def test_a_part_that_outgrows_its_memory_is_divided_again(tmp_path: Path, strate
     task, order = MergeGroup(stored(options, tables), KEY, 4), order_by(options, "user", "at", strategy=strategy)
     limited = in_passes(options, tables, 8)
     done, most = largest_written(limited, task, order)
-    assert most < 1.5 * limited.limits.sorted_bytes
+    assert most <= limited.limits.sorted_bytes
     found = table_of(options, done.files)
     assert Counter(spelt_rows(found)) == Counter(s for t in tables for s in spelt_rows(t))
     if strategy == SORT:
@@ -512,7 +512,8 @@ def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:
     prefixes, heard = {n: f"k{n:08x}o-ab{n}" for n in groups}, list[int]()
     order = order_by(options, "user", "at")
     results = cluster_in_threads(groups, prefixes, order, limited, progress=heard.append)
-    assert sorted(heard) == sorted(group.size_bytes for group in groups.values())
+    assert sum(heard) == sum(group.size_bytes for group in groups.values())
+    assert len(heard) > 2 * len(groups)
     assert isinstance(results.pop(2), MergeFailure)
     for n, done in results.items():
         assert isinstance(done, MergeResult)
