@@ -458,7 +458,9 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
 def test_columns_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path) -> None:
     """Several columns are encoded again at a time, and written in their order."""
     options = with_limits(settings_of(tmp_path, SCHEMA), least_renumbered_values=10**9)
-    inputs = tuple(foreign(tmp_path, _worded("own", 40_000, n), f"{n}.parquet", use_dictionary=True) for n in range(4))
+    inputs = tuple(
+        foreign(tmp_path, _worded("own", 40_000, n), f"{n}.parquet", use_dictionary=["word"]) for n in range(4)
+    )
     found = []
     for threads in (1, 2, 5):
         done = merge(MergeGroup(inputs, KEY), options, FileNames("s1", threads, 0), threads)
