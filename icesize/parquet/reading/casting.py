@@ -208,6 +208,8 @@ def _fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether values of these types mean the same thing; single values may still be out of range."""
     if types.is_null(source):
         return True
+    if types.is_fixed_size_binary(source) and types.is_fixed_size_binary(target):
+        return bool(source.byte_width == target.byte_width)  # pyarrow takes room for each value before it reads any
     families = (_is_number, _is_text, types.is_boolean, types.is_date, types.is_time, types.is_timestamp)
     return any(family(source) and family(target) for family in families)
 

@@ -20,6 +20,7 @@ from pyiceberg.types import (
     DateType,
     DecimalType,
     DoubleType,
+    FixedType,
     FloatType,
     IntegerType,
     ListType,
@@ -35,11 +36,13 @@ from pyiceberg.types import (
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.thrift import i32
 from icesize.parquet.reading.inputs import read_file
 from icesize.parquet.reading.projection import Projection
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
 from tests.support.examples import examples
+from tests.support.footers import edited
 from tests.support.parquet_files import (
     NAMES,
     catalog_in,
@@ -271,6 +274,17 @@ def test_values_that_do_not_fit_fail_the_file(tmp_path: Path) -> None:
     options = settings_of(tmp_path, schema_of(("v", LongType())))
     path = foreign_file(tmp_path, pa.table([pa.array(["x"])], schema=_with_id("v", pa.string())))
     with pytest.raises(RewriteFailed, match="column 'v' is string, the table has int64") as caught:
+        read(options, path)
+    assert caught.value.path == str(path)
+
+
+def test_fixed_values_of_another_length_fail_the_file_before_they_are_read(tmp_path: Path) -> None:
+    """A damaged length of 2 GiB would be taken from the system once for each row."""
+    options = settings_of(tmp_path, schema_of(("v", FixedType(4))))
+    path = foreign_file(tmp_path, pa.table([pa.array([b"abcd"] * 9, pa.binary(4))], schema=_with_id("v", pa.binary(4))))
+    assert read(options, path).num_rows == 9
+    path.write_bytes(edited(path.read_bytes(), lambda tree: tree.schema[1].update({2: i32(2**31 - 1)})))
+    with pytest.raises(RewriteFailed, match=r"column 'v' is fixed_size_binary\[2147483647\]") as caught:
         read(options, path)
     assert caught.value.path == str(path)
 
