@@ -2,6 +2,7 @@
 
     python -m benchmarks compact [--case large|grown|many|tiny] [--pairs 5] [--json]
     python -m benchmarks compact --case jmh250|jmh1000|jmh2000|lineitem|stream [--ways call,rust] [--keep DIR]
+    python -m benchmarks compact --case huge [--gigabytes 10] [--keep DIR]
 
 large: 240 files, 336 MB, 4 partitions. grown: 64 files of 16 MB, 1 GB, 4 partitions. many: 2,000 files of 20 kB in 50
 partitions. tiny: 5 files in one partition. The table is made once and restored for each run; pairs alternate, each
@@ -11,6 +12,9 @@ The other cases compare with everybody, whole processes too, which have compacte
 `benchmarks.compact_rivals`. jmh: 2,000,000 rows of three columns, 14 MB, in 250, 1,000 or 2,000 files of one partition.
 lineitem: TPC-H's at scale factor 1, 200 files, 170 MB, one partition (needs `pip install tpchgen-cli`). stream: 24
 appends of 50,000 rows, some 4,300 files, 192 partitions, target 4 MB.
+
+huge: 10 GB in files of 2.5 MB, one partition, compacted without Spark and compared with `cp` of the same files: see
+`benchmarks.compact_huge`. It needs 22 GB on the disk.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compact_rivals, compact_tables, ours, peers
+from benchmarks import compact_huge, compact_rivals, compact_tables, ours, peers
 from benchmarks.restored import restore
-from benchmarks.show import finish
+from benchmarks.show import bytes_moved, finish
 
 CASES = {
     "large": (4, 60, 40_000, 134_217_728),
@@ -37,6 +41,8 @@ CASES = {
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Run the pairs and print a table, or JSON."""
     args = _parser().parse_args(argv)
+    if args.case == "huge":
+        return compact_huge.main(args)
     if args.case in compact_tables.CASES:
         return compact_rivals.main(args)
     partitions, files, rows, target = CASES[args.case]
@@ -65,8 +71,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         ("seconds, median", f"{statistics.median(mine):.2f}", f"{statistics.median(peer):.2f}"),
         ("files before", newest["before"]["files"], pairs[-1][1]["before"]["files"]),
         ("files after", newest["after"]["files"], pairs[-1][1]["after"]["files"]),
-        ("MB copied, MB decoded, pages copied", _bytes_moved(moved), "-"),
-        ("the same while warming up", _bytes_moved(warm_up), "-"),
+        ("MB copied, MB decoded, pages copied", bytes_moved(moved), "-"),
+        ("the same while warming up", bytes_moved(warm_up), "-"),
         ("groups in a second plan", newest["second_plan_groups"], "-"),
         ("times faster", f"{result['ratio']:.2f}", f"pairs {result['ratios']}"),
     ]
@@ -82,18 +88,17 @@ def _pair(table: Path, master: Path, target: int, first_ours: bool) -> tuple[dic
     return results[True], results[False]
 
 
-def _bytes_moved(moved: dict[str, int]) -> str:
-    return f"{moved['bytes_copied'] / 1e6:.1f}, {moved['bytes_decoded'] / 1e6:.1f}, {moved['pages_copied']}"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks compact", description=__doc__.splitlines()[0])
-    parser.add_argument("--case", choices=[*CASES, *compact_tables.CASES], default="large")
+    parser.add_argument("--case", choices=[*CASES, *compact_tables.CASES, "huge"], default="large")
     parser.add_argument("--pairs", type=int, default=5)
     everybody = parser.add_argument_group(f"only with {', '.join(compact_tables.CASES)}")
     ways = ",".join(compact_rivals.WAYS)
     everybody.add_argument("--ways", type=_ways, default=ways, help="who takes part (default: %(default)s)")
-    everybody.add_argument("--keep", type=Path, metavar="DIR", help="keep the tables there for later runs")
+    huge = parser.add_argument_group("only with huge")
+    huge.add_argument("--gigabytes", type=float, default=10, help="bytes of data files (default: %(default)s)")
+    kept = parser.add_argument_group(f"only with {', '.join(compact_tables.CASES)}, huge")
+    kept.add_argument("--keep", type=Path, metavar="DIR", help="keep the tables there for later runs")
     parser.add_argument("--json", action="store_true")
     return parser
 

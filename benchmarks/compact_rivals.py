@@ -32,7 +32,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
 from benchmarks import compact_ways, measured, peers
-from benchmarks.compact_tables import CASES
+from benchmarks.compact_tables import CASES, Case
 from benchmarks.compact_ways import TABLE
 from benchmarks.restored import restore
 from benchmarks.show import finish
@@ -118,7 +118,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as folder:
         tables = args.keep.resolve() if args.keep else Path(folder) / "tables"
         with local_rest_catalog(Path(folder)) as uri:
-            bench = made(args.case, tables / args.case, uri)
+            bench = made(CASES[args.case], tables / args.case, uri)
             _warm_up(bench)
             before, ways = compared(bench, present, args.pairs)
             shutil.rmtree(bench.table)
@@ -132,20 +132,20 @@ def chosen(ways: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return [way for way in ways if way not in missing], {way: f"{name} is not set" for way, name in missing.items()}
 
 
-def made(case: str, folder: Path, uri: str) -> Bench:
+def made(case: Case, folder: Path, uri: str) -> Bench:
     """The table of a case, made in a folder unless it is there."""
     facts = folder / "made.json"
     if not facts.exists():
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / "master", ignore_errors=True)
-        CASES[case].make(folder / "table", folder)
+        case.make(folder / "table", folder)
         with peers.catalog(folder / "table") as catalog:
             metadata = catalog.load_table(TABLE).metadata_location
         (folder / "table").rename(folder / "master")
         # written last: what was interrupted is made again
         facts.write_text(json.dumps({"metadata": metadata}))
     metadata = json.loads(facts.read_text())["metadata"]
-    return Bench(folder / "table", folder / "master", metadata, uri, CASES[case].target_bytes)
+    return Bench(folder / "table", folder / "master", metadata, uri, case.target_bytes)
 
 
 def _warm_up(bench: Bench) -> None:
@@ -184,10 +184,15 @@ def run_measured(command: Sequence[str]) -> tuple[dict[str, float], str]:
     return json.loads(cost), printed[-1] if printed else ""
 
 
+def data_paths(table: Table) -> list[str]:
+    """Where the local file system has the data files of a table."""
+    files = [task.file.file_path for task in table.scan().plan_files()]
+    return ["/" + file.removeprefix("file:").lstrip("/") for file in files]
+
+
 def contents(table: Table) -> dict[str, Any]:
     """`files`, `row_groups`, `bytes` and `rows` of a table, and a `checksum` of all rows, the same in any order."""
-    files = [task.file.file_path for task in table.scan().plan_files()]
-    paths = ["/" + file.removeprefix("file:").lstrip("/") for file in files]
+    paths = data_paths(table)
     # a path says of a partition what is a column of the file as well
     query = "SELECT count(*), sum(hash(t)::HUGEINT)::VARCHAR FROM read_parquet(?, hive_partitioning = false) t"
     [(rows, checksum)] = duckdb.connect().execute(query, [paths]).fetchall()

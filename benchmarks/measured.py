@@ -1,4 +1,5 @@
-"""What a command costs as a whole process, with all that it starts: wall and CPU seconds, and memory.
+"""What a command costs as a whole process, with all that it starts: wall and CPU seconds, memory, and
+bytes read from the disk.
 
     python -I -S benchmarks/measured.py COMMAND...
 
@@ -17,6 +18,8 @@ import sys
 import time
 
 _PR_SET_CHILD_SUBREAPER = 36
+_BLOCK_BYTES = 512
+"""Of which Linux counts the input."""
 
 
 def main(command: list[str]) -> int:
@@ -38,6 +41,7 @@ def main(command: list[str]) -> int:
         "seconds": seconds,
         "cpu_seconds": sum(used.ru_utime + used.ru_stime for used in usages),
         "peak_bytes": max(used.ru_maxrss for used in usages) * 1024,
+        "disk_read_bytes": sum(used.ru_inblock for used in usages) * _BLOCK_BYTES,
     }
     print("\n" + json.dumps(cost))
     return 0

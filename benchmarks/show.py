@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -22,3 +22,8 @@ def finish(
         table.add_row(*(str(cell) for cell in row))
     Console().print(table)
     return result
+
+
+def bytes_moved(moved: Mapping[str, int]) -> str:
+    """MB copied and decoded, and the number of pages copied, of a report."""
+    return f"{moved['bytes_copied'] / 1e6:.1f}, {moved['bytes_decoded'] / 1e6:.1f}, {moved['pages_copied']}"

@@ -43,7 +43,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """That table as a case."""
     monkeypatch.setitem(CASES, "small", Case(_make))
     with _sqlite(tmp_path) as uri:
-        yield made("small", tmp_path / "small", uri)
+        yield made(CASES["small"], tmp_path / "small", uri)
 
 
 def test_ways_in_python_compact_a_table(
@@ -102,10 +102,10 @@ def test_a_table_that_was_kept_is_not_made_again(bench: Bench, monkeypatch: pyte
 
     monkeypatch.setitem(CASES, "small", Case(make))
     folder = bench.table.parent
-    assert made("small", folder, bench.uri) == bench
+    assert made(CASES["small"], folder, bench.uri) == bench
     assert makes == []
     (folder / "made.json").unlink()
-    made("small", folder, bench.uri)
+    made(CASES["small"], folder, bench.uri)
     assert makes == [bench.table]
 
 
