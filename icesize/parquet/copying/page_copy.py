@@ -241,7 +241,7 @@ class CopiedColumn:
         rows = [page.rows for page in pages.data if page.rows is not None]
         if len(rows) == len(pages.data) and sum(rows) != piece.rows:
             raise CopyRefused(Refusal.PAGES, f"pages have {sum(rows)} rows of {piece.rows}")
-        check_levels(pages.data, piece.data, self._column, piece.chunk.codec, piece.rows)
+        check_levels(pages.data, piece.data, self._column, piece.chunk, piece.rows)
         for page in pages.data:
             self._check_encoding(page.encoding, pages.dictionary is not None)
 

@@ -116,7 +116,7 @@ def _copy_verified(
         chunk = group.chunks[number]
         column, stored_pages = assembly.columns[number], data[chunk.start - low : chunk.end - low]
         pages = walk(stored_pages, column.flat, chunk.values)
-        check_levels(pages.data, stored_pages, column, chunk.codec, group.rows)
+        check_levels(pages.data, stored_pages, column, chunk, group.rows)
         _check_pages(pages, chunk, group.rows, _found(stored, chunk.offset_index))
     assembly.write(data)
 

@@ -4,7 +4,8 @@
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
   is
 - `hybrid`: indices into a dictionary and levels as pages hold them, in runs and bit-packed, and indices counted anew
-- `levels`: how many rows the pages of a column in lists or maps have, which only their repetition levels tell
+- `levels`: what the levels of a column in lists or maps say, held against the footer: of rows, and of values at each
+  level
 - `page_index`: page indexes: where the pages of a column chunk lie and between which bounds their values are, moved
   and joined
 - `pages`: the pages of a column chunk, found by their headers and checked without being decoded

@@ -67,28 +67,35 @@ def renumber(data: bytes, bits: int, values: int, numbers: NDArray[np.uint16], n
     return b"".join(pieces)
 
 
-def zeros(data: bytes, bits: int, values: int) -> int:
-    """How many of the first `values` values are 0. Raises `MalformedError` for fewer values than these, and for runs
-    that are cut off.
+def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
+    """How often each level from 0 to `highest` is among the first `values` levels.
+
+    Raises `MalformedError` for fewer levels than these, higher ones, and runs that are cut off.
     """
-    packed: list[bytes] = []
-    found = seen = at = padding = 0
+    bits, packed = highest.bit_length(), list[bytes]()
+    found = np.zeros(1 << bits, np.int64)
+    seen = at = padding = 0
     while seen < values:
         header, body = read_varint(data, at)
         count = (header >> 1) * (8 if header & 1 else 1)
-        at = body + ((header >> 1) * bits if header & 1 else (bits + 7) // 8)
+        at = body + ((header >> 1) * bits if header & 1 else 1)
         if at > len(data) or not count:
             raise MalformedError("a run is cut off or empty")
         seen += count
+        beyond = max(0, seen - values)  # in the last run alone
         if header & 1:
             packed.append(data[body:at])
-            padding = max(0, seen - values)  # of the last group alone
-        elif not any(data[body:at]):
-            found += count - max(0, seen - values)
-    groups = sum(map(len, packed)) // bits if bits else 0
-    unpacked = unpack(np.frombuffer(b"".join(packed), np.uint8), bits, groups)
-    unpacked = unpacked[: len(unpacked) - padding]
-    return found + len(unpacked) - int(np.count_nonzero(unpacked))
+            padding = beyond
+        elif data[body] <= highest:
+            found[data[body]] += count - beyond
+        else:
+            raise MalformedError(f"a level is higher than {highest}")
+    joined = np.frombuffer(b"".join(packed), np.uint8)
+    unpacked = unpack(joined, bits, len(joined) // bits)
+    found += np.bincount(unpacked[: len(unpacked) - padding], minlength=len(found))
+    if found[highest + 1 :].any():
+        raise MalformedError(f"a level is higher than {highest}")
+    return found[: highest + 1]
 
 
 def _runs(data: bytes, bits: int) -> list[_Run]:

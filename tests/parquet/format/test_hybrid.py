@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.format.hybrid import MOST_BITS, pack, renumber, unpack, zeros
+from icesize.parquet.format.hybrid import MOST_BITS, histogram, pack, renumber, unpack
 from icesize.parquet.format.thrift import MalformedError, varint
 from tests.support.examples import examples
 
@@ -60,18 +60,24 @@ def test_indices_become_their_new_numbers(data: st.DataObject, bits: int, new_bi
 
 
 @examples(200)
-@given(st.data(), st.integers(1, 5), st.integers(0, 7))
-def test_zeros_are_counted_up_to_the_last_value(data: st.DataObject, bits: int, padding: int) -> None:
+@given(st.data(), st.integers(1, 31), st.integers(0, 7))
+def test_levels_are_counted_up_to_the_last_one(data: st.DataObject, highest: int, padding: int) -> None:
     """What fills the last group of eight does not count, and neither does what would be missing."""
+    bits = highest.bit_length()
     some = data.draw(runs(bits))
-    values = [value for _, part in some for value in part]
-    wanted = values[: max(0, len(values) - padding)]
-    assert zeros(stored(some, bits), bits, len(wanted)) == wanted.count(0)
+    levels = [level for _, part in some for level in part]
+    wanted = levels[: max(0, len(levels) - padding)]
+    if max(wanted, default=0) > highest:
+        with pytest.raises(MalformedError):
+            histogram(stored(some, bits), highest, len(wanted))
+    else:
+        counts = histogram(stored(some, bits), highest, len(wanted)).tolist()
+        assert counts == [wanted.count(level) for level in range(highest + 1)]
     with pytest.raises(MalformedError):
-        zeros(stored(some, bits), bits, len(values) + 1)
+        histogram(stored(some, bits), highest, len(levels) + 1)
     if some:
         with pytest.raises(MalformedError):
-            zeros(stored(some, bits)[:-1], bits, len(values))
+            histogram(stored(some, bits)[:-1], highest, len(levels))
 
 
 @examples(100)

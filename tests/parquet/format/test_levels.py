@@ -37,7 +37,7 @@ def check(file: bytes, rows: int) -> None:
     footer = footer_of(file)
     for chunk, column in zip(footer.row_groups[0].chunks, footer.columns, strict=True):
         stored = file[chunk.start : chunk.end]
-        check_levels(walk(stored, column.flat, chunk.values).data, stored, column, chunk.codec, rows)
+        check_levels(walk(stored, column.flat, chunk.values).data, stored, column, chunk, rows)
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -79,3 +79,22 @@ def test_a_damaged_level_moves_no_row_of_another_file(tmp_path: Path, version: s
             continue  # the damaged file does not read either
         assert rows.slice(ROWS).equals(lists(ROWS))
     assert refused > 5
+
+
+def test_entries_of_a_map_are_counted_too() -> None:
+    """A key that a damaged level takes away would give all keys behind it the values of others."""
+    pairs = pa.array([[(f"{i}-{n}", i) for n in range(i % 3)] for i in range(ROWS)], pa.map_(pa.string(), pa.int32()))
+    file = file_of(pa.table({"pairs": pairs}))
+    check(file, ROWS)
+    footer, refused = footer_of(file), 0
+    chunk, column = footer.row_groups[0].chunks[0], footer.columns[0]
+    page = walk(file[chunk.start : chunk.end], False, chunk.values).data[0]
+    levels = chunk.start + page.header_bytes
+    levels += 4 + int.from_bytes(file[levels : levels + 4], "little") + 4
+    for at in range(levels, levels + 10):
+        stored = (file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :])[chunk.start : chunk.end]
+        try:
+            check_levels(walk(stored, False, chunk.values).data, stored, column, chunk, ROWS)
+        except CopyRefused:
+            refused += 1
+    assert refused == 10
