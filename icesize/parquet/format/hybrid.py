@@ -73,26 +73,32 @@ def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
     Raises `MalformedError` for fewer levels than these, higher ones, and runs that are cut off.
     """
     bits, packed = highest.bit_length(), list[bytes]()
-    found = np.zeros(1 << bits, np.int64)
+    single = [0] * (1 << bits)
     seen = at = padding = 0
+    size = len(data)
     while seen < values:
-        header, body = read_varint(data, at)
-        count = (header >> 1) * (8 if header & 1 else 1)
-        at = body + ((header >> 1) * bits if header & 1 else 1)
-        if at > len(data) or not count:
+        if at < size and data[at] < 128:  # nearly all; there may be a run for every ten levels
+            header, body = data[at], at + 1
+        else:
+            header, body = read_varint(data, at)
+        count = header >> 1
+        if header & 1:
+            at, count = body + count * bits, count * 8
+            packed.append(data[body:at])
+            padding = max(0, seen + count - values)  # in the last run alone
+        else:
+            at = body + 1
+            if at <= size and data[body] <= highest:
+                single[data[body]] += min(count, values - seen)
+            else:
+                raise MalformedError(f"a run is cut off, or has a level above {highest}")
+        if at > size or not count:
             raise MalformedError("a run is cut off or empty")
         seen += count
-        beyond = max(0, seen - values)  # in the last run alone
-        if header & 1:
-            packed.append(data[body:at])
-            padding = beyond
-        elif data[body] <= highest:
-            found[data[body]] += count - beyond
-        else:
-            raise MalformedError(f"a level is higher than {highest}")
     joined = np.frombuffer(b"".join(packed), np.uint8)
     unpacked = unpack(joined, bits, len(joined) // bits)
-    found += np.bincount(unpacked[: len(unpacked) - padding], minlength=len(found))
+    found: NDArray[np.int64] = np.array(single, np.int64)
+    found += np.bincount(unpacked[: len(unpacked) - padding], minlength=len(single))
     if found[highest + 1 :].any():
         raise MalformedError(f"a level is higher than {highest}")
     return found[: highest + 1]
