@@ -64,7 +64,7 @@ def _pages(job: Job) -> Once:
         parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
         assembly = Assembly(out, footers)
         for group in runs_of(parts, 2**20, 128 * 2**20):
-            merge_row_groups(group, plan_columns(group, Limits().least_renumbered_values), assembly)
+            merge_row_groups(group, plan_columns(group, Limits().renumber_page_ns), assembly)
         assembly.finish()
 
     return _copying(job, copy)

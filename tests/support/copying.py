@@ -76,14 +76,14 @@ def merge_files(
     out: IO[bytes],
     rows_per_group: int = 2**20,
     bytes_per_group: int = 128 * 2**20,
-    least_renumbered_values: int = Limits().least_renumbered_values,
+    renumber_page_ns: int = Limits().renumber_page_ns,
 ) -> Assembled:
     """One file with the rows of all `sources` in their order, in row groups that are made of their pages."""
     files = zip(sources, footers, strict=True)
     parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
     assembly = Assembly(out, footers)
     for group in runs_of(parts, rows_per_group, bytes_per_group):
-        merge_row_groups(group, plan_columns(group, least_renumbered_values), assembly)
+        merge_row_groups(group, plan_columns(group, renumber_page_ns), assembly)
     return assembly.finish()
 
 

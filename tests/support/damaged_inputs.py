@@ -50,7 +50,7 @@ _DELTA: dict[str, Any] = {
     "use_dictionary": False,
     "column_encoding": {"key": "DELTA_BINARY_PACKED", "comment": "DELTA_BYTE_ARRAY", "mode": "DELTA_LENGTH_BYTE_ARRAY"},
 }
-_AGAIN = replace(LIMITS, least_renumbered_values=10_000)
+_AGAIN = replace(LIMITS, renumber_page_ns=10**9)
 _WHOLE = replace(LIMITS, good_group_rows=80)
 
 

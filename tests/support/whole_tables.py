@@ -55,7 +55,7 @@ LIMITS = Limits(
     least_page_rows=10,
     least_page_bytes=64,
     least_copied_bytes=200,
-    least_renumbered_values=0,
+    renumber_page_ns=0,
     open_ns=10**9,
 )
 """Small files go the ways of large ones, and whatever dictionaries can be united is."""
@@ -265,7 +265,7 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         full=frozenset(draw(st.lists(st.sampled_from(names), unique=True))),
         limits=replace(
             LIMITS,
-            least_renumbered_values=draw(st.sampled_from([0, 0, 10_000])),
+            renumber_page_ns=draw(st.sampled_from([0, 0, 10**9])),
             open_ns=draw(st.sampled_from([0, 10**9, 10**9])),
         ),
         outputs=draw(st.sampled_from([1, 1, 1, 2])),

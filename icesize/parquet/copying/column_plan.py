@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from icesize.parquet.copying.costs import CHUNK_NS, decoding_ns, renumbering_ns
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.pages import (
     CODEC_NAMES,
@@ -16,7 +17,6 @@ from icesize.parquet.format.pages import (
     DictionaryPage,
     Pages,
     data_encodings,
-    data_pages,
     decompressed,
     dictionary_page,
 )
@@ -78,16 +78,16 @@ class ColumnPlan:
     distinct_at_most: list[int | None]
 
 
-def plan_columns(parts: Sequence[Part], least_renumbered_values: int) -> ColumnPlan:
+def plan_columns(parts: Sequence[Part], renumber_page_ns: int) -> ColumnPlan:
     """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, keeps one per column.
 
     Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest or
     which one dictionary can unite, encodings that all readers know, and where no page with a dictionary would follow
     one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole.
-    `least_renumbered_values` a page are worth that on average. Raises `CopyRefused`.
+    `renumber_page_ns` is what it takes to change the indices of a page, besides its values. Raises `CopyRefused`.
     """
     columns = parts[0].footer.columns
-    leaves = [_plan_leaf(parts, index, column, least_renumbered_values) for index, column in enumerate(columns)]
+    leaves = [_plan_leaf(parts, index, column, renumber_page_ns) for index, column in enumerate(columns)]
     reencode: dict[str, str] = {}
     for column, leaf in zip(columns, leaves, strict=True):
         if leaf.why is not None:
@@ -104,6 +104,21 @@ def plan_columns(parts: Sequence[Part], least_renumbered_values: int) -> ColumnP
         reencoded_bytes=again,
         distinct_at_most=[leaf.entries for leaf in leaves],
     )
+
+
+def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: int, page_ns: int) -> bool:
+    """Whether the row group is better made by its plan than out of rows, where opening a file for those takes `open_ns`
+    and changing the indices of a page `page_ns`."""
+    moved = decoded = 0
+    for index, column in enumerate(parts[0].footer.columns):
+        chunks = [part.group.chunks[index] for part in parts]
+        moved += CHUNK_NS * len(chunks)
+        decoded += (again := decoding_ns(chunks))
+        if column.top in plan.reencode:
+            moved += again
+        elif plan.numbers[index]:
+            moved += renumbering_ns(chunks, page_ns)
+    return moved <= decoded + open_ns * len(parts)
 
 
 def check_encoding(column: Column, encoding: int) -> None:
@@ -171,7 +186,7 @@ class _Leaf:
         return agrees
 
 
-def _plan_leaf(parts: Sequence[Part], index: int, column: Column, least_values: int) -> _Leaf:
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int) -> _Leaf:
     chunks = [part.group.chunks[index] for part in parts]
     leaf = _Leaf(chunks[0].codec)
     found: list[DictionaryPage | None] = []
@@ -185,8 +200,8 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, least_values: 
         leaf.add(page, encodings)
         found.append(page)
     if leaf.differ and leaf.why is None:
-        values, pages = sum(chunk.values for chunk in chunks), sum(map(data_pages, chunks))
-        leaf.share(_united(found, column, leaf.codec) if values >= least_values * pages else None)
+        pays = renumbering_ns(chunks, page_ns) <= decoding_ns(chunks)
+        leaf.share(_united(found, column, leaf.codec) if pays else None)
     return leaf
 
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from icesize.parquet.copying.column_plan import Part, plan_columns
-from icesize.parquet.copying.costs import costs_less_than_decoding
+from icesize.parquet.copying.column_plan import Part, costs_less_than_decoding, plan_columns
 from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
 from icesize.parquet.copying.page_copy import runs_of
@@ -178,8 +177,9 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         if len(parts) == 1:
             contents.whole += parts
             continue
-        plan = plan_columns(parts, settings.limits.least_renumbered_values)
-        if plan.reencode and not costs_less_than_decoding(plan, parts, settings.limits.open_ns):
+        limits = settings.limits
+        plan = plan_columns(parts, limits.renumber_page_ns)
+        if plan.reencode and not costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))
     contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)

@@ -7,42 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.format.fields import ColumnMetaData
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, data_encodings, data_pages
+from icesize.parquet.format.schema import BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT64
 from icesize.parquet.format.thrift import required_integer
 
-_CHUNK_NS = 100_000
+CHUNK_NS = 100_000
 """A column chunk whose pages are moved, or that is decoded alone."""
-_PAGE_NS, _INDEX_NS = 70_000, 6
-"""A page, and each of its values, whose indices into a dictionary change."""
-_REPEATED_NS = 14
+_INDEX_NS = 12
+"""A value whose index into a dictionary changes: 6, twice, since Python's lock is held for most of it, while several
+threads encode columns again at a time (lineitem on two cores: 1.3 against 1.5 s)."""
+_REPEATED_NS = {BYTE_ARRAY: 20, INT64: 16, FIXED_LEN_BYTE_ARRAY: 42}
+_OTHER_REPEATED_NS = 12
 """A value that is decoded out of a dictionary and encoded again."""
 _VALUE_NS, _RAW_BYTE_NS = 12, 8
 """Another value, and each byte it has without compression."""
 
 
-def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: int) -> bool:
-    """Whether a row group is better made by its plan than out of rows, opening a file for those taking `open_ns`."""
-    moved = again = 0
-    for index, column in enumerate(parts[0].footer.columns):
-        chunks = [part.group.chunks[index] for part in parts]
-        again += sum(map(_decoding_ns, chunks))
-        if column.top in plan.reencode:
-            moved += sum(_CHUNK_NS + _decoding_ns(chunk) for chunk in chunks)
-        else:
-            moved += sum(_CHUNK_NS + (_renumbering_ns(chunk) if plan.numbers[index] else 0) for chunk in chunks)
-    return moved <= again + open_ns * len(parts)
+def renumbering_ns(chunks: Sequence[Chunk], page_ns: int) -> int:
+    """Of chunks of one column whose indices change, besides moving them: `page_ns` for each page, and its values."""
+    return sum(page_ns * data_pages(chunk) + _INDEX_NS * chunk.values for chunk in chunks)
 
 
-def _renumbering_ns(chunk: Chunk) -> int:
-    return _PAGE_NS * data_pages(chunk) + _INDEX_NS * chunk.values
+def decoding_ns(chunks: Sequence[Chunk]) -> int:
+    """With encoding the values again, but for what each chunk or file takes."""
+    return sum(map(_decoding_chunk_ns, chunks))
 
 
-def _decoding_ns(chunk: Chunk) -> int:
-    """With encoding it again."""
+def _decoding_chunk_ns(chunk: Chunk) -> int:
     if data_encodings(chunk) <= DICTIONARY_ENCODINGS:
-        return _REPEATED_NS * chunk.values
+        return _REPEATED_NS.get(chunk.type, _OTHER_REPEATED_NS) * chunk.values
     raw_bytes = required_integer(chunk.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
     return _VALUE_NS * chunk.values + _RAW_BYTE_NS * raw_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.copying.compatibility import check_together
 from icesize.parquet.copying.decoded_rows import EncodedRows
 from icesize.parquet.copying.page_copy import merge_row_groups
+from icesize.parquet.copying.reencode import Reencoded, reencode
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
 from icesize.parquet.files.metrics import describe, leaves
@@ -62,6 +63,11 @@ class Contents:
         found = list(dict.fromkeys(part.footer for part in parts))
         return found if self.model is None else [*found, self.model.footer]
 
+    @property
+    def to_reencode(self) -> Iterator[tuple[PageRun, str]]:
+        """The columns that are encoded again, in the order of row groups and columns."""
+        return ((run, top) for run in self.runs for top in run.plan.reencode)
+
 
 @dataclass(slots=True)
 class _Decoded:
@@ -95,7 +101,8 @@ def write_copied(
     """
     settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
     sink = new_files.create(path)
-    merge_pages = partial(merge_row_groups, level=settings.parquet.level, ahead=ahead)
+    reencoded = ahead.map(partial(_reencoded, level=settings.parquet.level), contents.to_reencode)
+    merge_pages = partial(merge_row_groups, reencoded=reencoded, level=settings.parquet.level)
     assembled = _assemble(sink, contents, decoded, merge_pages, of_decoded)
     _check_opens(assembled)
     file = describe_copied(settings, path, partition, assembled)
@@ -109,6 +116,11 @@ def write_copied(
         )
     copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
     return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
+
+
+def _reencoded(column: tuple[PageRun, str], level: int | None) -> Reencoded:
+    run, top = column
+    return reencode(run.parts, top, run.plan, level)
 
 
 def _assemble(

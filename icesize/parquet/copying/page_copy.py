@@ -41,7 +41,6 @@ from icesize.parquet.format.thrift import (
     struct_field,
     structs_field,
 )
-from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,18 +59,18 @@ def merge_row_groups(
     assembly: Assembly,
     *,
     level: int | None = None,
-    ahead: Ahead = NOT_AHEAD,
+    reencoded: Iterator[Reencoded] | None = None,
 ) -> int:
     """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
 
-    `level` is the compression level of columns that are encoded again, None for the codec's own. Holds one column
-    chunk of one part at a time, the page indexes of all, and decoded columns where the plan wants them: one, or as many
-    as the threads that work `ahead`, which Arrow lets run at a time (it does not hold Python's lock). Bloom filters
-    are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
+    `level` is the compression level of pages that change, None for the codec's own. Holds one column chunk of one part
+    at a time and the page indexes of all; `reencoded` has the columns of the plan that are encoded again, in their
+    order, if somebody has made them. Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`, also
+    after some bytes were written.
     """
     start = assembly.position
     group = _Group(parts, plan, assembly, level)
-    reencoded = ahead.map(group.reencode, plan.reencode)
+    reencoded = map(group.reencode, plan.reencode) if reencoded is None else reencoded
     for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
         if top in plan.reencode:
             group.add(next(reencoded), list(leaves))
@@ -134,7 +133,7 @@ class _Group:
         return renumbered(piece, numbers, column, self._level)
 
     def reencode(self, top: str) -> Reencoded:
-        """A top-level column of all parts, encoded again; may be called in any thread."""
+        """A top-level column of all parts, encoded again."""
         from icesize.parquet.copying.reencode import reencode  # copying alone needs no pyarrow, which takes 100 MB
 
         return reencode(self._parts, top, self._plan, self._level)

@@ -53,10 +53,10 @@ class Limits:
     least_page_bytes: int = 32 * 2**10
     """Pages that are copied have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows
     per page cost Spark 12 %)."""
-    least_renumbered_values: int = 16_000
-    """Values of a page on average from which on indices into differing dictionaries are counted anew. That takes 70 us
-    a page and 6 ns a value; decoding and encoding a column again takes less for a page, 10-20 ns a value, and several
-    threads can do it at a time (equal at 12,000-20,000 values, 0.5 of the time at 200,000)."""
+    renumber_page_ns: int = 140_000
+    """Time to change the indices of a page that gets another dictionary, besides its values: 70 us, twice (`costs`). In
+    pages of 20,000 values texts are renumbered, and numbers encoded again; in larger ones more and more are renumbered.
+    """
     open_ns: int = 250_000
     """Time to open a file whose rows are decoded; a merge that encodes columns again is held against it (`costs`)."""
     least_copied_bytes: int = 256 * 2**10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
@@ -142,7 +142,7 @@ class Footer:
     row_groups: list[RowGroup]
     start: int
     schema: tuple[Element, ...]
-    columns: list[Column]
+    columns: tuple[Column, ...]
     keys: dict[bytes, bytes | None] = field(default_factory=dict)
     created_by: str = ""
 
@@ -193,8 +193,7 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
         raise MalformedError("bytes follow the footer")
     _check_known(fields, _FILE_METADATA, "FileMetaData")
     required_integer(fields, FileMetaData.VERSION)
-    schema = tuple(read_list(raw_of(fields, FileMetaData.SCHEMA, LIST), 0, _read_element)[0])
-    columns = columns_of(schema)
+    schema, columns = _schema(bytes(raw_of(fields, FileMetaData.SCHEMA, LIST)))
     groups: list[RowGroup] = raw_of(fields, FileMetaData.ROW_GROUPS, LIST)
     del fields[FileMetaData.ROW_GROUPS]
     if sum(group.rows for group in groups) != required_integer(fields, FileMetaData.NUM_ROWS):
@@ -209,6 +208,13 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
     }
     created_by = (binary(fields, FileMetaData.CREATED_BY) or b"").decode("utf-8", "replace")
     return Footer(fields, groups, start, schema, columns, keys, created_by)
+
+
+@lru_cache(64)
+def _schema(raw: bytes) -> tuple[tuple[Element, ...], tuple[Column, ...]]:
+    """Elements and leaf columns; files of a table mostly have the same."""
+    schema = tuple(read_list(raw, 0, _read_element)[0])
+    return schema, tuple(columns_of(schema))
 
 
 def _read_element(data: Bytes, at: int) -> tuple[Element, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icesize.parquet.format.fields import (
@@ -17,15 +18,16 @@ from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.thrift import (
+    LIST,
     STRUCT,
     Bytes,
     MalformedError,
     integer,
     raw_of,
+    read_list,
     read_struct,
     required_integer,
     skip,
-    structs_of,
 )
 
 if TYPE_CHECKING:
@@ -186,16 +188,24 @@ def data_encodings(chunk: Chunk) -> set[int]:
     """
     if ColumnMetaData.ENCODING_STATS not in chunk.metadata:
         return chunk.encodings - LEVEL_ENCODINGS
-    counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
-    kinds = [(integer(c, PageEncodingStats.PAGE_TYPE), c) for c in counts]
-    return {required_integer(c, PageEncodingStats.ENCODING) for kind, c in kinds if kind in DATA_PAGES}
+    return {encoding for encoding, _ in _counts(raw_of(chunk.metadata, ColumnMetaData.ENCODING_STATS, LIST))}
 
 
 def data_pages(chunk: Chunk) -> int:
     """Data pages of a column as the footer counts them; one where it does not."""
-    counts = structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS)
+    if ColumnMetaData.ENCODING_STATS not in chunk.metadata:
+        return 1
+    return sum(count for _, count in _counts(raw_of(chunk.metadata, ColumnMetaData.ENCODING_STATS, LIST))) or 1
+
+
+@lru_cache(1_024)
+def _counts(raw: bytes) -> tuple[tuple[int, int], ...]:
+    """Encodings of data pages and how many have each; most chunks have the same."""
+    counts, _ = read_list(raw, 0, read_struct)
     of_data = [c for c in counts if required_integer(c, PageEncodingStats.PAGE_TYPE) in DATA_PAGES]
-    return sum(required_integer(c, PageEncodingStats.COUNT) for c in of_data) or 1
+    return tuple(
+        (required_integer(c, PageEncodingStats.ENCODING), required_integer(c, PageEncodingStats.COUNT)) for c in of_data
+    )
 
 
 def read_header(data: Bytes, at: int) -> Header:

@@ -1032,9 +1032,9 @@ def parts_of(*files: bytes) -> list[Part]:
     ]
 
 
-def plan_of(*files: bytes, least_renumbered_values: int = Limits().least_renumbered_values) -> ColumnPlan:
+def plan_of(*files: bytes, renumber_page_ns: int = Limits().renumber_page_ns) -> ColumnPlan:
     """The plan for one row group of all of them."""
-    return plan_columns(parts_of(*files), least_renumbered_values)
+    return plan_columns(parts_of(*files), renumber_page_ns)
 
 
 def refused(act: Callable[[], object]) -> Refusal:
@@ -1280,7 +1280,7 @@ def test_nan_has_no_bounds_in_a_column_that_is_encoded_again() -> None:
 def test_a_newly_encoded_column_has_a_dictionary_only_where_it_pays() -> None:
     """Few values get one, many do not, whatever the parts had; pages are small enough to be skipped."""
     few = [column([f"{(i * k) % 7}" for i in range(15_000)]) for k in (3, 5)]
-    never = {"least_renumbered_values": 10**9}
+    never = {"renumber_page_ns": 10**9}
     data = merged(*few, **never)
     pages = page_encodings(data)[0]
     assert plan_of(*few, **never).reencode == {"a": "dictionaries"}

@@ -437,11 +437,12 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
     """Of eight files with dictionaries of their own four are looked at: the column is encoded again where one
     dictionary does not pay; where it does, and where dictionaries are equal, it is copied."""
     defaults = settings_of(tmp_path, SCHEMA)
-    options = with_limits(defaults, least_renumbered_values=10**9)
+    options = with_limits(defaults, renumber_page_ns=10**9)
 
     def group(words: str) -> MergeGroup:
         few = [_worded(words, 40_000, n).set_column(1, "value", pa.nulls(40_000, pa.float64())) for n in range(8)]
-        return _group([foreign(tmp_path / words, data, f"{n}.parquet") for n, data in enumerate(few)])
+        large = {"max_rows_per_page": 10**6}
+        return _group([foreign(tmp_path / words, data, f"{n}.parquet", **large) for n, data in enumerate(few)])
 
     own, same = group("own"), group("same")
     found = forecast([own], options)
@@ -457,7 +458,7 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
 
 def test_columns_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path) -> None:
     """Several columns are encoded again at a time, and written in their order."""
-    options = with_limits(settings_of(tmp_path, SCHEMA), least_renumbered_values=10**9)
+    options = with_limits(settings_of(tmp_path, SCHEMA), renumber_page_ns=10**9)
     inputs = tuple(
         foreign(tmp_path, _worded("own", 40_000, n), f"{n}.parquet", use_dictionary=["word"]) for n in range(4)
     )

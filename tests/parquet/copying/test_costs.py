@@ -5,14 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icesize.parquet.copying.column_plan import Part, plan_columns
-from icesize.parquet.copying.costs import costs_less_than_decoding
+from icesize.parquet.copying.column_plan import Part, costs_less_than_decoding, plan_columns
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.format.sources import BytesSource
 from tests.support.copying import foreign_bytes
 from tests.support.footers import footer_of
-
-OPEN_NS = Limits().open_ns
 
 
 def parts_of(columns: int, rows: int, plain: int) -> list[Part]:
@@ -37,4 +34,4 @@ def test_columns_are_encoded_again_where_the_others_pay_for_it(
     parts = parts_of(columns, rows, plain)
     plan = plan_columns(parts, 10**9)
     assert list(plan.reencode) == [f"d{n}" for n in range(columns)]
-    assert costs_less_than_decoding(plan, parts, OPEN_NS) is better
+    assert costs_less_than_decoding(plan, parts, Limits().open_ns, Limits().renumber_page_ns) is better

@@ -59,10 +59,10 @@ def file_of(kind: str, numbers: Sequence[int | None], **how: object) -> bytes:
     return make_file(pa.table({"a": pa.array(values, type_)}), **{**arguments, **how})
 
 
-def plan_of(*files: bytes, least_renumbered_values: int = 0) -> ColumnPlan:
+def plan_of(*files: bytes, renumber_page_ns: int = 0) -> ColumnPlan:
     """The plan for one row group of all of them."""
     parts = [Part(BytesSource(f), footer_of(f), group) for f in files for group in footer_of(f).row_groups]
-    return plan_columns(parts, least_renumbered_values)
+    return plan_columns(parts, renumber_page_ns)
 
 
 def merged(*files: bytes) -> bytes:
@@ -72,10 +72,10 @@ def merged(*files: bytes) -> bytes:
     return data
 
 
-def merged_unchecked(*files: bytes, least_renumbered_values: int = 0) -> bytes:
+def merged_unchecked(*files: bytes, renumber_page_ns: int = 0) -> bytes:
     """One file with indices counted anew where a page has so many values."""
     out, sources = io.BytesIO(), [BytesSource(file) for file in files]
-    merge_files(sources, [footer_of(file) for file in files], out, least_renumbered_values=least_renumbered_values)
+    merge_files(sources, [footer_of(file) for file in files], out, renumber_page_ns=renumber_page_ns)
     return out.getvalue()
 
 
@@ -152,8 +152,8 @@ def test_a_dictionary_that_grows_too_large_is_not_made() -> None:
 def test_few_values_in_a_page_are_encoded_again() -> None:
     """A page costs as much as thousands of values do."""
     files = [file_of("int", numbers(seed, 200, 20), max_rows_per_page=10**6) for seed in (1, 2)]
-    assert plan_of(*files, least_renumbered_values=201).reencode == {"a": "dictionaries"}
-    assert plan_of(*files, least_renumbered_values=200).reencode == {}
+    assert plan_of(*files, renumber_page_ns=1).reencode == {"a": "dictionaries"}
+    assert plan_of(*files, renumber_page_ns=0).reencode == {}
 
 
 @examples(150)
@@ -184,9 +184,9 @@ def test_an_index_beyond_its_dictionary_is_not_encoded_again() -> None:
     assert file[end - 1] == 7  # a run of one value ends with it
     damaged = file[: end - 1] + bytes([200]) + file[end:]
     for least in (0, 10**6):
-        assert spelt(merged_unchecked(other, file, least_renumbered_values=least)) == spelt(other, file)
+        assert spelt(merged_unchecked(other, file, renumber_page_ns=least)) == spelt(other, file)
         with pytest.raises(CopyRefused, match="an index is larger than its dictionary"):
-            merged_unchecked(other, damaged, least_renumbered_values=least)
+            merged_unchecked(other, damaged, renumber_page_ns=least)
 
 
 @pytest.mark.parametrize("cut", ["count", "length"])

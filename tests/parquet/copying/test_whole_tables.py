@@ -178,7 +178,7 @@ def files_of(*rows: int, **how: Any) -> tuple[Writer, ...]:
 
 
 _THREE = files_of(300, 200, 250)
-_LONG = replace(LIMITS, least_renumbered_values=10_000)
+_LONG = replace(LIMITS, renumber_page_ns=10**9)
 _LATE = Writer(300, 9, options={"dictionary_pagesize_limit": 600, "data_page_size": 500})
 """A file whose longer dictionaries are given up after some pages."""
 _PLAIN = ("comment", "key", "price", "total", "at", "local", "mark")
