@@ -74,14 +74,17 @@ def _stored(
             fitted = projection.fit(parquet.schema_arrow)
             for rows in _tables(parquet, fitted.names, settings.limits):
                 yield _Stored(path, rows, fitted)
-    except CastingError as error:
-        raise _unreadable(path, str(error)) from error
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise _unreadable(path, f"{why}, check that the file exists and is whole") from error
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
 
 
-def _unreadable(path: str, why: str) -> RewriteFailed:
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
+
+
+def _unreadable(path: str, error: BaseException) -> RewriteFailed:
+    why = str(error)
+    if not isinstance(error, CastingError):
+        why = f"{(why or type(error).__name__).splitlines()[0]}, check that the file exists and is whole"
     return RewriteFailed(f"Cannot read {path}: {why}", path=path)
 
 
@@ -132,12 +135,12 @@ def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored
 
 def _projected(run: Sequence[_Stored]) -> pa.Table:
     """One table; what cannot be projected is told of the file it is in."""
-    rows = run[0].rows if len(run) == 1 else pa.concat_tables(some.rows for some in run).combine_chunks()
     try:
+        rows = run[0].rows if len(run) == 1 else pa.concat_tables(some.rows for some in run).combine_chunks()
         return run[0].fitted(rows)
-    except CastingError as error:
+    except _UNREADABLE as error:
         if len(run) == 1:
-            raise _unreadable(run[0].path, str(error)) from error
+            raise _unreadable(run[0].path, error) from error
         for some in run:
             _projected([some])
         raise
