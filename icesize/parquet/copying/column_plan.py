@@ -193,6 +193,8 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int) 
     for part, chunk in zip(parts, chunks, strict=True):
         if chunk.codec != leaf.codec:
             leaf.refuse(Refusal.CODEC)
+        if column.top in part.footer.strict:
+            leaf.refuse(Refusal.SCHEMA_DIFFERS)
         encodings = data_encodings(chunk)
         if not encodings <= _copied_encodings(column):
             leaf.refuse(Refusal.ENCODING)

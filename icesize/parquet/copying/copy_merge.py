@@ -16,6 +16,7 @@ from icesize.parquet.copying.strategy import (
     footer_or_refusal,
     judge,
     likely_copied,
+    loosened,
 )
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
 from icesize.parquet.files.settings import WriteSettings
@@ -96,7 +97,7 @@ def _decide(facts: Sequence[FileFact], settings: WriteSettings, find: Find, leas
         raise CopyRefused(Refusal.TINY)
     sources = find(likely)
     footers = [_footer(fact, source) for fact, source in zip(likely, sources, strict=True)]
-    looked_at = zip(likely, sources, footers, judge(footers, settings), strict=True)
+    looked_at = zip(likely, sources, loosened(footers), judge(footers, settings), strict=True)
     decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
     return [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
 
@@ -174,7 +175,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     paged = {unit.part: unit.input_file for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
     contents = Contents(whole, copied_from=_origins(units))
     for parts in runs_of(list(paged), settings.parquet.row_group_rows, settings.parquet.row_group_bytes):
-        if len(parts) == 1:
+        if len(parts) == 1 and not parts[0].footer.strict:
             contents.whole += parts
             continue
         limits = settings.limits

@@ -76,7 +76,8 @@ def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
         _read_file(list(same), top, as_dictionary=as_dictionary)
         for _, same in groupby(parts, key=lambda part: part.footer)
     ]
-    schema = tables[0].schema.remove_metadata()
+    optional = any(top in part.footer.strict for part in parts) or any(t.schema.field(0).nullable for t in tables)
+    schema = pa.schema([tables[0].schema.remove_metadata().field(0).with_nullable(optional)])
     # Arrow schemas that writers leave in files differ, for example in the kind of strings
     alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
     table = pa.concat_tables(alike)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from icesize.parquet.copying.compatibility import check_file, check_row_group, column_orders
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
+from icesize.parquet.format.fields import FileMetaData
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, data_pages
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
-from icesize.parquet.format.schema import REPEATED, Element
+from icesize.parquet.format.schema import OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Readable
 from icesize.parquet.format.thrift import MalformedError
 from icesize.parquet.ordering.sort_order import sorter_of
@@ -48,13 +49,63 @@ Judgement = tuple[CopyStrategy, ...] | Refusal
 """What becomes of an input file: the strategy of each of its row groups, or why all of it is decoded."""
 
 
+def loosened(footers: Sequence[Footer | Refusal]) -> list[Footer | Refusal]:
+    """The footers, those that differ only in which columns are required with the schema of one that requires none of
+    these: Spark writes columns required when its rows cannot be null. Theirs are `strict` then, and encoded again.
+    """
+    kinds: defaultdict[Hashable, list[Footer]] = defaultdict(list)
+    for footer in footers:
+        if isinstance(footer, Footer):
+            kinds[column_orders(footer), tuple(map(_loose, footer.schema[1:]))].append(footer)
+    models = {footer: model for alike in kinds.values() if (model := _loosest(alike)) for footer in alike}
+    return [_like(f, models[f]) if isinstance(f, Footer) and f in models else f for f in footers]
+
+
+def _loose(element: Element) -> tuple[object, ...]:
+    """What it means but for whether it is required, where that shows in the levels of one column only."""
+    return element._replace(repetition=OPTIONAL).meaning if element.repetition == REQUIRED else element.meaning
+
+
+def _loosest(alike: Sequence[Footer]) -> Footer | None:
+    """The one that requires only what all do; None when there is none, or when they do not differ."""
+    required = {footer: frozenset(c.path for c in footer.columns if _is_strict(c)) for footer in alike}
+    common = frozenset.intersection(*required.values())
+    nested = {_nested(footer) for footer in alike}
+    if len(set(required.values())) == 1 or len(nested) > 1:
+        return None
+    return next((footer for footer, found in required.items() if found == common), None)
+
+
+def _is_strict(column: Column) -> bool:
+    return len(column.path) == 1 and column.element.repetition == REQUIRED
+
+
+def _nested(footer: Footer) -> tuple[object, ...]:
+    """What structs, lists and maps mean, which have levels for all within them."""
+    trees = top_level_trees(footer.schema)
+    return tuple(tree for name, tree in trees.items() if any(len(c.path) > 1 and c.top == name for c in footer.columns))
+
+
+def _like(footer: Footer, model: Footer) -> Footer:
+    if footer.meaning == model.meaning:
+        return footer
+    pairs = zip(footer.columns, model.columns, strict=True)
+    strict = frozenset(own.top for own, other in pairs if own.levels != other.levels)
+    fields = {**footer.fields, FileMetaData.SCHEMA: model.fields[FileMetaData.SCHEMA]}
+    return replace(footer, fields=fields, schema=model.schema, columns=model.columns, strict=strict)
+
+
 def judge(footers: Sequence[Footer | Refusal], settings: WriteSettings) -> list[Judgement]:
-    """What becomes of each file. Those that are copied may lie in one file: of differing schemas the one of most bytes
-    is chosen, and of differing codecs among files whose pages are copied one by one.
+    """What becomes of each file. Those that are copied may lie in one file, once they are `loosened`: of differing
+    schemas the one of most bytes is chosen, and of differing codecs among files whose pages are copied one by one.
     """
     wanted, limits = settings.derived(_wanted), settings.limits
     judged = [footer if isinstance(footer, Refusal) else _alone(footer, wanted, limits) for footer in footers]
-    files = [(n, f) for n, f in enumerate(footers) if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
+    loose = enumerate(loosened(footers))
+    files = [(n, f) for n, f in loose if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
+    for number, footer in files:
+        if footer.strict:
+            judged[number] = (CopyStrategy.PAGES,) * len(footer.row_groups)
     _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
     paged = [(number, footer) for number, footer in files if has_pages(judged[number])]
     _keep_most(judged, paged, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)

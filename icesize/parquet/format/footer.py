@@ -136,6 +136,8 @@ class Footer:
     """One file: `fields` are those of FileMetaData without row groups, `start` is where the footer begins.
 
     `keys` are the key-value metadata. Zero-row groups, which hold nothing and may have senseless offsets, are left out.
+    `strict` are names of columns whose pages have no definition levels, although they are optional in `schema`: it is
+    that of another file then.
     """
 
     fields: Fields
@@ -145,6 +147,7 @@ class Footer:
     columns: tuple[Column, ...]
     keys: dict[bytes, bytes | None] = field(default_factory=dict)
     created_by: str = ""
+    strict: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> int:

@@ -196,10 +196,6 @@ DECODED: dict[str, tuple[str, Callable[[int], bytes]]] = {
         "schema-differs",
         lambda count: foreign(count, with_ids(rows(count, START).rename_columns(["a", "b", "c", "d"]))),
     ),
-    "required": (
-        "schema-differs",
-        lambda count: foreign(count, _required(with_ids(rows(count, START)))),
-    ),
 }
 """Files that are not copied and why; all their rows are in the output."""
 
@@ -212,6 +208,17 @@ def _halves(count: int) -> pa.Table:
 
 def _required(data: pa.Table) -> pa.Table:
     return data.cast(pa.schema([data.schema.field(0).with_nullable(False), *list(data.schema)[1:]]))
+
+
+@STRATEGIES
+def test_a_column_that_only_one_file_requires_is_encoded_again(options: WriteSettings, count: int) -> None:
+    """No other column is; what it holds may be NULL then, as the table has it, also in a file whose values are none."""
+    bad = stored(Path(local(options.table_location)), foreign(count, _required(with_ids(rows(count, START)))), count)
+    for inputs in (among(options, bad), among(options, bad)[::-1]):
+        done = outcome(options, inputs)
+        assert (dict(done.decoded_because), sum(file.rows_decoded for file in done.files)) == ({}, 0)
+        assert 0 < done.bytes_decoded < sum(file.size_bytes for file in inputs)
+        assert all(pq.read_schema(local(file.path)).field("id").nullable for file in done.files)
 
 
 def _rows_of(name: str, count: int) -> pa.Table:
@@ -506,7 +513,7 @@ def test_a_single_bad_file_is_named(options: WriteSettings, count: int) -> None:
 def test_every_file_bad_in_its_own_way_is_counted(options: WriteSettings) -> None:
     """One merge tells all reasons; what is good among them is copied still."""
     folder = Path(local(options.table_location))
-    names = [name for name in DECODED if name not in ("required", "other orders", "other names")]
+    names = [name for name in DECODED if name not in ("other orders", "other names")]
     bad = [stored(folder, DECODED[name][1](PAGED_ROWS), PAGED_ROWS) for name in names]
     good = written(options, WHOLE_ROWS, WHOLE_ROWS)
     done = outcome(options, [*bad, *good])

@@ -232,6 +232,10 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     ),
     "required columns": (table_of("different", *files_of(300, 200, strict=True), nulls=0.0), {"pages", "renumbered"}),
     "columns required in one file": (
+        table_of("same", *_THREE, *files_of(200, strict=True), names=_PLAIN, nulls=0.0),
+        {"pages", "encoded again"},
+    ),
+    "nested columns required in one file": (
         table_of("same", *_THREE, *files_of(200, strict=True), nulls=0.0),
         {"pages", "decoded beside copied"},
     ),
