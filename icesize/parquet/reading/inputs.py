@@ -39,7 +39,15 @@ def read_inputs(group: MergeGroup, settings: WriteSettings, fetched: Fetched | N
         return _stored(settings, file.path, file.size_bytes, projection, source)
 
     def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
-        return [_started(_counted(file, stored(file))) for file in files]
+        begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
+        for file in files:
+            rows = _counted(file, stored(file))
+            if left_bytes > 0:  # small files can hold many rows
+                first = [*islice(rows, 1)]  # all of a small file
+                left_bytes -= sum(some.rows.get_total_buffer_size() for some in first)
+                rows = chain(first, rows)
+            begun.append(rows)
+        return begun
 
     ahead = NOT_AHEAD if fetched is None else fetched.ahead
     begun = chain.from_iterable(ahead.map(begin, _batches(group.inputs)))
@@ -99,11 +107,6 @@ def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
             f"Cannot merge {file.path}: it has {rows} rows, its manifest says {file.rows}, check the table's metadata",
             path=file.path,
         )
-
-
-def _started(stored: Iterator[_Stored]) -> Iterator[_Stored]:
-    """The same with the first of them, which is all of a small file, read by now."""
-    return chain([*islice(stored, 1)], stored)
 
 
 def _batches(files: Sequence[FileFact]) -> Iterator[list[FileFact]]:

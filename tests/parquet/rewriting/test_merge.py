@@ -22,6 +22,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.thrift import i64
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.rewriting.merge import merge, output_rows
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
@@ -253,6 +254,23 @@ def test_files_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path,
     small = inputs(options, counts)
     one, two, five = (contents_of(options, small, threads) for threads in (1, 2, 5))
     assert one == two == five
+
+
+@pytest.mark.parametrize(("limits", "ahead"), [({}, 10), ({"whole_file_bytes": 1, "decoded_bytes": 32}, 2)])
+def test_small_files_are_read_ahead_as_far_as_memory_allows(tmp_path: Path, limits: dict[str, int], ahead: int) -> None:
+    """Of small files with many rows no more are read than one that large could hold: others may be gone by then."""
+    options = with_limits(hourly(tmp_path), **limits)
+    small = inputs(options, [100] * 10)
+    tables = read_inputs(MergeGroup(small, small[0].partition), options)
+    first = next(tables)
+    for input_file in small[ahead:]:
+        os.remove(local(input_file.path))
+    if ahead == len(small):
+        assert first.num_rows + sum(table.num_rows for table in tables) == 1_000
+    else:
+        with pytest.raises(RewriteFailed) as raised:
+            list(tables)
+        assert raised.value.path == small[ahead].path
 
 
 def test_a_file_among_small_ones_that_does_not_fit_is_named(tmp_path: Path) -> None:
