@@ -7,14 +7,17 @@ then (10,000 rows: 0.04 s here, 0.33 s by a job that places rows exactly).
 
 Counting reads a larger batch once more, only the columns that partition values come from. Unasked it is done only where
 the batch is cached or made of columnar files, and no longer once predictions are as good; never for a source that would
-have to be run again in full.
+have to be run again in full. Of such a source the driver fetches what Spark knows to be small and what is expected to
+have few rows: a streaming query from files, once its first batch has been written.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -51,6 +54,10 @@ filtered away, or that compress less well, are larger than what is written of th
 LIKELY_ROWS = 0.5
 """Expected rows from which on a partition will rather get a file than not."""
 
+FEW_ENOUGH = 0.5
+"""Of the rows that the driver fetches at most: what a batch may be expected to have that is not cheap to run again, as
+those of streaming queries. Twice as many rows as those before from as few bytes are rare, and it is then run twice."""
+
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
 
@@ -61,9 +68,12 @@ _KEY = "_icesize_key"
 _ROWS = "_icesize_rows"
 
 
-def is_small(df: DataFrame, limits: WorkLimits) -> bool:
-    """Whether the batch is cheap to read and its source surely small, by what Spark's optimizer knows of it."""
-    return session.is_cheap_to_read_again(df) and session.source_bytes(df) <= limits.driver_source_bytes
+def is_small(df: DataFrame, limits: WorkLimits, expected_rows: Callable[[], float | None]) -> bool:
+    """Whether the driver is to fetch the batch: its source is small, by what Spark's optimizer knows of it, and it is
+    cheap to read once more should it have too many rows, or `expected_rows` are far from that; None: nobody knows."""
+    if session.source_bytes(df) > limits.driver_source_bytes:
+        return False
+    return session.is_cheap_to_read_again(df) or (expected_rows() or math.inf) <= FEW_ENOUGH * limits.driver_rows
 
 
 def plan_rows_in_hand(

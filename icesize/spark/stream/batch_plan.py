@@ -213,8 +213,16 @@ def _fit(batch: Batch, current: Current) -> FittedBatch:
 
 def _by_driver(fitted: FittedBatch) -> WritePlan | None:
     """For a small batch, whose rows are here then; None for any other."""
-    batch, limits = fitted.batch, fitted.batch.options.environment.limits
-    if batch.options.write_tasks is not None or not is_small(fitted.df, limits):
+    batch, metadata, limits = fitted.batch, fitted.current.table.metadata, fitted.batch.options.environment.limits
+
+    def expected_rows() -> float | None:
+        if session.query_id_of(batch.spark) is None:
+            return None
+        batch.state.learned.seed(metadata, fitted.current.table.io)
+        expected = batch.state.learned.predict()
+        return None if expected is None else expected.total_rows
+
+    if batch.options.write_tasks is not None or not is_small(fitted.df, limits, expected_rows):
         return None
     return plan_rows_in_hand(
         fitted.df, fitted.settings, fitted.layout, fitted.current.policy, batch.state.learned, limits=limits

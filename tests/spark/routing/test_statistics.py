@@ -38,8 +38,8 @@ def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) ->
     union = parquet.where("id > 3").select("id").union(local.select("id"))
     cheap = [local, parquet, spark.read.orc(f"{tmp_path}/orc"), cached, union]
     assert [session.is_cheap_to_read_again(df) for df in cheap] == [True] * len(cheap)
-    assert [is_small(df, WorkLimits()) for df in cheap] == [True] * len(cheap)
-    assert not is_small(spark.range(10**7), WorkLimits())
+    assert [is_small(df, WorkLimits(), lambda: None) for df in cheap] == [True] * len(cheap)
+    assert not is_small(spark.range(10**7), WorkLimits(), lambda: 1)
     costly = {
         "text": slow,
         "rdd": spark.createDataFrame(local.rdd, local.schema),
@@ -51,7 +51,10 @@ def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) ->
         "subquery": parquet.where("id IN (SELECT max(id) FROM range(3))"),
     }
     assert {name: session.is_cheap_to_read_again(df) for name, df in costly.items()} == dict.fromkeys(costly, False)
-    assert not any(is_small(df, WorkLimits()) for df in costly.values())
+    assert not any(is_small(df, WorkLimits(), lambda: None) for df in costly.values())
+    limits = WorkLimits(driver_rows=100)
+    assert [is_small(costly["join"], limits, lambda rows=rows: rows) for rows in (50, 51)] == [True, False]
+    assert not is_small(costly["rdd"], limits, lambda: 1)
     cached.unpersist()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.errors import BatchInterrupted
 from icesize.spark.stream.sink import Sink
 from icesize.spark.stream.stopping import was_interrupted
-from tests.support.spark_lake import SCHEMA, Lake, await_file, events, feed, forget_commit, rows_of, run
+from tests.support.spark_lake import SCHEMA, Lake, await_file, events, feed, forget_commit, rows_of, run, write_json
 
 
 @pytest.mark.smoke
@@ -54,6 +55,35 @@ def test_new_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
     assert len(lake.rows()) == 60
     run(spark, lake, table.sink("s", accept_new_checkpoint=True), "third")
     assert len(lake.rows()) == 120
+
+
+def test_small_batches_of_a_query_are_fetched_once_they_are_expected(spark: SparkSession, lake: Lake) -> None:
+    """Nothing is known of the first batch; those that are as small as the ones before are computed once, in the driver,
+    and one with more rows than it takes once more, by Spark; each row lands once."""
+    lake.create()
+    lake.limits = replace(lake.limits, driver_rows=100)
+    rows = [events(range(start, end), hours=3) for start, end in ((0, 30), (30, 60), (60, 200), (200, 230))]
+    for number, each in enumerate(rows):
+        write_json(lake.folder / "in", number, each)
+    sink, seen, computed = lake.open(spark).sink("s"), lake.folder / "seen", list[int]()
+
+    def counting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with seen.open("a") as file:
+                file.write("." * batch.num_rows)
+            yield batch
+
+    def take(df: DataFrame, batch_id: int) -> None:
+        seen.write_text("")
+        sink(df, batch_id)
+        computed.append(seen.stat().st_size)
+
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{lake.folder}/in")
+    query = source.mapInArrow(counting, source.schema).writeStream.foreachBatch(take)
+    query = query.option("checkpointLocation", f"{lake.folder}/checkpoint").trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert computed == [30, 30, 2 * 140, 30]
+    assert lake.rows() == rows_of(events(range(230), hours=3))
 
 
 def test_a_stopped_query_logs_no_failure(spark: SparkSession, lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
