@@ -57,16 +57,17 @@ def stream(
     policy: Mapping[str, int | bool],
     sink: Mapping[str, Any],
     every_seconds: float = 0.0,
+    under: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Take the first `batches` batches of `data` through a sink; what `peers.iceberg_stream` returns, and P1 and W.
 
     `sink` are the sink's options. With `merge` "async" also how many batches of one row, at the pace of the others,
-    came after these until k was reached, and how long draining took then.
+    came after these until k was reached, and how long draining took then. `under` is a command that runs the process.
     """
     options = ["--target-bytes", str(target_bytes), "--batches", str(batches), "--partition", partition]
     options += ["--policy", json.dumps(policy), "--sink", json.dumps(sink), "--every", str(every_seconds)]
     options += ["--streaming"] if streaming else []
-    return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options)
+    return run_child("benchmarks.ours", "stream", str(data), str(warehouse), *options, under=under)
 
 
 def compact(warehouse: Path, target_bytes: int) -> dict[str, Any]:
@@ -148,6 +149,7 @@ def _stream_result(table: SizedTable, reports: list[Report], seconds: list[float
         "operations": sorted({o for r in reports for o in r.operations}),
         "commit_seconds": [r.seconds["commit"] for r in batches],
         "phases": {k: round(v, 2) for k, v in phases.items()},
+        "median_phases": {k: statistics.median(r.seconds.get(k, 0.0) for r in batches) for k in phases},
         "files_per_partition_max": max(_partition_files(table).values()),
         "cold_above_minimum": _cold_above_minimum(table),
     }

@@ -4,10 +4,14 @@
     python -m benchmarks stream --placement absorb --k 1 [--no-stream-safe]
     python -m benchmarks stream --merge async [--every SECONDS]
     python -m benchmarks stream --against decoding
+    python -m benchmarks stream --profile FOLDER [--rows N] [--streaming]
 
 Pairs alternate, each program in a process of its own; the ratio is the median over pairs of icesize / Iceberg. With
 merges beside the batches (`--merge async`) a pair has a third run, of icesize without merges. `--against decoding`
 compares with icesize itself that decodes and encodes all it merges instead of copying what can be copied.
+
+`--profile` compares nothing and tells where the time of a batch goes: by the laps of its reports in one run, then by
+samples of two more, each slower for that, of which it leaves a flame graph and folded stacks in the folder.
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ours, peers
+from benchmarks import ours, peers, profiled
 from benchmarks.generate import generate
 from benchmarks.show import finish
 
@@ -34,6 +38,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="icesize-stream-") as folder:
         root = Path(folder)
         generate(root / "data", args.batches, args.rows, SEED)
+        if args.profile is not None:
+            return _profile(root, args)
         runs = [_runs(root, args, first_ours=n % 2 == 0) for n in range(args.pairs)]
     result = _compared(runs, args)
     title = f"{'streaming query' if args.streaming else 'stream'}, partitioned by {args.partition}"
@@ -41,6 +47,26 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         title += f", {'overwrite' if args.no_stream_safe else args.placement}, merge {args.merge}"
     finish(result, title, ("", "icesize", _PEERS[args.against]), _lines(result, args), args.json)
     return result
+
+
+def _profile(root: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """One run as it is, one for the flame graph, one for the steps."""
+    folder, name = args.profile.resolve(), "streaming" if args.streaming else "stream"
+    folder.mkdir(parents=True, exist_ok=True)
+    graph, folded = (profiled.sampling(folder, name, as_folded=choice) for choice in (False, True))
+    plain = _ours(root, args, _sink(args))
+    _ours(root, args, _sink(args), graph)
+    _ours(root, args, _sink(args), folded)
+    in_order = sorted(plain["median_phases"].items(), key=lambda phase: phase[0] == "total")
+    phases = {phase: round(1000 * seconds, 1) for phase, seconds in in_order}
+    with (folder / f"{name}.folded").open() as lines:
+        steps = profiled.steps(lines, args.batches)
+    result = {"benchmark": "stream profile", "batches": args.batches, "rows_per_batch": args.rows, "phases": phases}
+    result |= {"steps": steps, "files": [f"{folder / name}.{ending}" for ending in ("svg", "folded")]}
+    lines_of = [("median of the reports", phase, value) for phase, value in phases.items()]
+    lines_of += [(f"mean of samples: {who}", *line) for who, found in steps.items() for line in found.items()]
+    title = f"where a batch of {args.rows:,} rows spends its milliseconds; {' and '.join(result['files'])}"
+    return finish(result, title, ("", "", "ms"), lines_of, args.json)
 
 
 def _compared(runs: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
@@ -107,24 +133,34 @@ def _lines(result: dict[str, Any], args: argparse.Namespace) -> list[tuple[objec
 
 
 def _runs(root: Path, args: argparse.Namespace, first_ours: bool) -> dict[str, Any]:
-    data, stream = root / "data", (TARGET_BYTES, args.batches, args.partition, args.streaming)
-    keys = {"cold-after-commits": args.cold_after, "max-small-files": args.k}
-    policy: dict[str, int | bool] = {key: value for key, value in keys.items() if value is not None}
-    sink = {"placement": args.placement, "stream_safe": not args.no_stream_safe, "merge": args.merge}
-
-    def run_ours(options: dict[str, Any], **other: bool) -> dict[str, Any]:
-        chosen = policy | {key.replace("_", "-"): value for key, value in other.items()}
-        return ours.stream(data, root / "ours", *stream, policy=chosen, sink=options, every_seconds=args.every)
-
-    programs: dict[str, Callable[[], dict[str, Any]]] = {"icesize": lambda: run_ours(sink)}
+    sink = _sink(args)
+    programs: dict[str, Callable[[], dict[str, Any]]] = {"icesize": lambda: _ours(root, args, sink)}
     if args.merge == "async":
-        programs["off"] = lambda: run_ours(sink | {"merge": "off"})
+        programs["off"] = lambda: _ours(root, args, sink | {"merge": "off"})
     if args.against == "decoding":
-        programs["peer"] = lambda: run_ours(sink, merge_by_copying=False)
+        programs["peer"] = lambda: _ours(root, args, sink, merge_by_copying=False)
     elif not args.only_ours:
-        programs["peer"] = lambda: peers.iceberg_stream(data, root / "peer", "hash", *stream)
+        programs["peer"] = lambda: peers.iceberg_stream(root / "data", root / "peer", "hash", *_workload(args))
     done = {name: programs[name]() for name in (programs if first_ours else reversed(programs))}
     return {"peer": done["icesize"]} | done
+
+
+def _workload(args: argparse.Namespace) -> tuple[Any, ...]:
+    return TARGET_BYTES, args.batches, args.partition, args.streaming
+
+
+def _sink(args: argparse.Namespace) -> dict[str, Any]:
+    return {"placement": args.placement, "stream_safe": not args.no_stream_safe, "merge": args.merge}
+
+
+def _ours(
+    root: Path, args: argparse.Namespace, sink: dict[str, Any], under: Sequence[str] = (), **policy: bool
+) -> dict[str, Any]:
+    keys = {"cold-after-commits": args.cold_after, "max-small-files": args.k}
+    chosen: dict[str, int | bool] = {key: value for key, value in keys.items() if value is not None}
+    chosen |= {key.replace("_", "-"): value for key, value in policy.items()}
+    data, how = root / "data", {"every_seconds": args.every, "under": under}
+    return ours.stream(data, root / "ours", *_workload(args), policy=chosen, sink=sink, **how)
 
 
 def _median(result: dict[str, Any]) -> str:
@@ -172,5 +208,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cold-after", type=int, default=None, help="cold-after-commits of the policy")
     parser.add_argument("--only-ours", action="store_true", help="without the peer: every ratio is 1")
     parser.add_argument("--commits", action="store_true", help="how commit time grows (needs 192 batches)")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="where the time of a batch goes (needs py-spy)")
     parser.add_argument("--json", action="store_true")
     return parser
