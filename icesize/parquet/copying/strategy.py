@@ -105,10 +105,11 @@ def judge(footers: Sequence[Footer | Refusal], settings: WriteSettings) -> list[
     files = [(n, f) for n, f in loose if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
     for number, footer in files:
         if footer.strict:
-            judged[number] = (CopyStrategy.PAGES,) * len(footer.row_groups)
+            paged = (CopyStrategy.PAGES,) * len(footer.row_groups)
+            judged[number] = paged if _keeps_filters(footer, paged, wanted.bloom_filters) else Refusal.BLOOM_FILTER
     _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
-    paged = [(number, footer) for number, footer in files if has_pages(judged[number])]
-    _keep_most(judged, paged, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)
+    of_pages = [(number, footer) for number, footer in files if has_pages(judged[number])]
+    _keep_most(judged, of_pages, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)
     return judged
 
 

@@ -238,6 +238,20 @@ def test_bloom_filters_are_kept_where_row_groups_are_copied_whole(tmp_path: Path
     assert footer.num_row_groups == 2
 
 
+def test_bloom_filters_stay_when_a_column_is_required_in_one_file(tmp_path: Path) -> None:
+    """Its row groups could not be copied whole, so the file is decoded, and the filters are made anew."""
+    asked = {"write.parquet.bloom-filter-enabled.column.id": "true"}
+    options = settings_of(tmp_path, SCHEMA, properties=asked)
+    mine = written(options, [LIMITS.good_group_rows])
+    data = rows(LIMITS.good_group_rows, LIMITS.good_group_rows)
+    strict = data.cast(pa.schema([data.schema.field(0).with_nullable(False), *list(data.schema)[1:]]))
+    how = {"compression": "zstd", "use_dictionary": False, "bloom_filter_options": {"id": True}}
+    done = merged(options, [*mine, foreign(tmp_path / "f", strict, "strict.parquet", **how)])
+    assert dict(done.decoded_because) == {"bloom-filter": 1}
+    footer = pq.read_metadata(local(done.files[0].path))
+    assert [footer.row_group(n).column(0).bloom_filter_offset is not None for n in range(2)] == [True, True]
+
+
 def test_foreign_files_are_decoded_or_copied_by_what_they_are(tmp_path: Path) -> None:
     """A file of another codec is decoded, a column that is required in one file encoded again; all is in one output."""
     options = settings_of(tmp_path, SCHEMA)
