@@ -7,13 +7,11 @@ import uuid
 from dataclasses import dataclass
 from urllib.parse import quote_plus
 
-from pydantic import PrivateAttr
 from pyiceberg.partitioning import PartitionFieldValue, PartitionSpec
 from pyiceberg.partitioning import PartitionKey as IcebergPartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
-from pyiceberg.types import StructType
 
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
@@ -83,27 +81,11 @@ class _LocationKey(IcebergPartitionKey):
             return "/".join(f"{quote_plus(p.field.name, safe='')}={p.value}" for p in self.field_values)
 
 
-class _TypedSpec(PartitionSpec):
-    """A spec that keeps its type: PyIceberg's makes it for each location, which takes twice as long as the rest."""
-
-    _type: StructType = PrivateAttr()
-
-    @classmethod
-    def of(cls, settings: WriteSettings) -> _TypedSpec:
-        """The spec of a table, under its schema."""
-        spec = cls(*settings.spec.fields, spec_id=settings.spec_id)
-        spec._type = settings.spec.partition_type(settings.schema)
-        return spec
-
-    def partition_type(self, schema: Schema) -> StructType:
-        return self._type
-
-
 def data_location(settings: WriteSettings, partition: PartitionKey, file_name: str) -> str:
     """Full location of a new data file, from the table's location provider (`write.data.path`,
     `write.object-storage.*`, `write.py-location-provider.impl`), partition values percent-encoded as Iceberg does.
     """
-    return location_by(settings.locations, settings.derived(_TypedSpec.of), settings.schema, partition, file_name)
+    return location_by(settings.locations, settings.spec, settings.schema, partition, file_name)
 
 
 def location_by(

@@ -39,6 +39,7 @@ class Storage:
         # in a worker nobody else has seen them
         remember_secrets(io.properties)
         self._io = io
+        self._folders: set[str] = set()
         self._begun: set[str] = set()
         self._abandoned = False
 
@@ -59,12 +60,11 @@ class Storage:
         path = self.local_path(location)
         if path is None:
             return self._io.new_output(location).create(overwrite=True)
-        try:
-            return pa.OSFile(path, "wb")
-        except FileNotFoundError:
-            # looking first would cost each file more than a new folder does
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            return pa.OSFile(path, "wb")
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        return pa.OSFile(path, "wb")
 
     def open(self, location: str, size_bytes: int) -> Any:
         """A seekable stream on an existing file of `size_bytes`."""

@@ -141,17 +141,15 @@ class Filling:
                 self._files.finish(partition)
                 continue
             wanted = min(left, math.ceil(left * part / max(1.0, more)))
-            left -= self._append(partition, pieces, run, wanted, rows)
+            left -= self._append(partition, pieces, run, wanted, rows.encoding)
 
-    def _append(self, partition: PartitionKey, pieces: Stream, run: int | None, wanted: int, rows: _Rows) -> int:
-        """Write the next `wanted` of these rows, or fewer, and return how many: none of them is held when more are
-        taken."""
-        table = pieces.take(wanted)
+    def _append(self, partition: PartitionKey, pieces: Stream, run: int | None, wanted: int, encoding: Encoding) -> int:
+        """Write the next `wanted` rows, or fewer, and return how many: none of them is held when more are taken."""
+        rows = pieces.take(wanted)
         if self._sorter is not None and run is None:
-            table, run = self._sorter(table), next(self._runs)
-        arrow_bytes = rows.arrow_bytes * table.num_rows // rows.rows
-        self._files.append(partition, table, arrow_bytes, rows.encoding, run)
-        return int(table.num_rows)
+            rows, run = self._sorter(rows), next(self._runs)
+        self._files.append(partition, rows, encoding, run)
+        return int(rows.num_rows)
 
     def _pieces(self, rows: _Rows) -> tuple[Stream, int | None]:
         """As a stream of bounded memory; sorted when all are together and the table has an order: the number of that
@@ -219,16 +217,13 @@ class _OpenFiles:
         """Encoded bytes in the open file of a partition, 0 without one."""
         return self._open[partition].encoder.size_bytes if partition in self._open else 0
 
-    def append(
-        self, partition: PartitionKey, rows: pa.Table, arrow_bytes: int, encoding: Encoding, run: int | None = None
-    ) -> None:
+    def append(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, run: int | None = None) -> None:
         """Write rows to the partition's file, which is opened if need be; another one takes its place for NaN that
         comes late.
 
-        `arrow_bytes` is about what they take in memory: to be asked again and again costs a small file 5 %. `run`
-        numbers sequences of rows in the table's sort order: a file whose rows are of one of them is sorted.
+        `run` numbers sequences of rows in the table's sort order: a file whose rows are of one of them is sorted.
         """
-        size_bytes = self.density.expected_bytes(partition, arrow_bytes, rows, encoding)
+        size_bytes = self.density.expected_bytes(partition, rows.nbytes, rows, encoding)
         groups = max(1, math.ceil(size_bytes / self._settings.parquet.row_group_bytes))
         step = math.ceil(rows.num_rows / groups) or 1
         for start in range(0, rows.num_rows, step):
@@ -239,9 +234,6 @@ class _OpenFiles:
                 # the file at hand began with statistics that would now be wrong: its rows end here
                 self.finish(partition)
                 self._append(partition, part, encoding, rows.num_rows, run)
-            file = self._open[partition]
-            file.arrow_bytes += arrow_bytes * part.num_rows // rows.num_rows
-            self.density.learn(partition, file.arrow_bytes, file.encoder.size_bytes)
 
     def _append(
         self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, expected_rows: int, run: int | None
@@ -252,6 +244,8 @@ class _OpenFiles:
         file = self._open[partition]
         file.encoder.append(rows, encoding.nan)
         file.run = run if file.run == run else None
+        file.arrow_bytes += rows.nbytes
+        self.density.learn(partition, file.arrow_bytes, file.encoder.size_bytes)
 
     def finish(self, partition: PartitionKey) -> None:
         """Close the partition's file, if it has one, now or soon."""
