@@ -53,6 +53,8 @@ def loosened(footers: Sequence[Footer | Refusal]) -> list[Footer | Refusal]:
     """The footers, those that differ only in which columns are required with the schema of one that requires none of
     these: Spark writes columns required when its rows cannot be null. Theirs are `strict` then, and encoded again.
     """
+    if len({footer.meaning for footer in footers if isinstance(footer, Footer)}) < 2:
+        return list(footers)  # as nearly always
     kinds: defaultdict[Hashable, list[Footer]] = defaultdict(list)
     for footer in footers:
         if isinstance(footer, Footer):
