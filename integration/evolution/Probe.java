@@ -397,7 +397,8 @@ public class Probe {
     Snapshot head = table.currentSnapshot();
     if (head != null) {
       Map live = new LinkedHashMap();
-      totals(table, head, live, problems);
+      manifests(table, head, live, problems);
+      summaries(table, head, problems);
       deletedOnce(table, head, live, problems);
       for (Object file : live.values()) verify(table, (ContentFile) file, problems);
     }
@@ -468,11 +469,7 @@ public class Probe {
     return files + NEXT + rows;
   }
 
-  private static void totals(Table table, Snapshot head, Map live, List problems) throws Exception {
-    long records = 0;
-    long dataFiles = 0;
-    long bytes = 0;
-    long deleteFiles = 0;
+  private static void manifests(Table table, Snapshot head, Map live, List problems) throws Exception {
     for (Object m : head.allManifests(table.io())) {
       ManifestFile manifest = (ManifestFile) m;
       int[] counts = new int[3];
@@ -486,13 +483,6 @@ public class Probe {
         if (status == 2) continue;
         if (live.put(file.location(), file) != null) problems.add("listed twice: " + file.location());
         if (!exists(file.location())) problems.add("live and gone from storage: " + file.location());
-        bytes += file.fileSizeInBytes();
-        if (manifest.content() == ManifestContent.DATA) {
-          dataFiles++;
-          records += file.recordCount();
-        } else {
-          deleteFiles++;
-        }
       }
       same(manifest.path(), "existing-files", manifest.existingFilesCount(), counts[0], problems);
       same(manifest.path(), "added-files", manifest.addedFilesCount(), counts[1], problems);
@@ -500,10 +490,49 @@ public class Probe {
       same(manifest.path(), "existing-rows", manifest.existingRowsCount(), rowCounts[0], problems);
       same(manifest.path(), "added-rows", manifest.addedRowsCount(), rowCounts[1], problems);
     }
-    summary(head, "total-records", records, problems);
-    summary(head, "total-data-files", dataFiles, problems);
-    summary(head, "total-delete-files", deleteFiles, problems);
-    summary(head, "total-files-size", bytes, problems);
+  }
+
+  private static final String[] TOTALS = {"total-records", "total-data-files", "total-delete-files", "total-files-size"};
+
+  /**
+   * What icesize's snapshots add to the running totals is what they add. How far off their parent is stays: Spark's
+   * add_files leaves out the bytes, and Iceberg's own writers go on from there.
+   */
+  private static void summaries(Table table, Snapshot head, List problems) throws Exception {
+    for (Object o : SnapshotUtil.ancestorsOf(head.snapshotId(), new Lookup(table))) {
+      Snapshot snapshot = (Snapshot) o;
+      if (!snapshot.summary().containsKey("icesize.run-id")) continue;
+      Snapshot parent = snapshot.parentId() == null ? null : table.snapshot(snapshot.parentId().longValue());
+      if (parent == null && snapshot.parentId() != null) continue;
+      for (int i = 0; i < TOTALS.length; i++) {
+        String said = (String) snapshot.summary().get(TOTALS[i]);
+        String before = parent == null ? "0" : (String) parent.summary().get(TOTALS[i]);
+        if (said == null) continue;
+        long counted = counted(table, snapshot)[i];
+        long wanted = before == null ? counted : Long.parseLong(before) + counted - counted(table, parent)[i];
+        if (Long.parseLong(said) != wanted) {
+          String what = "summary (" + snapshot.operation() + "): " + TOTALS[i];
+          problems.add(what + " says " + said + ", it would be " + wanted + ", counted " + counted);
+        }
+      }
+    }
+  }
+
+  /** What the manifests of a snapshot (null: none) add up to, in the order of TOTALS. */
+  private static long[] counted(Table table, Snapshot snapshot) throws Exception {
+    long[] sums = new long[TOTALS.length];
+    if (snapshot == null) return sums;
+    for (Object m : snapshot.allManifests(table.io())) {
+      boolean isData = ((ManifestFile) m).content() == ManifestContent.DATA;
+      for (Object e : entries(table, (ManifestFile) m)) {
+        if (((Integer) ((Object[]) e)[0]).intValue() == 2) continue;
+        ContentFile file = (ContentFile) ((Object[]) e)[1];
+        sums[0] += isData ? file.recordCount() : 0;
+        sums[isData ? 1 : 2]++;
+        sums[3] += file.fileSizeInBytes();
+      }
+    }
+    return sums;
   }
 
   private static boolean exists(String location) {
@@ -513,13 +542,6 @@ public class Probe {
   private static void same(String where, String what, Object said, long counted, List problems) {
     if (said != null && ((Number) said).longValue() != counted) {
       problems.add(where + ": " + what + " says " + said + ", counted " + counted);
-    }
-  }
-
-  private static void summary(Snapshot head, String key, long counted, List problems) {
-    String said = (String) head.summary().get(key);
-    if (said != null && Long.parseLong(said) != counted) {
-      problems.add("summary (" + head.operation() + "): " + key + " says " + said + ", counted " + counted);
     }
   }
 

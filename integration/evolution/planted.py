@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyiceberg.table.update import AddSnapshotUpdate
+
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.summary import RUN_ID
 from integration.evolution.pair import Pair
 from integration.evolution.statements import statement
 from integration.evolution.values import Draw, Skip
@@ -64,6 +68,20 @@ def left_file(pair: Pair, draw: Draw) -> str:
     _, file = _some_file(pair)
     _copy(file.location(), "0123-4-0-0-11111111-1111-1111-1111-1111111111aa.parquet")
     return "planted: a data file that nobody refers to"
+
+
+@statement("plant-wrong-total")
+def wrong_total(pair: Pair, draw: Draw) -> str:
+    """Needs two manifests."""
+    table = pair.kept.table
+    head = table.metadata.current_snapshot()
+    snapshot = SnapshotBuilder(table, head.timestamp_ms + 1).rewrite({RUN_ID: "planted"}) if head else None
+    if snapshot is None or snapshot.summary is None:
+        raise Skip("there is nothing to rewrite")
+    snapshot.summary["total-records"] = str(int(snapshot.summary["total-records"] or 0) + 1)
+    updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+    pair.engine.catalog.commit_table(table, (), updates)
+    return "planted: the summary says a row too much"
 
 
 def _some_file(pair: Pair) -> tuple[Any, Any]:

@@ -66,6 +66,7 @@ PLANTED = {
     "plant-wrong-bounds": "outside of its bounds",
     "plant-path-again": "listed as deleted",
     "plant-left-file": "no snapshot ever had",
+    "plant-wrong-total": "total-records says 3, it would be 2",
 }
 
 
@@ -106,6 +107,16 @@ def test_every_kind_of_step_is_known() -> None:
     assert KEEPER.keys() == OPERATIONS.keys()
     assert POINTS.keys() <= KEEPER.keys()
     assert {kind for follows in FOLLOWS.values() for kind in follows} <= {*USER, *KEEPER}
+
+
+FOREIGN_TOTALS = "create:5670 replace-table:2438 replace-partitions:2576 add-files:7287 compact:1613"
+
+
+def test_totals_that_others_left_wrong_are_not_held_against_us(tmp_path: Path) -> None:
+    """Spark's add_files does not add the size of the files to the total, from which a merge after it goes on."""
+    done = machine(tmp_path, "--program", FOREIGN_TOTALS)
+    assert done.returncode == 0, done.stdout
+    assert "files +1 -2" in done.stdout
 
 
 @dataclass(frozen=True)
