@@ -254,12 +254,12 @@ def check(table: Table) -> None:
     head = table.metadata.current_snapshot()
     rows = size = 0
     for manifest in head.manifests(table.io) if head else []:
-        if manifest.content == ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                file = entry.data_file
-                assert local(file.file_path).stat().st_size == file.file_size_in_bytes
-                assert pq.read_metadata(local(file.file_path)).num_rows == file.record_count
-                rows, size = rows + file.record_count, size + file.file_size_in_bytes
+        for entry in manifest.fetch_manifest_entry(table.io):
+            file = entry.data_file
+            assert local(file.file_path).stat().st_size == file.file_size_in_bytes
+            assert pq.read_metadata(local(file.file_path)).num_rows == file.record_count
+            size += file.file_size_in_bytes
+            rows += file.record_count if manifest.content == ManifestContent.DATA else 0
     if head and head.summary:
         summary = head.summary.additional_properties
         assert int(summary["total-data-files"]) == len(paths)
