@@ -25,6 +25,7 @@ from icesize.cli.options import (
     spark_options,
     table_options,
 )
+from icesize.cli.process import collect_from_now_on
 from icesize.clock import Commitment
 from icesize.console import console_on
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError
@@ -240,6 +241,7 @@ def demo(path: str | None, batches: int, rows: int, no_spark: bool) -> None:
     """Stream events with late rows into two local tables, plainly and with icesize, and compare them."""
     from icesize.demo.run import run_demo
 
+    collect_from_now_on()
     if not run_demo(console_on(), path, batches, rows, with_spark=not no_spark):
         raise click.exceptions.Exit(FAILED)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from icesize.cli.process import collect_from_now_on, load_arrow_alone
 from icesize.clock import Environment
 from icesize.console import console_on
 from icesize.errors import EngineUnavailable, TableNotFound
@@ -59,12 +60,16 @@ class Target:
 
         Raises what `icesize.open` raises, and click.UsageError for an unknown scheme.
         """
+        if spark is None:  # which hands data to pandas
+            load_arrow_alone()
         from icesize.sized_table import open as open_table
 
         catalog = self._catalog() if self.catalog_uri or self.properties else None
         # whoever is interrupted is told what has become of the commits
         environment = Environment(on_commitment=click.get_current_context().find_root().obj.append)
-        return open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
+        table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
+        collect_from_now_on()
+        return table
 
     def _catalog(self) -> Catalog:
         """The catalog given by options; its type is guessed from the address unless a property tells it."""

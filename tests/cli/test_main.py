@@ -448,7 +448,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "compact"])
 def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp_path: Path, command: str) -> None:
-    """Importing is most of what these take: no Spark, and nothing that merges, sorts, clusters, expires or restores."""
+    """Importing is most of what these take: no Spark, no pandas, nothing that merges, sorts, clusters or restores."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
     sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
     sized.compact()
@@ -456,7 +456,8 @@ def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp
     code = (
         "import sys; from icesize.cli.main import main\n"
         f"main([{command!r}, 'lake.db.t', '--catalog-uri', {uri!r}], standalone_mode=False)\n"
-        f"heavy = {{'pyspark', 'icesize.maintenance.clustering', 'icesize.maintenance.restore'}} & set(sys.modules)\n"
+        "jobs = {'icesize.maintenance.clustering', 'icesize.maintenance.restore'}\n"
+        "heavy = ({'pyspark', 'pandas'} | jobs) & set(sys.modules)\n"
         f"rooms = {[f'icesize.{room}' for room in rooms]}\n"
         "print(sorted(heavy | {m for m in sys.modules if any(m == r or m.startswith(r + '.') for r in rooms)}))"
     )
