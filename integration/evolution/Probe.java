@@ -184,10 +184,8 @@ public class Probe {
     OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
     GenericAppenderFactory appenders = new GenericAppenderFactory(table.schema(), table.spec());
     appenders.setAll(table.properties());
-    InternalRecordWrapper wrapper = new InternalRecordWrapper(table.schema().asStruct());
     for (Object row : rows) {
-      PartitionKey key = new PartitionKey(table.spec(), table.schema());
-      key.partition(wrapper.wrap((Record) row));
+      PartitionKey key = partitionOf(table, (Record) row);
       String name = partition(table.spec(), key);
       DataWriter writer = (DataWriter) writers.get(name);
       if (writer == null) {
@@ -208,42 +206,120 @@ public class Probe {
     return files;
   }
 
-  /** Delete, by an equality delete file for each partition that has them, the rows that are equal in some columns. */
-  public static void deleteEqual(Table table, String column, String rowsJson) throws Exception {
-    Schema schema = table.schema().select(Arrays.asList(new String[] {column}));
-    int[] ids = new int[schema.columns().size()];
-    for (int i = 0; i < ids.length; i++) ids[i] = ((Types.NestedField) schema.columns().get(i)).fieldId();
-    List values = parsed(schema, rowsJson);
-    OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
-    GenericAppenderFactory appenders = new GenericAppenderFactory(table.schema(), table.spec(), ids, schema, null);
-    InternalRecordWrapper wrapper = new InternalRecordWrapper(table.schema().asStruct());
-    Map partitions = new LinkedHashMap();
-    for (Object row : read(table, -1, table.schema())) {
-      PartitionKey key = new PartitionKey(table.spec(), table.schema());
-      key.partition(wrapper.wrap((Record) row));
-      partitions.put(partition(table.spec(), key), key.copy());
-    }
+  /** Delete the rows that are equal in some columns, the values spread over some files in each partition. */
+  public static void deleteEqual(Table table, String columns, String rowsJson, int files, String branch)
+      throws Exception {
+    Snapshot head = head(table, branch);
+    if (head == null) throw new IllegalStateException("no rows to delete");
+    Schema schema = table.schema().select(Arrays.asList(columns.split(NEXT)));
     RowDelta delta = table.newRowDelta();
-    for (Object o : partitions.values()) {
-      PartitionKey key = table.spec().isUnpartitioned() ? null : (PartitionKey) o;
-      EncryptedOutputFile file = key == null ? names.newOutputFile() : names.newOutputFile(table.spec(), key);
-      EqualityDeleteWriter writer = appenders.newEqDeleteWriter(file, FileFormat.PARQUET, key);
-      for (Object value : values) writer.write(value);
-      writer.close();
-      delta.addDeletes(writer.toDeleteFile());
-    }
+    equalityDeletes(table, schema, columns.split(NEXT), parsed(schema, rowsJson), files, head, delta);
+    if (branch != null) delta.toBranch(branch);
     delta.commit();
   }
 
-  /** Delete rows with these ids by position delete files, one for each data file that has some. */
-  public static void deletePositions(Table table, String ids, String branch) throws Exception {
+  /**
+   * Write rows in place of those that are equal in the key columns, as Flink commits them: equality deletes for older
+   * rows, position deletes for those of this commit that are followed by one of the same key.
+   */
+  public static void upsert(Table table, String keys, String rowsJson, String branch) throws Exception {
+    String[] columns = keys.split(NEXT);
+    List rows = parsed(table.schema(), rowsJson);
+    Schema schema = table.schema().select(Arrays.asList(columns));
+    Map last = new LinkedHashMap();
+    List values = new ArrayList();
+    for (Object row : rows) {
+      GenericRecord key = GenericRecord.create(schema);
+      for (int i = 0; i < columns.length; i++) key.setField(columns[i], ((Record) row).getField(columns[i]));
+      values.add(key);
+      last.put(text(schema.asStruct(), key), row);
+    }
+    RowDelta delta = table.newRowDelta();
+    Snapshot head = head(table, branch);
+    if (head != null) equalityDeletes(table, schema, columns, values, 1, head, delta);
+    Map places = new LinkedHashMap();
+    for (int i = 0; i < rows.size(); i++) {
+      Object row = rows.get(i);
+      PartitionKey key = partitionOf(table, (Record) row);
+      String name = partition(table.spec(), key);
+      if (!places.containsKey(name)) places.put(name, new ArrayList());
+      boolean stays = last.get(text(schema.asStruct(), (StructLike) values.get(i))) == row;
+      ((List) places.get(name)).add(Boolean.valueOf(stays));
+    }
+    Iterator stay = places.values().iterator();
+    for (Object o : write(table, rows)) {
+      DataFile file = (DataFile) o;
+      List stays = (List) stay.next();
+      SortedMap positions = new TreeMap();
+      positions.put(file.location(), new TreeSet());
+      for (int i = 0; i < stays.size(); i++) {
+        if (!((Boolean) stays.get(i)).booleanValue()) ((Set) positions.get(file.location())).add(Long.valueOf(i));
+      }
+      delta.addRows(file);
+      if (stays.contains(Boolean.FALSE)) delta.addDeletes(positionDeletes(table, file, positions));
+    }
+    if (branch != null) delta.toBranch(branch);
+    delta.commit();
+  }
+
+  private static Snapshot head(Table table, String branch) {
+    return branch == null ? table.currentSnapshot() : table.snapshot(branch);
+  }
+
+  private static PartitionKey partitionOf(Table table, Record row) {
+    PartitionKey key = new PartitionKey(table.spec(), table.schema());
+    key.partition(new InternalRecordWrapper(table.schema().asStruct()).wrap(row));
+    return key;
+  }
+
+  /** In each partition of each spec that has files: in which of them a row lies may differ between the two tables. */
+  private static void equalityDeletes(
+      Table table, Schema schema, String[] columns, List values, int files, Snapshot head, RowDelta delta)
+      throws Exception {
+    int[] ids = new int[columns.length];
+    for (int i = 0; i < ids.length; i++) ids[i] = table.schema().findField(columns[i]).fieldId();
+    OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
+    Map partitions = new LinkedHashMap();
+    for (Object o : files(table, head)) {
+      DataFile file = (DataFile) o;
+      PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
+      partitions.put(file.specId() + " " + partition(spec, file.partition()), file);
+    }
+    for (Object o : partitions.values()) {
+      DataFile file = (DataFile) o;
+      PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
+      StructLike key = spec.isUnpartitioned() ? null : file.partition();
+      GenericAppenderFactory appenders = new GenericAppenderFactory(table.schema(), spec, ids, schema, null);
+      for (int first = 0; first < Math.min(files, values.size()); first++) {
+        EncryptedOutputFile output = key == null ? names.newOutputFile() : names.newOutputFile(spec, key);
+        EqualityDeleteWriter writer = appenders.newEqDeleteWriter(output, FileFormat.PARQUET, key);
+        for (int i = first; i < values.size(); i += files) writer.write(values.get(i));
+        writer.close();
+        delta.addDeletes(writer.toDeleteFile());
+      }
+    }
+  }
+
+  private static List files(Table table, Snapshot snapshot) throws Exception {
+    List found = new ArrayList();
+    CloseableIterable tasks = ((TableScan) table.newScan()).useSnapshot(snapshot.snapshotId()).planFiles();
+    try {
+      for (Object task : tasks) found.add(((FileScanTask) task).file());
+    } finally {
+      tasks.close();
+    }
+    return found;
+  }
+
+  /** Delete rows with these ids by position delete files, one for each data file that has some or for each partition. */
+  public static void deletePositions(Table table, String ids, boolean isByPartition, String branch) throws Exception {
     Set wanted = new HashSet(Arrays.asList(ids.split(NEXT)));
     List columns = new ArrayList();
     columns.add(table.schema().findField("id"));
     columns.add(MetadataColumns.FILE_PATH);
     columns.add(MetadataColumns.ROW_POSITION);
     Map positions = new LinkedHashMap();
-    Snapshot head = branch == null ? table.currentSnapshot() : table.snapshot(branch);
+    Snapshot head = head(table, branch);
     if (head == null) throw new IllegalStateException("no rows to delete");
     CloseableIterable rows =
         IcebergGenerics.read(table).useSnapshot(head.snapshotId()).project(new Schema(columns)).build();
@@ -256,27 +332,37 @@ public class Probe {
     }
     rows.close();
     if (positions.isEmpty()) throw new IllegalStateException("no rows to delete");
-    RowDelta delta = table.newRowDelta();
-    CloseableIterable tasks = ((TableScan) table.newScan()).useSnapshot(head.snapshotId()).planFiles();
-    for (Object task : tasks) {
-      DataFile file = (DataFile) ((FileScanTask) task).file();
-      Set deleted = (Set) positions.remove(file.location());
-      if (deleted != null) delta.addDeletes(positionDeletes(table, file, deleted));
+    Map groups = new LinkedHashMap();
+    Map some = new HashMap();
+    for (Object o : files(table, head)) {
+      DataFile file = (DataFile) o;
+      if (!positions.containsKey(file.location())) continue;
+      PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
+      String group = isByPartition ? file.specId() + " " + partition(spec, file.partition()) : file.location();
+      if (!groups.containsKey(group)) groups.put(group, new TreeMap());
+      ((Map) groups.get(group)).put(file.location(), positions.get(file.location()));
+      some.put(group, file);
     }
-    tasks.close();
+    RowDelta delta = table.newRowDelta();
+    for (Object group : groups.keySet()) {
+      delta.addDeletes(positionDeletes(table, (DataFile) some.get(group), (SortedMap) groups.get(group)));
+    }
     if (branch != null) delta.toBranch(branch);
     delta.commit();
   }
 
-  private static DeleteFile positionDeletes(Table table, DataFile file, Set positions) throws Exception {
+  /** Positions of rows by path, in the partition of a file. */
+  private static DeleteFile positionDeletes(Table table, DataFile file, SortedMap positions) throws Exception {
     PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
     StructLike partition = spec.isUnpartitioned() ? null : file.partition();
     OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
     EncryptedOutputFile output = partition == null ? names.newOutputFile() : names.newOutputFile(spec, partition);
     PositionDeleteWriter writer = new GenericAppenderFactory(table.schema(), spec)
         .newPosDeleteWriter(output, FileFormat.PARQUET, partition);
-    for (Object position : positions) {
-      writer.write(PositionDelete.create().set(file.location(), ((Long) position).longValue()));
+    for (Object path : positions.keySet()) {
+      for (Object position : (Set) positions.get(path)) {
+        writer.write(PositionDelete.create().set((String) path, ((Long) position).longValue()));
+      }
     }
     writer.close();
     return writer.toDeleteFile();

@@ -43,6 +43,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cheap", action="store_true", help="leave out what runs Spark jobs: ten times as many programs"
     )
+    parser.add_argument("--deletes", action="store_true", help="only programs about delete files, not every other one")
     parser.add_argument("--verbose", action="store_true", help="print every program")
     return parser.parse_args()
 
@@ -51,7 +52,7 @@ def _programs(options: argparse.Namespace) -> Iterator[tuple[int, Program]]:
     for text in options.program or ():
         yield 0, Program.parse(text)
     if not options.program:
-        yield from ((seed, generate(seed)) for seed in _seeds(options))
+        yield from ((seed, generate(seed, options.deletes)) for seed in _seeds(options))
 
 
 def _seeds(options: argparse.Namespace) -> Iterator[int]:

@@ -27,6 +27,14 @@ def lost_row(pair: Pair, draw: Draw) -> str:
     return "planted: a file's rows are gone"
 
 
+@statement("plant-resurrection")
+def resurrection(pair: Pair, draw: Draw) -> str:
+    """Needs delete files."""
+    table, file = _some_file(pair, lambda task: list(task.deletes()))
+    table.newRowDelta().removeDeletes(file).commit()
+    return "planted: a delete file is gone"
+
+
 @statement("plant-wrong-partition")
 def wrong_partition(pair: Pair, draw: Draw) -> str:
     """Needs a table partitioned by one bucket of four."""
@@ -84,14 +92,15 @@ def wrong_total(pair: Pair, draw: Draw) -> str:
     return "planted: the summary says a row too much"
 
 
-def _some_file(pair: Pair) -> tuple[Any, Any]:
+def _some_file(pair: Pair, of: Callable[[Any], list[Any]] = lambda task: [task.file()]) -> tuple[Any, Any]:
     table = pair.kept.java
     tasks = list(pair.engine.spark._jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(
         table.newScan().planFiles()
     ))  # fmt: skip
-    if not tasks:
+    files = [file for task in tasks for file in of(task)]
+    if not files:
         raise Skip("there is no file")
-    return table, tasks[0].file()
+    return table, files[0]
 
 
 def _replace(pair: Pair, table: Any, file: Any, change: Callable[[Any, Any], Any]) -> None:

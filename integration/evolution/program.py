@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 USER: Mapping[str, int] = {
-    "append": 30, "append-spark": 3, "replace-partitions": 3, "overwrite": 1, "delete": 3, "delete-positions": 6,
-    "update": 2, "merge": 2, "delete-equal": 4, "add-column": 4, "drop-column": 3, "rename-column": 3,
+    "append": 30, "append-spark": 3, "replace-partitions": 3, "overwrite": 1, "delete": 4, "delete-positions": 8,
+    "update": 3, "merge": 3, "delete-equal": 8, "upsert": 8, "rewrite-deletes": 1,
+    "add-column": 4, "drop-column": 3, "rename-column": 3,
     "move-column": 2, "promote": 8, "make-optional": 2, "nested": 4, "drop-and-add": 3, "add-partition": 3,
     "drop-partition": 2, "swap-partition": 3, "order": 1, "property": 3, "upgrade": 2, "branch": 3, "branch-append": 3,
-    "branch-delete": 1, "tag": 2, "drop-ref": 2, "rollback": 4, "set-current": 3, "stage": 2, "cherry-pick": 2,
+    "branch-delete": 2, "tag": 2, "drop-ref": 2, "rollback": 4, "set-current": 3, "stage": 2, "cherry-pick": 2,
     "fast-forward": 2, "replace-table": 2, "add-files": 1, "rewrite-data-files": 1, "rewrite-manifests": 1,
     "java-expire": 5,
 }  # fmt: skip
@@ -25,8 +26,9 @@ KEEPER: Mapping[str, int] = {
     "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
 }  # fmt: skip
 MIDDLE: Mapping[str, int] = {
-    "append": 6, "delete": 1, "delete-positions": 3, "delete-equal": 3, "add-column": 2, "drop-column": 2,
-    "rename-column": 2, "promote": 3, "drop-and-add": 2, "add-partition": 2, "swap-partition": 2,
+    "append": 6, "delete": 1, "delete-positions": 4, "delete-equal": 4, "upsert": 3, "rewrite-deletes": 1,
+    "add-column": 2, "drop-column": 2, "rename-column": 2, "promote": 3, "drop-and-add": 2, "add-partition": 2,
+    "swap-partition": 2,
     "replace-partitions": 2, "rollback": 4, "set-current": 6, "branch": 1, "fast-forward": 3, "replace-table": 5,
     "rewrite-manifests": 1, "java-expire": 3, "upgrade": 1, "rewrite-data-files": 1,
 }  # fmt: skip
@@ -40,8 +42,9 @@ FOLLOWS: Mapping[str, Mapping[str, int]] = {
     "branch-append": {"fast-forward": 5, "set-current": 3},
     "branch-delete": {"append": 4, "compact": 6},
     "stage": {"cherry-pick": 8},
-    "delete-equal": {"compact": 3, "rollback": 4},
-    "delete-positions": {"compact": 2, "rollback": 6},
+    "delete-equal": {"compact": 4, "rollback": 4, "drop-column": 2, "promote": 2, "swap-partition": 2},
+    "delete-positions": {"compact": 3, "rollback": 6},
+    "upsert": {"upsert": 6, "compact": 4, "maintain": 3, "restore": 3},
     "swap-partition": {"append": 2, "compact": 2},
     "add-partition": {"append": 2, "compact": 2},
 }
@@ -57,6 +60,22 @@ SCENES: Sequence[tuple[str, ...]] = (
     ("swap-partition", "append", "compact", "manifests"),
 )
 """What a program is mostly about: kinds that meet in this order, others between them, and come more often anyway."""
+DELETE_SCENES: Sequence[tuple[str, ...]] = (
+    ("upsert", "upsert", "compact>upsert", "compact"),
+    ("append", "delete-equal", "promote", "append", "compact"),
+    ("delete-equal", "drop-column", "compact"),
+    ("add-column", "delete-equal", "rename-column", "compact"),
+    ("drop-and-add", "delete-equal", "compact"),
+    ("delete-equal", "swap-partition", "upsert", "compact", "delete-equal", "compact"),
+    ("delete-positions", "compact>delete-positions", "delete-positions", "restore", "java-expire"),
+    ("upsert", "append", "restore", "upsert", "compact"),
+    ("branch", "branch-delete", "delete-equal", "compact>fast-forward", "set-current"),
+    ("update", "merge", "compact", "rewrite-deletes", "maintain"),
+    ("upsert", "tag", "compact", "expire", "maintain"),
+    ("delete-equal", "sink>delete-equal", "cluster>upsert"),
+)
+"""The same of programs that are about delete files."""
+_DELETES = ("delete-positions", "delete-equal", "upsert")
 SPARK = frozenset(
     (
         "append-spark", "overwrite", "delete", "update", "merge", "rewrite-data-files",
@@ -113,16 +132,21 @@ class Program:
         return cls(tuple(map(Step.parse, text.split())))
 
 
-def generate(seed: int) -> Program:
-    """The program of a seed. Each prefers other kinds of statements (swarm testing): together they meet more often."""
+def generate(seed: int, deletes: bool = False) -> Program:
+    """The program of a seed. Each prefers other kinds of statements (swarm testing): together they meet more often.
+
+    Half of them are about delete files, with `deletes` all: they begin with some, on format version 2.
+    """
     chance = random.Random(seed)
+    deletes = deletes or chance.random() < 0.5
     taste = {kind: chance.choice((0.1, 0.5, 1, 1, 2, 4)) for kind in (*USER, *KEEPER)}
-    scene = list(chance.choice(SCENES))
+    scene = list(chance.choice(DELETE_SCENES if deletes else SCENES))
     theme = {kind for part in scene for kind in part.split(">")}
     taste |= dict.fromkeys(taste.keys() & theme, 4.0)
     middle = {kind: weight * (4 if kind in theme else 1) for kind, weight in MIDDLE.items()}
     interrupts = chance.choice((0.1, 0.5, 0.8))
-    steps = [Step("create", _seed(chance)), *(Step("append", _seed(chance)) for _ in range(chance.randint(1, 3)))]
+    begin = ["create", *["append"] * chance.randint(1, 3), *(("upgrade", chance.choice(_DELETES)) if deletes else ())]
+    steps = [Step(kind, _seed(chance)) for kind in begin]
     warm = dict.fromkeys((*USER, *KEEPER), 1.0)
     for _ in range(chance.randint(5, 12)):
         kinds = USER if chance.random() < 0.68 else KEEPER

@@ -23,8 +23,9 @@ from pyiceberg.types import (
     StructType,
 )
 
+from integration.evolution import values
 from integration.evolution.pair import Pair, Side
-from integration.evolution.values import Draw, Skip, as_json, ddl, leaves, literal, pool, rows, shown
+from integration.evolution.values import Draw, Row, Skip, as_json, ddl, leaves, literal, pool, rows, shown
 
 Statement = Callable[[Pair, Draw], str]
 STATEMENTS: dict[str, Statement] = {}
@@ -43,11 +44,12 @@ _TRANSFORMS = {
     "boolean": ("identity",),
 }  # fmt: skip
 _MODES = ("copy-on-write", "merge-on-read")
+_MODE_OF = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 _PROPERTIES = (
     ("write.parquet.compression-codec", ("zstd", "snappy", "gzip", "uncompressed")),
     ("write.metadata.metrics.default", ("full", "truncate(4)", "counts", "none")),
     ("commit.manifest.min-count-to-merge", ("2", "3", "100")),
-    ("write.delete.mode", _MODES), ("write.update.mode", _MODES), ("write.merge.mode", _MODES),
+    *((name, _MODES) for name in _MODE_OF), ("write.delete.granularity", ("partition", "file")),
     ("write.object-storage.enabled", ("true", "false")), ("write.metadata.compression-codec", ("gzip", "none")),
     ("write.metadata.previous-versions-max", ("1", "3")), ("write.metadata.delete-after-commit.enabled", ("true",)),
     ("write.target-file-size-bytes", ("6000", "20000", "536870912")), ("write.distribution-mode", ("none", "hash")),
@@ -75,6 +77,8 @@ def create(pair: Pair, draw: Draw) -> str:
         if draw.maybe(0.12):
             properties[name] = draw.chance.choice(choices)
     elsewhere = draw.maybe(0.1)
+    if draw.maybe(0.4):
+        properties |= dict.fromkeys(_MODE_OF, "merge-on-read")
 
     def make(side: Side) -> None:
         made = side.engine.iceberg("SchemaParser").fromJson(schema.model_dump_json())
@@ -245,23 +249,61 @@ def _condition(schema: Schema, draw: Draw) -> str:
 
 @statement("delete-equal")
 def delete_equal(pair: Pair, draw: Draw) -> str:
-    meta = pair.twin.table.metadata
-    if meta.format_version < 2 or len({f.spec_id for f in meta.partition_specs}) > 1:
-        # deletes of a spec hit files of that spec alone, and rows may lie in files of different specs on the two sides
-        raise Skip("equality deletes need version 2 and one partition spec")
+    return _equal(pair, draw)
+
+
+def _equal(pair: Pair, draw: Draw, branch: str | None = None) -> str:
+    _needs_deletes(pair)
     schema = pair.schema
-    found = [{"id": i} for i in draw.chance.sample(range(31), draw.few(2, 10))]
-    narrow = Schema(schema.find_field("id"))
-    pair.both(lambda side: side.engine.probe.deleteEqual(side.java, "id", as_json(narrow, found)))
-    return f"equality delete of id in {[row['id'] for row in found]}"
+    leaf = draw.one([name for name, _ in leaves(schema)])
+    names = draw.chance.choice((["id"], ["id"], ["id", leaf], [leaf]))
+    narrow = schema.select(*names)
+    # of another column each value stands in many rows
+    found = [_key(narrow, draw) for _ in range(draw.few(2, 10) if "id" in names else draw.few(1, 2))]
+    files = draw.chance.choice((1, 1, 2, 4))
+    told = as_json(narrow, found)
+    pair.both(lambda side: side.engine.probe.deleteEqual(side.java, names, told, files, branch))
+    return f"equality deletes ({files} files) of {shown(found)}"
+
+
+def _needs_deletes(pair: Pair) -> None:
+    if pair.twin.table.metadata.format_version < 2:
+        raise Skip("delete files need version 2")
+
+
+def _key(schema: Schema, draw: Draw) -> Row:
+    """Values of columns by which rows are deleted."""
+
+    def one(field: NestedField) -> object:
+        if isinstance(field.field_type, StructType):
+            # whether a null struct's field is null, Iceberg's readers do not agree
+            return {f.name: values.value(f.field_type, draw, required=True) for f in field.field_type.fields}
+        return draw.few(0, 30) if field.name == "id" else values.value(field.field_type, draw, field.required)
+
+    return {field.name: one(field) for field in schema.fields}
+
+
+@statement("upsert")
+def upsert(pair: Pair, draw: Draw, branch: str | None = None) -> str:
+    _needs_deletes(pair)
+    schema = pair.schema
+    columns = [f.name for f in schema.fields if isinstance(f.field_type, PrimitiveType) and f.name != "id"]
+    names = ["id", draw.one(columns)] if columns and draw.maybe(0.3) else ["id"]
+    found = rows(schema, draw, most=6)
+    # keys that come again in the commit: the last row stays
+    again = [row for row in found if draw.maybe(0.4)]
+    found += [{**draw.chance.choice(found), **{name: row[name] for name in names}} for row in again]
+    told = as_json(schema, found)
+    pair.both(lambda side: side.engine.probe.upsert(side.java, names, told, branch))
+    return f"upsert by {names} {shown(found)}"
 
 
 def _positions(pair: Pair, draw: Draw, branch: str | None = None) -> str:
-    if pair.twin.table.metadata.format_version < 2:
-        raise Skip("position deletes need version 2")
-    ids = sorted(draw.chance.sample(range(31), draw.few(6, 14)))
-    pair.both(lambda side: side.engine.probe.deletePositions(side.java, list(map(str, ids)), branch))
-    return f"position deletes of id in {ids}"
+    _needs_deletes(pair)
+    ids = sorted(draw.chance.sample(range(31), draw.few(8, 18)))
+    by_partition = draw.maybe(0.5)
+    pair.both(lambda side: side.engine.probe.deletePositions(side.java, list(map(str, ids)), by_partition, branch))
+    return f"position deletes by {'partition' if by_partition else 'file'} of id in {ids}"
 
 
 @statement("delete-positions")
@@ -477,7 +519,8 @@ def branch_append(pair: Pair, draw: Draw) -> str:
 @statement("branch-delete")
 def branch_delete(pair: Pair, draw: Draw) -> str:
     name = draw.one(_refs(pair.twin.table, "branch"))
-    return f"{_positions(pair, draw, name)} in branch {name}"
+    how = draw.chance.choice((_positions, _positions, _equal, upsert))
+    return f"{how(pair, draw, name)} in branch {name}"
 
 
 def ancestors(table: Table, snapshot_id: int | None) -> set[int]:
@@ -567,6 +610,14 @@ def java_expire(pair: Pair, draw: Draw) -> str:
 def rewrite_data_files(pair: Pair, draw: Draw) -> str:
     # all of them: which files need it differs between the two, and rewritten ones take the current partition spec
     made = "CALL lake.system.rewrite_data_files(table => '{n}', options => map('rewrite-all', 'true'))"
+    pair.both(lambda side: side.sql(made))
+    return made
+
+
+@statement("rewrite-deletes")
+def rewrite_deletes(pair: Pair, draw: Draw) -> str:
+    """Other files with the same deletes, under the sequence numbers of those replaced."""
+    made = "CALL lake.system.rewrite_position_delete_files(table => '{n}', options => map('rewrite-all', 'true'))"
     pair.both(lambda side: side.sql(made))
     return made
 

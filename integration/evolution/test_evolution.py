@@ -62,6 +62,7 @@ def test_many_programs_find_nothing(tmp_path: Path) -> None:
 
 PLANTED = {
     "plant-lost-row": "other rows than the twin",
+    "plant-resurrection": "other rows than the twin",
     "plant-wrong-partition": "partition c0_bucket says",
     "plant-wrong-bounds": "outside of its bounds",
     "plant-path-again": "listed as deleted",
@@ -73,7 +74,11 @@ PLANTED = {
 @pytest.mark.slow
 def test_planted_faults_are_found_and_their_programs_made_short(tmp_path: Path) -> None:
     """What the machine is for, it sees: each kind of damage to the kept table alone, in as few steps as it needs."""
-    programs = [f"create:9173 append:1 order:1 append:2 move-column:5 {fault}:1 property:1" for fault in PLANTED]
+    needs = {"plant-resurrection": "delete-positions:5 plant-resurrection"}
+    programs = [
+        f"create:9173 append:1 order:1 append:2 move-column:5 {needs.get(fault, fault)}:1 property:1"
+        for fault in PLANTED
+    ]
     done = machine(tmp_path, "--shrink-seconds", "60", *(part for text in programs for part in ("--program", text)))
     assert done.returncode == 1, done.stdout
     *failures, _ = done.stdout.split("again: ")
@@ -81,14 +86,15 @@ def test_planted_faults_are_found_and_their_programs_made_short(tmp_path: Path) 
     for (fault, told), failure, program in zip(PLANTED.items(), failures, shortest, strict=True):
         assert told in failure
         assert fault in program
+        assert needs.get(fault, "") in program
         assert "order" not in program
         assert "move-column" not in program
 
 
 def test_a_seed_is_a_program_and_its_text_is_too() -> None:
     """Programs come from their seed alone, differ from each other, and can be read back from what is printed."""
-    programs = [generate(seed) for seed in range(200)]
-    assert programs == [generate(seed) for seed in range(200)]
+    programs = [generate(seed, deletes) for seed in range(100) for deletes in (False, True)]
+    assert programs == [generate(seed, deletes) for seed in range(100) for deletes in (False, True)]
     assert len(set(programs)) == 200
     assert all(Program.parse(str(program)) == program for program in programs)
 
