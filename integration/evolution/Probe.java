@@ -219,47 +219,75 @@ public class Probe {
   }
 
   /**
-   * Write rows in place of those that are equal in the key columns, as Flink commits them: equality deletes for older
-   * rows, position deletes for those of this commit that are followed by one of the same key.
+   * Write rows in place of those that are equal in the key columns and delete others (`goneJson`), as Flink commits
+   * them: equality deletes for older rows, position deletes for those of this commit that are followed by one of the
+   * same key. Keys are deleted in the partitions of their own rows, as Flink does, or everywhere.
    */
-  public static void upsert(Table table, String keys, String rowsJson, String branch) throws Exception {
+  public static void upsert(
+      Table table, String keys, String rowsJson, String goneJson, boolean isEverywhere, String branch)
+      throws Exception {
     String[] columns = keys.split(NEXT);
-    List rows = parsed(table.schema(), rowsJson);
     Schema schema = table.schema().select(Arrays.asList(columns));
-    Map last = new LinkedHashMap();
-    List values = new ArrayList();
-    for (Object row : rows) {
-      GenericRecord key = GenericRecord.create(schema);
-      for (int i = 0; i < columns.length; i++) key.setField(columns[i], ((Record) row).getField(columns[i]));
-      values.add(key);
-      last.put(text(schema.asStruct(), key), row);
-    }
+    List rows = parsed(table.schema(), rowsJson);
+    List changed = new ArrayList(rows);
+    changed.addAll(parsed(table.schema(), goneJson));
     RowDelta delta = table.newRowDelta();
     Snapshot head = head(table, branch);
-    if (head != null) equalityDeletes(table, schema, columns, values, 1, head, delta);
+    List everywhere = new ArrayList();
+    Map apart = new LinkedHashMap();
+    for (Object o : changed) {
+      PartitionKey partition = partitionOf(table, (Record) o);
+      String name = partition(table.spec(), partition);
+      if (!apart.containsKey(name)) apart.put(name, new Object[] {partition, new ArrayList()});
+      Record key = key(schema, columns, (Record) o);
+      ((List) ((Object[]) apart.get(name))[1]).add(key);
+      everywhere.add(key);
+    }
+    if (isEverywhere && head != null) {
+      equalityDeletes(table, schema, columns, everywhere, 1, head, delta);
+    } else if (!isEverywhere) {
+      for (Object o : apart.values()) {
+        StructLike partition = (StructLike) ((Object[]) o)[0];
+        List values = (List) ((Object[]) o)[1];
+        equalityDeletes(table, table.spec(), partition, schema, columns, values, 1, delta);
+      }
+    }
+    write(table, rows, schema, columns, delta);
+    if (branch != null) delta.toBranch(branch);
+    delta.commit();
+  }
+
+  private static Record key(Schema schema, String[] columns, Record row) {
+    GenericRecord key = GenericRecord.create(schema);
+    for (int i = 0; i < columns.length; i++) key.setField(columns[i], row.getField(columns[i]));
+    return key;
+  }
+
+  /** Add data files, and position deletes for rows that are followed by one of the same key. */
+  private static void write(Table table, List rows, Schema schema, String[] columns, RowDelta delta) throws Exception {
+    Map last = new HashMap();
+    for (Object row : rows) last.put(text(schema.asStruct(), key(schema, columns, (Record) row)), row);
     Map places = new LinkedHashMap();
-    for (int i = 0; i < rows.size(); i++) {
-      Object row = rows.get(i);
-      PartitionKey key = partitionOf(table, (Record) row);
-      String name = partition(table.spec(), key);
+    for (Object row : rows) {
+      String name = partition(table.spec(), partitionOf(table, (Record) row));
       if (!places.containsKey(name)) places.put(name, new ArrayList());
-      boolean stays = last.get(text(schema.asStruct(), (StructLike) values.get(i))) == row;
+      boolean stays = last.get(text(schema.asStruct(), key(schema, columns, (Record) row))) == row;
       ((List) places.get(name)).add(Boolean.valueOf(stays));
     }
+    // one file for each partition, in the same order
     Iterator stay = places.values().iterator();
     for (Object o : write(table, rows)) {
       DataFile file = (DataFile) o;
       List stays = (List) stay.next();
-      SortedMap positions = new TreeMap();
-      positions.put(file.location(), new TreeSet());
+      Set positions = new TreeSet();
       for (int i = 0; i < stays.size(); i++) {
-        if (!((Boolean) stays.get(i)).booleanValue()) ((Set) positions.get(file.location())).add(Long.valueOf(i));
+        if (!((Boolean) stays.get(i)).booleanValue()) positions.add(Long.valueOf(i));
       }
+      SortedMap deleted = new TreeMap();
+      deleted.put(file.location(), positions);
       delta.addRows(file);
-      if (stays.contains(Boolean.FALSE)) delta.addDeletes(positionDeletes(table, file, positions));
+      if (!positions.isEmpty()) delta.addDeletes(positionDeletes(table, file, deleted));
     }
-    if (branch != null) delta.toBranch(branch);
-    delta.commit();
   }
 
   private static Snapshot head(Table table, String branch) {
@@ -276,9 +304,6 @@ public class Probe {
   private static void equalityDeletes(
       Table table, Schema schema, String[] columns, List values, int files, Snapshot head, RowDelta delta)
       throws Exception {
-    int[] ids = new int[columns.length];
-    for (int i = 0; i < ids.length; i++) ids[i] = table.schema().findField(columns[i]).fieldId();
-    OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
     Map partitions = new LinkedHashMap();
     for (Object o : files(table, head)) {
       DataFile file = (DataFile) o;
@@ -288,15 +313,24 @@ public class Probe {
     for (Object o : partitions.values()) {
       DataFile file = (DataFile) o;
       PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
-      StructLike key = spec.isUnpartitioned() ? null : file.partition();
-      GenericAppenderFactory appenders = new GenericAppenderFactory(table.schema(), spec, ids, schema, null);
-      for (int first = 0; first < Math.min(files, values.size()); first++) {
-        EncryptedOutputFile output = key == null ? names.newOutputFile() : names.newOutputFile(spec, key);
-        EqualityDeleteWriter writer = appenders.newEqDeleteWriter(output, FileFormat.PARQUET, key);
-        for (int i = first; i < values.size(); i += files) writer.write(values.get(i));
-        writer.close();
-        delta.addDeletes(writer.toDeleteFile());
-      }
+      equalityDeletes(table, spec, file.partition(), schema, columns, values, files, delta);
+    }
+  }
+
+  private static void equalityDeletes(
+      Table table, PartitionSpec spec, StructLike partition, Schema schema, String[] columns, List values, int files,
+      RowDelta delta) throws Exception {
+    int[] ids = new int[columns.length];
+    for (int i = 0; i < ids.length; i++) ids[i] = table.schema().findField(columns[i]).fieldId();
+    OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
+    StructLike key = spec.isUnpartitioned() ? null : partition;
+    GenericAppenderFactory appenders = new GenericAppenderFactory(table.schema(), spec, ids, schema, null);
+    for (int first = 0; first < Math.min(files, values.size()); first++) {
+      EncryptedOutputFile output = key == null ? names.newOutputFile() : names.newOutputFile(spec, key);
+      EqualityDeleteWriter writer = appenders.newEqDeleteWriter(output, FileFormat.PARQUET, key);
+      for (int i = first; i < values.size(); i += files) writer.write(values.get(i));
+      writer.close();
+      delta.addDeletes(writer.toDeleteFile());
     }
   }
 

@@ -294,7 +294,7 @@ def upsert(pair: Pair, draw: Draw, branch: str | None = None) -> str:
     again = [row for row in found if draw.maybe(0.4)]
     found += [{**draw.chance.choice(found), **{name: row[name] for name in names}} for row in again]
     told = as_json(schema, found)
-    pair.both(lambda side: side.engine.probe.upsert(side.java, names, told, branch))
+    pair.both(lambda side: side.engine.probe.upsert(side.java, names, told, "[]", True, branch))
     return f"upsert by {names} {shown(found)}"
 
 
