@@ -12,6 +12,7 @@ ICEBERG_COMPACTION_PYTHON names the interpreter of an environment with it.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import shutil
@@ -115,6 +116,8 @@ _BASES = {"process": "icesize", "call": "call"}
 def main(args: argparse.Namespace) -> dict[str, Any]:
     """Run the rounds and print tables, or JSON."""
     present, left_out = chosen(args.ways)
+    # as pip does when it installs: otherwise each process of ours may compile what it imports
+    compileall.compile_dir(_ROOT / "icesize", quiet=1)
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as folder:
         tables = args.keep.resolve() if args.keep else Path(folder) / "tables"
         with local_rest_catalog(Path(folder)) as uri:
