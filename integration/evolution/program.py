@@ -16,7 +16,7 @@ USER: Mapping[str, int] = {
     "update": 3, "merge": 3, "delete-equal": 8, "upsert": 8, "rewrite-deletes": 1,
     "add-column": 4, "drop-column": 3, "rename-column": 3,
     "move-column": 2, "promote": 8, "make-optional": 2, "nested": 4, "drop-and-add": 3, "add-partition": 3,
-    "drop-partition": 2, "swap-partition": 3, "order": 1, "property": 3, "upgrade": 2, "branch": 3, "branch-append": 3,
+    "drop-partition": 2, "swap-partition": 3, "order": 2, "property": 3, "upgrade": 2, "branch": 3, "branch-append": 3,
     "branch-delete": 2, "tag": 2, "drop-ref": 2, "rollback": 4, "set-current": 3, "stage": 2, "cherry-pick": 2,
     "fast-forward": 2, "replace-table": 2, "add-files": 1, "rewrite-data-files": 1, "rewrite-manifests": 1,
     "java-expire": 5,

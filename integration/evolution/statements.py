@@ -453,7 +453,13 @@ def swap_partition(pair: Pair, draw: Draw) -> str:
 @statement("order")
 def order(pair: Pair, draw: Draw) -> str:
     name = draw.one([name for name, _ in leaves(pair.schema)])
-    pair.both(lambda side: side.java.replaceSortOrder().asc(name).commit())
+
+    def sort(side: Side) -> None:
+        first = side.engine.iceberg("NullOrder").NULLS_FIRST
+        # the shorter call is not found by Py4J
+        side.java.replaceSortOrder().asc(_term(side, name, "identity"), first).commit()
+
+    pair.both(sort)
     return f"WRITE ORDERED BY {name}"
 
 
