@@ -52,6 +52,9 @@ _DELTA: dict[str, Any] = {
 }
 _AGAIN = replace(LIMITS, renumber_page_ns=10**9)
 _WHOLE = replace(LIMITS, good_group_rows=80)
+_LARGE = replace(LIMITS, whole_file_bytes=5_000)
+"""Files are read as those are of which all rows would be too large at once."""
+_TEXTS = ("flag", "mode", "comment", "key")
 
 
 def _table(names: Sequence[str], how: str, limits: Limits = LIMITS, **options: object) -> WholeTable:
@@ -77,6 +80,9 @@ TABLES: tuple[WholeTable, ...] = (
     _table(_NESTED, "different", compression="zstd", data_page_size=200),
     _table(_NESTED, "same", _WHOLE),
     _table(("flag", "returned", "tax", "mark", "pairs", "at"), "different", write_page_index=False),
+    replace(_table(_TEXTS, "different", _LARGE), copying=False),
+    replace(_table(_TEXTS, "same", _LARGE, row_group_size=30, data_page_version="2.0"), copying=False),
+    replace(_table(_TEXTS, "different", replace(_LARGE, batch_bytes=2_000), compression="zstd"), copying=False),
 )
 
 

@@ -136,7 +136,7 @@ class WholeTable:
 
     `columns` tell of each how its dictionaries are, `distinct` how many values one has about, `nulls` the share of
     nulls of columns that are not in `full`, which has those without any.
-    `again` has the outputs merged once more.
+    `again` has the outputs merged once more. `copying` False decodes everything. `properties` are the table's.
     """
 
     columns: Mapping[str, str]
@@ -147,6 +147,8 @@ class WholeTable:
     limits: Limits = LIMITS
     outputs: int = 1
     again: bool = False
+    copying: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,8 @@ def schema_of_table(table: WholeTable) -> Schema:
 
 def settings_of_table(table: WholeTable, folder: Path) -> WriteSettings:
     """Settings of a table in this folder whose files are large."""
-    return replace(settings_of(folder, schema_of_table(table)), limits=table.limits)
+    settings = settings_of(folder, schema_of_table(table), properties=table.properties)
+    return replace(settings, limits=table.limits, merge_by_copying=table.copying)
 
 
 def store(table: WholeTable, settings: WriteSettings) -> list[Stored]:
@@ -267,9 +270,14 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
             LIMITS,
             renumber_page_ns=draw(st.sampled_from([0, 0, 10**9])),
             open_ns=draw(st.sampled_from([0, 10**9, 10**9])),
+            whole_file_bytes=draw(st.sampled_from([LIMITS.whole_file_bytes, 1_500, 20_000])),
+            batch_bytes=draw(st.sampled_from([LIMITS.batch_bytes, 1, 5_000])),
+            decoded_bytes=draw(st.sampled_from([LIMITS.decoded_bytes, LIMITS.decoded_bytes, 9_000])),
         ),
         outputs=draw(st.sampled_from([1, 1, 1, 2])),
         again=draw(st.booleans()),
+        copying=draw(st.sampled_from([True] * 5 + [False])),
+        properties=draw(st.sampled_from([{}, {}, {"write.parquet.dict-size-bytes": "250"}])),
     )
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icesize.parquet.format.fields import ColumnMetaData
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, data_encodings, data_pages
 from icesize.parquet.format.schema import BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT64
-from icesize.parquet.format.thrift import required_integer
 
 CHUNK_NS = 100_000
 """A column chunk whose pages are moved, or that is decoded alone."""
@@ -38,5 +36,5 @@ def decoding_ns(chunks: Sequence[Chunk]) -> int:
 def _decoding_chunk_ns(chunk: Chunk) -> int:
     if data_encodings(chunk) <= DICTIONARY_ENCODINGS:
         return _REPEATED_NS.get(chunk.type, _OTHER_REPEATED_NS) * chunk.values
-    raw_bytes = required_integer(chunk.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
+    raw_bytes = chunk.raw_size_bytes
     return _VALUE_NS * chunk.values + _RAW_BYTE_NS * raw_bytes

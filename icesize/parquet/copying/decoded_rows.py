@@ -15,8 +15,9 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element, top_level
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.reading.inputs import Stream, read_inputs
+from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
 from icesize.parquet.writing.file_writer import parquet_writer
 from icesize.planning.plan import MergeGroup
@@ -49,11 +50,13 @@ def encoded_rows(
     """
     settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
-    tables, left = Stream(read_inputs(group, settings, fetched), settings.limits.decoded_bytes), group.rows
+    inputs, left = read_inputs(group, settings, fetched, Texts.DICTIONARIES), group.rows
+    tables = Stream(inputs, settings.limits.decoded_bytes)
     groups = settings.parquet.row_groups(group.size_bytes, left)
     while left:
         rows = tables.take(min(left, math.ceil(group.rows / groups)))
         left -= rows.num_rows
+        rows = with_used_values(with_short_dictionaries(rows, settings.parquet.dictionary_bytes))
         yield _encode(rows, schema, settings)
     for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
         continue
@@ -86,6 +89,7 @@ def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> Encod
     floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
     # a null where the others have none shows in the schema, which is compared before anything is copied
     schema = pa.schema([f.with_nullable(f.nullable or c.null_count > 0) for f, c in zip(schema, rows, strict=True)])
+    schema = as_read(schema, rows.columns)
     encoding = Encoding(dictionary_columns(settings, rows), nan)
     sink = pa.BufferOutputStream()
     with parquet_writer(settings, sink, encoding, rows.num_rows, schema) as writer:

@@ -18,6 +18,7 @@ from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
+from icesize.parquet.reading.texts import check_indices, with_used_values
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
@@ -80,8 +81,7 @@ def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     schema = pa.schema([tables[0].schema.remove_metadata().field(0).with_nullable(optional)])
     # Arrow schemas that writers leave in files differ, for example in the kind of strings
     alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
-    table = pa.concat_tables(alike)
-    return table.unify_dictionaries() if pa.types.is_dictionary(schema.types[0]) else table
+    return with_used_values(pa.concat_tables(alike).unify_dictionaries())
 
 
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
@@ -101,16 +101,8 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
     if table.column_names != [top]:
         raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} is read as {table.column_names}")
     if as_dictionary:
-        _check_indices(table.column(0))
+        check_indices(table.column(0))
     return table.replace_schema_metadata(None)
-
-
-def _check_indices(column: pa.ChunkedArray) -> None:
-    """pyarrow gives indices of damaged pages as they are, and reads beyond the dictionary when it writes them."""
-    for array in column.chunks:
-        found = pc.min_max(array.indices).as_py()
-        if found["min"] is not None and not 0 <= found["min"] <= found["max"] < len(array.dictionary):
-            raise pa.ArrowInvalid("an index is larger than its dictionary")
 
 
 def _write(
@@ -153,8 +145,6 @@ def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
         return False
     if known:
         return True
-    if pa.types.is_dictionary(array.type):
-        return not array.num_chunks or len(array.chunk(0).dictionary) <= DICTIONARY_RATIO * len(array)
     try:
         return repeats(array)
     except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for

@@ -82,6 +82,11 @@ class Chunk:
         return self.end - self.start
 
     @property
+    def raw_size_bytes(self) -> int:
+        """Bytes of its pages before compression, as the footer has it."""
+        return required_integer(self.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
+
+    @property
     def type(self) -> int:
         """Physical type of its values (parquet.thrift, Type)."""
         return required_integer(self.metadata, ColumnMetaData.TYPE)

@@ -8,4 +8,6 @@
   fetched whole
 - `projection`: rows -> the table's current schema: those of older files by field id, new ones by name, or a sentence
   saying which column does not fit
+- `texts`: texts of few values as Arrow dictionaries: which, what they would take as plain values, and those of
+  several files together
 """

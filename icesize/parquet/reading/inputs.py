@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -11,23 +13,38 @@ import pyarrow.parquet as pq
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import Limits, WriteSettings
+from icesize.parquet.format.footer import Footer, read_footer
+from icesize.parquet.format.refusals import UNREADABLE, CopyRefused
 from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Fitted, Projection
+from icesize.parquet.reading.texts import bounded, check_indices, joined, of_schema, plain_bytes, texts_of_few
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 
 RUN_SHARE = 1 / 32
 """Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a
 table costs 0.1 ms, whatever its size."""
+_VALUE_BYTES = 8
+"""Of most types, or of an index and the place of a text."""
 _BATCH_BYTES = 2**20
 """Files that are read at once, by their size: handing them from one thread to another costs 0.1 ms."""
 
 
-def read_inputs(group: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
-    """The rows of all input files, in their order, as tables of `settings.arrow_schema`, those of small files together.
+class Texts(Enum):
+    """How the columns of text are that have few values in a file: as in the table's schema, or as dictionaries."""
+
+    PLAIN = "plain"
+    DICTIONARIES = "dictionaries"
+
+
+def read_inputs(
+    group: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None, texts: Texts = Texts.PLAIN
+) -> Iterator[pa.Table]:
+    """The rows of all input files, in their order, as tables of `settings.arrow_schema` but for `texts`, those of small
+    files together.
 
     The threads of `fetched` read ahead. Raises `RewriteFailed` with the attribute `path` of a file that is missing,
     damaged or does not have the rows that its manifest entry says, after some of its rows.
@@ -36,7 +53,7 @@ def read_inputs(group: MergeGroup, settings: WriteSettings, fetched: Fetched | N
 
     def stored(file: FileFact) -> Iterator[_Stored]:
         source = None if fetched is None else fetched.get(file.path)
-        return _stored(settings, file.path, file.size_bytes, projection, source)
+        return _stored(settings, file.path, file.size_bytes, projection, texts, source)
 
     def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
@@ -58,10 +75,10 @@ def read_file(settings: WriteSettings, path: str, size_bytes: int, projection: P
     """The rows of one Parquet file as tables of `settings.arrow_schema`, in file order, without extra threads.
 
     A file that decodes to little is read at once, a larger one in batches (`Limits.whole_file_bytes`,
-    `Limits.batch_rows`). Raises `RewriteFailed` with the attribute `path` when the file is missing, damaged or cannot
+    `Limits.batch_bytes`). Raises `RewriteFailed` with the attribute `path` when the file is missing, damaged or cannot
     be projected.
     """
-    return (_projected([stored]) for stored in _stored(settings, path, size_bytes, projection))
+    return (_projected([stored]) for stored in _stored(settings, path, size_bytes, projection, Texts.PLAIN))
 
 
 class _Stored(NamedTuple):
@@ -73,15 +90,20 @@ class _Stored(NamedTuple):
 
 
 def _stored(
-    settings: WriteSettings, path: str, size_bytes: int, projection: Projection, source: Source | None = None
+    settings: WriteSettings,
+    path: str,
+    size_bytes: int,
+    projection: Projection,
+    texts: Texts,
+    source: Source | None = None,
 ) -> Iterator[_Stored]:
     """The rows of one file; `source` has its bytes where they were fetched already."""
     try:
         opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
         with opened as stream, _open(stream) as parquet:
             fitted = projection.fit(parquet.schema_arrow)
-            for rows in _tables(parquet, fitted.names, settings.limits):
-                yield _Stored(path, rows, fitted)
+            for rows in _tables(stream, parquet, fitted, settings.limits):
+                yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
 
@@ -126,7 +148,7 @@ def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored
     run: list[_Stored] = []
     run_bytes = 0
     for some in stored:
-        size_bytes = some.rows.get_total_buffer_size()
+        size_bytes = plain_bytes(some.rows)
         run_bytes += size_bytes
         if run and (run_bytes > most_bytes or not some.rows.schema.equals(run[0].rows.schema, check_metadata=True)):
             yield run
@@ -149,24 +171,71 @@ def _projected(run: Sequence[_Stored]) -> pa.Table:
         raise
 
 
-def _open(stream: Any) -> pq.ParquetFile:
+def _open(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequence[str] = ()) -> pq.ParquetFile:
     # INT96 would become nanoseconds, which do not reach the year 2263
-    return pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    return pq.ParquetFile(
+        stream,
+        metadata=footer,
+        read_dictionary=texts,
+        coerce_int96_timestamp_unit="us",
+        page_checksum_verification=True,
+    )
 
 
-def _tables(file: pq.ParquetFile, names: list[str] | None, limits: Limits) -> Iterator[pa.Table]:
-    footer = file.metadata
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    if (rows := [group.num_rows for group in groups]) and (min(rows) < 0 or sum(rows) != footer.num_rows):
+def _tables(stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits) -> Iterator[pa.Table]:
+    metadata, names = file.metadata, fitted.names
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    if (rows := [group.num_rows for group in groups]) and (min(rows) < 0 or sum(rows) != metadata.num_rows):
         # pyarrow takes room for as many rows as a row group claims
-        raise ValueError(f"row groups of {sum(rows)} rows in a file of {footer.num_rows}")
-    decoded = sum(group.total_byte_size for group in groups)
-    # a dictionary can hide any number of bytes behind few, so rows count as well
-    if decoded <= limits.whole_file_bytes and footer.num_rows <= 4 * limits.batch_rows:
-        yield file.read(columns=names, use_threads=False)
+        raise ValueError(f"row groups of {sum(rows)} rows in a file of {metadata.num_rows}")
+    if metadata.num_rows * sum(group.total_byte_size for group in groups) <= limits.whole_file_bytes:
+        yield file.read(columns=names, use_threads=False)  # no value is longer than all of them
         return
-    for batch in file.iter_batches(batch_size=limits.batch_rows, columns=names, use_threads=False):
-        yield pa.Table.from_batches([batch])
+    footer = _footer(stream)
+    texts = [] if footer is None else texts_of_few(footer, fitted.texts)
+    file = _open(stream, metadata, texts) if texts else file
+    decoded_bytes = max(1, sum(group.total_byte_size for group in groups))
+    if footer is not None:
+        decoded_bytes = max(1, _decoded_bytes(footer, names))
+    if decoded_bytes <= limits.whole_file_bytes:
+        tables = iter([file.read(columns=names, use_threads=False)])
+    else:
+        size = max(1, metadata.num_rows * limits.batch_bytes // decoded_bytes)
+        batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+    for table in tables:
+        for name in texts:
+            check_indices(table.column(name))
+        yield from bounded(table, limits.whole_file_bytes)
+
+
+def _footer(stream: Any) -> Footer | None:
+    """What a footer says of columns: pyarrow ends the process for some that are damaged, when it is asked for that.
+    None for one that icesize does not read, which pyarrow may."""
+    try:
+        return read_footer(_Readable(stream))
+    except (CopyRefused, *UNREADABLE):
+        return None
+
+
+class _Readable:
+    """A stream as a file that is read at any place."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        stream.seek(0, os.SEEK_END)
+        self.size_bytes = int(stream.tell())
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        self._stream.seek(at)
+        return bytes(self._stream.read(size_bytes))
+
+
+def _decoded_bytes(footer: Footer, names: Sequence[str] | None) -> int:
+    """About the Arrow memory of these columns; of values in dictionaries no more than of their indices."""
+    both = (pair for group in footer.row_groups for pair in zip(footer.columns, group.chunks, strict=True))
+    read = (chunk for column, chunk in both if names is None or column.top in names)
+    return sum(max(chunk.raw_size_bytes, _VALUE_BYTES * chunk.values) for chunk in read)
 
 
 def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
@@ -184,7 +253,8 @@ def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iter
 
 
 class Stream:
-    """Takes rows off a stream of tables with one schema, whatever their sizes; holds `max_bytes` and one table."""
+    """Takes rows off a stream of tables with one schema but for dictionaries, whatever their sizes; holds `max_bytes`
+    and one table, as if there were no dictionaries."""
 
     def __init__(self, tables: Iterable[pa.Table], max_bytes: int) -> None:
         self._tables = iter(tables)
@@ -213,8 +283,8 @@ class Stream:
             table = self.peek()
             parts.append(table.slice(0, rows - taken))
             self._next = table.slice(rows - taken)
-            taken, size = taken + parts[-1].num_rows, size + parts[-1].nbytes
-        return pa.concat_tables(parts)
+            taken, size = taken + parts[-1].num_rows, size + plain_bytes(parts[-1])
+        return joined(parts)
 
     def rest(self) -> Iterator[pa.Table]:
         while self._has_more():

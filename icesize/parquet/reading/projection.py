@@ -15,6 +15,7 @@ from pyiceberg.transforms import IdentityTransform
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, nulls
+from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
 
 FIELD_ID = b"PARQUET:field_id"
@@ -47,14 +48,18 @@ class Projection:
         positions = [found.get(_field_id(field)) for field in self._target]
         # read in file order, so that a column's place is its rank; "a.b" is field b of column a to pyarrow, too
         wanted = sorted(position for position in positions if position is not None)
-        if len(set(source.names)) < len(source) or any("." in name for name in source.names):
+        ambiguous = len(set(source.names)) < len(source) or any("." in name for name in source.names)
+        if ambiguous:
             wanted = list(range(len(source)))
-        names = [source.field(i).name for i in wanted] if len(wanted) < len(fields) else None
+        stored = pa.schema([source.field(i) for i in wanted], source.metadata)
         columns = [
-            self._constant(field) if at is None else _FromFile(field, wanted.index(at), _conversion(fields[at], field))
+            self._constant(field) if at is None else _from_file(fields[at], field, wanted.index(at))
             for field, at in zip(self._target, positions, strict=True)
         ]
-        fitted = Fitted(names, self._target, columns)
+        names = None if len(wanted) == len(fields) else stored.names
+        both = [(fields[at], field) for field, at in zip(self._target, positions, strict=True) if at is not None]
+        texts = [a.name for a, b in both if are_text(a.type, b.type) and not ambiguous]
+        fitted = Fitted(stored, names, texts, self._target, columns)
         self._last = source, fitted
         return fitted
 
@@ -64,38 +69,53 @@ class Projection:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A projection of files that are alike: `names` are the columns to read, None for all of them."""
+    """A projection of files that are alike.
 
+    `stored` is what is read of them: the columns `names`, None for all. Those of `texts` may be read as dictionaries,
+    and stay so.
+    """
+
+    stored: pa.Schema
     names: list[str] | None
+    texts: Sequence[str]
     target: pa.Schema
     columns: Sequence[Callable[[pa.Table], pa.ChunkedArray]]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Project rows read with these columns; raises `CastingError`, naming the column."""
-        return pa.Table.from_arrays([column(rows) for column in self.columns], schema=self.target)
+        columns = [column(rows) for column in self.columns]
+        return pa.Table.from_arrays(columns, schema=as_read(self.target, columns))
 
 
 @dataclass(frozen=True)
 class _FromFile:
-    """The values of the column at `place` of those that are read."""
+    """The values of the column at `place` of those that are read, which have the type `stored` unless they are read as
+    dictionaries."""
 
     field: pa.Field
+    stored: pa.DataType
     place: int
     convert: Convert
 
     def __call__(self, rows: pa.Table) -> pa.ChunkedArray:
+        column, convert, kind = rows.column(self.place), self.convert, self.field.type
+        if types.is_dictionary(column.type) and not types.is_dictionary(self.stored):
+            convert, kind = self._convert_dictionary, pa.dictionary(column.type.index_type, kind)
         try:
-            values = pa.chunked_array(map(self.convert, rows.column(self.place).chunks), type=self.field.type)
+            values = pa.chunked_array(map(convert, column.chunks), type=kind)
         except CastingError as error:
             raise CastingError(f"column '{self.field.name}' {error}") from error
         if not self.field.nullable and values.null_count:  # the writer would name no file
             raise CastingError(f"column '{self.field.name}' is required and has null")
         return values
 
+    def _convert_dictionary(self, array: pa.DictionaryArray) -> pa.DictionaryArray:
+        return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(self.field.type), safe=False)
 
-def _conversion(stored: pa.Field, wanted: pa.Field) -> Convert:
+
+def _from_file(stored: pa.Field, wanted: pa.Field, place: int) -> _FromFile:
     try:
-        return compile_convert(stored.type, wanted.type, _BY_ID)
+        return _FromFile(wanted, stored.type, place, compile_convert(stored.type, wanted.type, _BY_ID))
     except CastingError as error:
         raise CastingError(f"column '{wanted.name}' {error}") from error
 

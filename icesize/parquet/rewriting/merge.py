@@ -16,10 +16,11 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.ordering.sort_order import sorter_of
-from icesize.parquet.reading.inputs import Stream, read_inputs
+from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.reading.texts import with_short_dictionaries
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
-from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
+from icesize.parquet.writing.file_writer import FileEncoder, LateDictionaryError, LateNanError
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 
@@ -67,12 +68,15 @@ def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> MergeRe
 
 def _decoded(group: MergeGroup, new_files: NewFiles, fetched: Fetched, refused: Refusal) -> MergeResult:
     nan: frozenset[int] = frozenset()
+    texts = Texts.DICTIONARIES if sorter_of(new_files.settings) is None else Texts.PLAIN
     while True:
         try:
             with new_files.all_or_none():
-                files = _Decoding(group, new_files, nan).files(fetched)
+                files = _Decoding(group, new_files, nan, texts).files(fetched)
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
+        except LateDictionaryError:
+            texts = Texts.PLAIN
         except (pa.ArrowException, OSError) as error:
             raise RewriteFailed(
                 f"Cannot merge {len(group.inputs)} files: {error}, what was written is removed", path=None
@@ -93,11 +97,12 @@ class _Decoding:
     group: MergeGroup
     new_files: NewFiles
     nan: frozenset[int]
+    texts: Texts
 
     def files(self, fetched: Fetched) -> list[WrittenFile]:
         """The rows of all input files, in their order."""
         settings = self.new_files.settings
-        tables = Stream(read_inputs(self.group, settings, fetched), settings.limits.decoded_bytes)
+        tables = Stream(read_inputs(self.group, settings, fetched, self.texts), settings.limits.decoded_bytes)
         outputs = output_rows(self.group.inputs, self.group.outputs)
         files = [self._output(tables, rows) for rows in outputs if rows]
         for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
@@ -116,8 +121,11 @@ class _Decoding:
             run = run if sorter is None else sorter(run)
             nan = nan_columns(settings, run)
             if encoder is None:
+                run = with_short_dictionaries(run, settings.parquet.dictionary_bytes)
                 encoding = Encoding(dictionary_columns(settings, run), nan | self.nan)
-                encoder = FileEncoder(self.new_files, self.group.partition, encoding, expected_rows=rows)
+                encoder = FileEncoder(
+                    self.new_files, self.group.partition, encoding, expected_rows=rows, schema=run.schema
+                )
                 if sorter is not None and run.num_rows == rows:
                     encoder.sort_order_id = sorter.order_id
             step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))

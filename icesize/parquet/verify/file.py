@@ -138,7 +138,7 @@ def _check_footer(source: Source, footer: Footer) -> Iterator[str]:
 
 def _check_sizes(group: RowGroup) -> Iterator[str]:
     """Sums over the columns, and where readers split the file."""
-    raw_size_bytes = sum(required_integer(c.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE) for c in group.chunks)
+    raw_size_bytes = sum(c.raw_size_bytes for c in group.chunks)
     claims = {
         "total_byte_size": (RowGroupIds.TOTAL_BYTE_SIZE, raw_size_bytes),
         "total_compressed_size": (RowGroupIds.TOTAL_COMPRESSED_SIZE, group.size_bytes),
@@ -239,7 +239,7 @@ _ORDERS = {1: "ascending", 2: "descending"}
 def check_metadata(chunk: Chunk, pages: Pages) -> Iterator[str]:
     """Compare ColumnMetaData with what page headers say; raises `MalformedError`."""
     raw_size_bytes = sum(page.raw_size_bytes for page in _all(pages))
-    claimed = required_integer(chunk.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
+    claimed = chunk.raw_size_bytes
     if claimed != raw_size_bytes:
         yield f"total_uncompressed_size is {claimed}, pages have {raw_size_bytes}"
     yield from _check_offsets(chunk, pages)

@@ -76,10 +76,13 @@ def _values(lists: pa.Array) -> pa.Array:
 
 
 def repeats(values: pa.ChunkedArray) -> bool:
-    """Whether distinct values / rows is at most `DICTIONARY_RATIO`; exact only where a sample leaves doubt."""
+    """Whether distinct values / rows is at most `DICTIONARY_RATIO`; exact only where a sample leaves doubt. Chunks that
+    are dictionaries have the same."""
     rows = len(values)
     if rows == 0 or types.is_boolean(values.type):
         return False
+    if types.is_dictionary(values.type):
+        return max(len(chunk.dictionary) for chunk in values.chunks) <= DICTIONARY_RATIO * rows
     some = sample(values)
     seen = pc.count_distinct(some, mode="all").as_py()
     if rows <= SAMPLE_ROWS:

@@ -15,6 +15,7 @@ from icesize.parquet.files.metrics import count_nans, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.reading.texts import longest_dictionary, of_schema, with_used_values
 from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
 from icesize.planning.files import PartitionKey
 
@@ -27,14 +28,27 @@ class LateNanError(Exception):
         self.nan = nan
 
 
+class LateDictionaryError(Exception):
+    """Later rows of a file have more values in a column than its dictionary may have, which was begun as one."""
+
+
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `expected_rows` sizes bloom filters; `sort_order_id` may be set until `finish`. The file exists for others only
-    through the `WrittenFile` that `finish` returns; until then it goes with the others of `new_files`.
+    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries.
+    `sort_order_id` may be set until `finish`. The file exists for others only through the `WrittenFile` that `finish`
+    returns; until then it goes with the others of `new_files`.
     """
 
-    def __init__(self, new_files: NewFiles, partition: PartitionKey, encoding: Encoding, *, expected_rows: int) -> None:
+    def __init__(
+        self,
+        new_files: NewFiles,
+        partition: PartitionKey,
+        encoding: Encoding,
+        *,
+        expected_rows: int,
+        schema: pa.Schema | None = None,
+    ) -> None:
         settings = new_files.settings
         self.path = new_files.location(partition)
         self.partition = partition
@@ -46,7 +60,8 @@ class FileEncoder:
         self._nulls: Counter[int] = Counter()
         self._new_files = new_files
         self._sink = new_files.create(self.path)
-        self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, settings.arrow_schema)
+        self._schema = settings.arrow_schema if schema is None else schema
+        self._writer = parquet_writer(settings, self._sink, encoding, expected_rows, self._schema)
         new_files.close_by(self.path, self.close)
 
     @property
@@ -57,9 +72,13 @@ class FileEncoder:
     def append(self, rows: pa.Table, nan: frozenset[int] | None = None) -> None:
         """Write rows as row groups of about equal size, none above the table's limit in rows.
 
-        `nan` are the columns in which these rows hold NaN, if known. Raises `LateNanError`, with nothing written, when
-        one of them was not announced in the encoding.
+        `nan` are the columns in which these rows hold NaN, if known. With nothing written it raises `LateNanError` when
+        one of them was not announced in the encoding, `LateDictionaryError` when a dictionary is longer than the table
+        allows.
         """
+        rows = with_used_values(of_schema(rows, self._schema))
+        if longest_dictionary(rows) > self._settings.parquet.dictionary_bytes:
+            raise LateDictionaryError
         nan = nan_columns(self._settings, rows) if nan is None else nan
         if nan - self._encoding.nan:
             raise LateNanError(nan | self._encoding.nan)
@@ -97,7 +116,8 @@ def remove_files(storage: Storage, files: list[WrittenFile]) -> None:
 def parquet_writer(
     settings: WriteSettings, sink: Any, encoding: Encoding, expected_rows: int, schema: pa.Schema
 ) -> pq.ParquetWriter:
-    """pyarrow's writer as the table wants it; `schema` is the table's, but for which values may be null."""
+    """pyarrow's writer as the table wants it; `schema` is the table's, but for which values may be null and which
+    columns come as dictionaries."""
     options = settings.parquet
     columns = leaves(settings)
     statistics: bool | list[str] = True

@@ -327,14 +327,15 @@ def test_large_files_are_read_in_batches(tmp_path: Path) -> None:
     path = foreign_file(
         tmp_path, pa.table({"id": ids, "gone": ["g"] * 2_000}).cast(options.arrow_schema), row_group_size=1_000
     )
-    later = with_limits(settings_of(tmp_path, schema_of(("id", LongType()))), whole_file_bytes=1_000, batch_rows=300)
+    later = with_limits(settings_of(tmp_path, schema_of(("id", LongType()))), whole_file_bytes=1_000, batch_bytes=2_400)
     tables = list(read_file(later, str(path), path.stat().st_size, Projection(later, UNPARTITIONED)))
     assert max(table.num_rows for table in tables) <= 300
     assert [i for table in tables for i in table.column("id").to_pylist()] == ids
 
 
-def test_only_current_columns_are_read(tmp_path: Path) -> None:
-    """A dropped column may even be damaged: its bytes are not touched."""
+@pytest.mark.parametrize("limits", [{}, {"whole_file_bytes": 1}, {"whole_file_bytes": 1, "batch_bytes": 1}])
+def test_only_current_columns_are_read(tmp_path: Path, limits: dict[str, int]) -> None:
+    """A dropped column may even be damaged: its bytes are not touched, whether files are read at once or in batches."""
     both = schema_of(("id", LongType()), ("gone", StringType()))
     options = settings_of(tmp_path, both, properties={"write.parquet.compression-codec": "zstd"})
     file = write_one(options, pa.table({"id": [1, 2], "gone": ["abc" * 50, "abd" * 50]}))
@@ -343,7 +344,8 @@ def test_only_current_columns_are_read(tmp_path: Path) -> None:
     start = chunk.data_page_offset
     damaged[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
     Path(file.path).write_bytes(damaged)
-    later = settings_of(tmp_path, schema_of(("id", LongType())))
+    later = with_limits(settings_of(tmp_path, schema_of(("id", LongType()))), **limits)
+    options = with_limits(options, **limits)
     assert read(later, file.path).column("id").to_pylist() == [1, 2]
     with pytest.raises(RewriteFailed, match=r"Cannot read .*check that the file exists and is whole"):
         read(options, file.path)

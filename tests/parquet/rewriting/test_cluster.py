@@ -545,7 +545,7 @@ def rows(seed):
     return pa.table([*numbers, texts, pa.array(drawn.random(100_000))], names=[*columns])
 facts = tuple(fact(write_one(options, rows(seed)), seed) for seed in range(30))
 limited = with_limits(
-    options, sorted_bytes=16 * mib, scattered_bytes=8 * mib, whole_file_bytes=4 * mib, batch_rows=16_384
+    options, sorted_bytes=16 * mib, scattered_bytes=8 * mib, whole_file_bytes=4 * mib, batch_bytes=mib
 )
 order = RowOrder.of(ClusterBy(("user", "at"), (1, 2), SORT, 2**40), options)
 before = peak_bytes()

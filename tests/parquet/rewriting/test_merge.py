@@ -214,7 +214,7 @@ def test_many_rows_go_through_in_bounded_row_groups(tmp_path: Path, monkeypatch:
     footer = pq.read_metadata(file.path)
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [3_750] * 4
 
-    options = with_limits(options, decoded_bytes=60_000, whole_file_bytes=0, batch_rows=200)
+    options = with_limits(options, decoded_bytes=60_000, whole_file_bytes=0, batch_bytes=2_000)
     (file,) = merge(MergeGroup(small, small[0].partition, 1), options, MERGED).files
     footer = pq.read_metadata(file.path)
     assert max(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) < 1_500
@@ -250,7 +250,7 @@ def contents_of(options: WriteSettings, small: tuple[FileFact, ...], threads: in
 @pytest.mark.parametrize("counts", [[3] * 500, [40_000, 1, 700, 40_000], [70_000, 70_000]])
 def test_files_are_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path, counts: list[int]) -> None:
     """Threads that read ahead change nothing: small files or some that are read in batches, decoded or copied."""
-    options = with_limits(hourly(tmp_path), whole_file_bytes=2**20, batch_rows=1_000)
+    options = with_limits(hourly(tmp_path), whole_file_bytes=2**20, batch_bytes=2**15)
     small = inputs(options, counts)
     one, two, five = (contents_of(options, small, threads) for threads in (1, 2, 5))
     assert one == two == five

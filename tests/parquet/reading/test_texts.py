@@ -1,0 +1,163 @@
+"""Texts of few values go from file to file as dictionaries, and rows of any width in bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.types import LongType, StringType
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.footer import read_footer
+from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.reading.inputs import Texts, read_inputs
+from icesize.parquet.reading.texts import plain_bytes
+from icesize.parquet.rewriting.merge import merge
+from icesize.parquet.verify.file import verify
+from icesize.planning.files import FileFact
+from icesize.planning.plan import MergeGroup
+from tests.support.copying import KEY
+from tests.support.parquet_files import foreign_file, local, schema_of, settings_of, with_limits
+
+NAMES = "few", "many", "id"
+
+
+def options_of(folder: Path, **properties: str) -> WriteSettings:
+    """A table of texts that nothing is copied of, and whose files of a hundred rows are read as large ones are."""
+    schema = schema_of(("few", StringType()), ("many", StringType()), ("id", LongType()))
+    keys = {f"write.parquet.{key.replace('_', '-')}": value for key, value in properties.items()}
+    options = replace(settings_of(folder, schema, properties=keys), merge_by_copying=False)
+    return with_limits(options, whole_file_bytes=100_000, decoded_bytes=2**20)
+
+
+def rows(options: WriteSettings, first: int, distinct: int = 5, count: int = 200) -> pa.Table:
+    """Rows of which each seventh lacks one text."""
+    few = [None if i % 7 == 0 else f"text {(i + first) % distinct}" for i in range(count)]
+    many = [f"{first + i:09} is no other" for i in range(count)]
+    return pa.table([few, many, range(first, first + count)], schema=options.arrow_schema)
+
+
+def texts_of(values: list[str]) -> pa.Array:
+    """A column."""
+    return pa.array(values, pa.large_string())
+
+
+def stored(options: WriteSettings, *tables: pa.Table, **how: Any) -> tuple[FileFact, ...]:
+    """Files of another writer's, in which the texts that are few have dictionaries unless `how` says otherwise."""
+    how = {"use_dictionary": ["few"], "store_schema": False, **how}
+    folder = Path(local(options.table_location))
+    paths = [foreign_file(folder, table, f"{table['id'][0]}.parquet", **how) for table in tables]
+    return tuple(
+        FileFact(str(path), path.stat().st_size, table.num_rows, KEY) for path, table in zip(paths, tables, strict=True)
+    )
+
+
+def merged(options: WriteSettings, files: tuple[FileFact, ...], threads: int = 1) -> tuple[Path, dict[str, Any]]:
+    """The one file that a merge makes, which is what its footer says, and the bounds and null counts it comes with."""
+    (file,) = merge(MergeGroup(files, KEY, 1), options, FileNames(f"t{threads}", 0, 0), threads).files
+    found = verify(LocalSource(local(file.path)), "merged")
+    assert (found.problems, found.rows) == ((), sum(each.rows for each in files))
+    metrics = {"lower": file.lower_bounds, "upper": file.upper_bounds, "nulls": file.null_value_counts}
+    return Path(local(file.path)), metrics
+
+
+def dictionary_sizes(path: Path) -> list[int]:
+    """Bytes of the dictionary of the first column in each row group, 0 without one."""
+    chunks = [group.chunks[0] for group in read_footer(LocalSource(str(path))).row_groups]
+    return [chunk.data_offset - chunk.dictionary_offset if chunk.dictionary_offset else 0 for chunk in chunks]
+
+
+def test_texts_of_few_values_are_read_as_dictionaries(tmp_path: Path) -> None:
+    """Those that the file has in dictionaries, and no other; on demand all are plain, in the table's schema."""
+    options = options_of(tmp_path)
+    tables = [rows(options, 0), rows(options, 200, distinct=9)]
+    files = stored(options, *tables)
+    found = [*read_inputs(MergeGroup(files, KEY, 1), options, None, Texts.DICTIONARIES)]
+    assert {tuple(pa.types.is_dictionary(kind) for kind in table.schema.types) for table in found} == {(1, 0, 0)}
+    plain = [*read_inputs(MergeGroup(files, KEY, 1), options)]
+    assert all(table.schema.equals(options.arrow_schema, check_metadata=True) for table in plain)
+    expected = pa.concat_tables(tables).to_pylist()
+    assert [row for table in plain for row in table.to_pylist()] == expected
+    assert [row for table in found for row in table.to_pylist()] == expected
+
+
+@pytest.mark.parametrize("coded", [["few"], ["few", "many"], False])
+def test_files_with_and_without_dictionaries_are_merged(tmp_path: Path, coded: list[str] | bool) -> None:
+    """Rows, bounds and null counts are the same as when each file is decoded to plain values, and so are the bytes for
+    any number of threads."""
+    options = options_of(tmp_path)
+    tables = [rows(options, at, distinct) for at, distinct in ((0, 5), (200, 9), (400, 1), (600, 150))]
+    files = stored(options, *tables[:2]) + stored(options, *tables[2:], use_dictionary=coded)
+    path, metrics = merged(options, files)
+    assert pq.read_table(path).cast(options.arrow_schema).equals(pa.concat_tables(tables))
+    assert dictionary_sizes(path)[0] > 0
+    plain = with_limits(options, whole_file_bytes=2**30)
+    assert metrics == merged(plain, files, 2)[1]
+    assert path.read_bytes() == merged(options, files, 3)[0].read_bytes()
+
+
+@pytest.mark.parametrize("groups", [100, 1_000])
+def test_dictionaries_stay_within_what_the_table_allows(tmp_path: Path, groups: int) -> None:
+    """Where all files have more values together than a dictionary may have, in the first row group or a later one,
+    they are given up as they are for plain values."""
+    options = options_of(tmp_path, dict_size_bytes="400", row_group_limit=str(groups))
+    tables = [rows(options, 0, 3), rows(options, 1_000, 3), rows(options, 2_030, 40)]
+    path, _ = merged(options, stored(options, *tables))
+    assert max(dictionary_sizes(path)) < 700
+    assert pq.read_table(path).cast(options.arrow_schema).equals(pa.concat_tables(tables))
+
+
+def test_bounds_are_of_the_rows_of_their_row_group(tmp_path: Path) -> None:
+    """Not of the whole dictionary: a row group has some of its values, and nulls."""
+    options = options_of(tmp_path, row_group_limit="100")
+    first, last = rows(options, 0, 1), rows(options, 200, 2)
+    path, metrics = merged(options, stored(options, pa.concat_tables([first, last])))
+    footer = pq.read_metadata(path)
+    bounds = [footer.row_group(i).column(0).statistics for i in range(footer.num_row_groups)]
+    assert [(each.min, each.max) for each in bounds] == [("text 0", "text 0")] * 2 + [("text 0", "text 1")] * 2
+    assert (metrics["lower"][1], metrics["upper"][1]) == (b"text 0", b"text 1")
+
+
+def test_an_index_beyond_its_dictionary_fails_the_file(tmp_path: Path) -> None:
+    """It is never read from beyond the dictionary."""
+    options = options_of(tmp_path)
+    (file,) = stored(options, rows(options, 0, 5), compression="none")
+    data = bytearray(Path(file.path).read_bytes())
+    chunk = read_footer(LocalSource(file.path)).row_groups[0].chunks[0]
+    data[chunk.end - 8 : chunk.end] = b"\xff" * 8
+    Path(file.path).write_bytes(data)
+    for texts in Texts:
+        with pytest.raises(RewriteFailed) as raised:
+            [*read_inputs(MergeGroup((file,), KEY, 1), options, None, texts)]
+        assert raised.value.path == file.path
+
+
+def test_long_texts_behind_few_bytes_are_read_bit_by_bit(tmp_path: Path) -> None:
+    """A dictionary hides them from the file's size: no table has more than is read at once, and all rows are there."""
+    options = with_limits(options_of(tmp_path), decoded_bytes=1)
+    some = rows(options, 0, 3)
+    long = some.set_column(0, options.arrow_schema.field(0), texts_of([f"{i % 3}" * 20_000 for i in range(200)]))
+    (file,) = stored(options, long)
+    for texts in Texts:
+        tables = [*read_inputs(MergeGroup((file,), KEY, 1), options, None, texts)]
+        assert max(map(plain_bytes, tables)) <= 100_000 < 200 * 20_000
+        assert [row for table in tables for row in table["few"].to_pylist()] == long["few"].to_pylist()
+
+
+@pytest.mark.parametrize(("width", "least", "most"), [(10_000, 5, 10), (1, 3_500, 4_500)])
+def test_batches_are_cut_by_bytes(tmp_path: Path, width: int, least: int, most: int) -> None:
+    """Wide rows come few at a time, narrow ones many: about `Limits.batch_bytes`, but for the last ones."""
+    options = with_limits(options_of(tmp_path), batch_bytes=100_000, decoded_bytes=1)
+    some = rows(options, 0, count=10_000 if width == 1 else 50)
+    many = texts_of([f"{i % 10}" * width for i in range(some.num_rows)])
+    (file,) = stored(options, some.set_column(1, options.arrow_schema.field(1), many), use_dictionary=False)
+    counts = [table.num_rows for table in read_inputs(MergeGroup((file,), KEY, 1), options)]
+    assert sum(counts) == some.num_rows
+    assert all(least <= count <= most for count in counts[:-1])
+    assert len(counts) > 1
