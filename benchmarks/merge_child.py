@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -53,6 +53,14 @@ def _row_groups(job: Job) -> Once:
     return _copying(job, copy)
 
 
+def _again(parts: Sequence[Any], plan: Any) -> Iterator[Any]:
+    """The columns that are encoded again: only they need pyarrow, which takes 100 MB."""
+    for top in plan.reencode:
+        from icesize.parquet.copying.reencode import reencode
+
+        yield reencode(parts, top, plan, None)
+
+
 def _pages(job: Job) -> Once:
     from icesize.parquet.copying.assembly import Assembly
     from icesize.parquet.copying.column_plan import Part, plan_columns
@@ -64,7 +72,8 @@ def _pages(job: Job) -> Once:
         parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
         assembly = Assembly(out, footers)
         for group in runs_of(parts, 2**20, 128 * 2**20):
-            merge_row_groups(group, plan_columns(group, Limits().renumber_page_ns), assembly)
+            plan = plan_columns(group, Limits().renumber_page_ns)
+            merge_row_groups(group, plan, assembly, _again(group, plan))
         assembly.finish()
 
     return _copying(job, copy)

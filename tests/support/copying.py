@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.copying.assembly import Assembled, Assembly
-from icesize.parquet.copying.column_plan import Part, plan_columns
+from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
+from icesize.parquet.copying.reencode import reencode
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
@@ -83,8 +84,14 @@ def merge_files(
     parts = [Part(source, footer, group) for source, footer in files for group in footer.row_groups]
     assembly = Assembly(out, footers)
     for group in runs_of(parts, rows_per_group, bytes_per_group):
-        merge_row_groups(group, plan_columns(group, renumber_page_ns), assembly)
+        merge_pages(group, plan_columns(group, renumber_page_ns), assembly)
     return assembly.finish()
+
+
+def merge_pages(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, level: int | None = None) -> int:
+    """One row group of all parts, whose columns are encoded again when it is their turn."""
+    again = (reencode(parts, top, plan, level) for top in plan.reencode)
+    return merge_row_groups(parts, plan, assembly, again, level=level)
 
 
 def with_ids(data: pa.Table, first: int = 1) -> pa.Table:

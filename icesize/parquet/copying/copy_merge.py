@@ -97,7 +97,8 @@ def _decide(facts: Sequence[FileFact], settings: WriteSettings, find: Find, leas
         raise CopyRefused(Refusal.TINY)
     sources = find(likely)
     footers = [_footer(fact, source) for fact, source in zip(likely, sources, strict=True)]
-    looked_at = zip(likely, sources, loosened(footers), judge(footers, settings), strict=True)
+    loose = loosened(footers)
+    looked_at = zip(likely, sources, loose, judge(footers, loose, settings), strict=True)
     decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
     return [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
 

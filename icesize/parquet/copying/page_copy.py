@@ -57,20 +57,18 @@ def merge_row_groups(
     parts: Sequence[Part],
     plan: ColumnPlan,
     assembly: Assembly,
+    reencoded: Iterator[Reencoded],
     *,
     level: int | None = None,
-    reencoded: Iterator[Reencoded] | None = None,
 ) -> int:
     """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
 
     `level` is the compression level of pages that change, None for the codec's own. Holds one column chunk of one part
-    at a time and the page indexes of all; `reencoded` has the columns of the plan that are encoded again, in their
-    order, if somebody has made them. Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`, also
-    after some bytes were written.
+    at a time and the page indexes of all; `reencoded` has the columns of the plan that are encoded again, in order.
+    Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
     """
     start = assembly.position
     group = _Group(parts, plan, assembly, level)
-    reencoded = map(group.reencode, plan.reencode) if reencoded is None else reencoded
     for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
         if top in plan.reencode:
             group.add(next(reencoded), list(leaves))
@@ -131,12 +129,6 @@ class _Group:
         from icesize.parquet.copying.renumber import renumbered  # needs pyarrow, too
 
         return renumbered(piece, numbers, column, self._level)
-
-    def reencode(self, top: str) -> Reencoded:
-        """A top-level column of all parts, encoded again."""
-        from icesize.parquet.copying.reencode import reencode  # copying alone needs no pyarrow, which takes 100 MB
-
-        return reencode(self._parts, top, self._plan, self._level)
 
     def add(self, again: Reencoded, leaves: Sequence[tuple[int, Column]]) -> None:
         """Write all leaves of a top-level column out of its newly encoded pages."""

@@ -97,14 +97,16 @@ def _like(footer: Footer, model: Footer) -> Footer:
     return replace(footer, fields=fields, schema=model.schema, columns=model.columns, strict=strict)
 
 
-def judge(footers: Sequence[Footer | Refusal], settings: WriteSettings) -> list[Judgement]:
-    """What becomes of each file. Those that are copied may lie in one file, once they are `loosened`: of differing
-    schemas the one of most bytes is chosen, and of differing codecs among files whose pages are copied one by one.
+def judge(
+    footers: Sequence[Footer | Refusal], loose: Sequence[Footer | Refusal], settings: WriteSettings
+) -> list[Judgement]:
+    """What becomes of each file; `loose` are the footers, `loosened`. Those that are copied may lie in one file: of
+    differing schemas the one of most bytes is chosen, and of differing codecs among files whose pages are copied one by
+    one.
     """
     wanted, limits = settings.derived(_wanted), settings.limits
     judged = [footer if isinstance(footer, Refusal) else _alone(footer, wanted, limits) for footer in footers]
-    loose = enumerate(loosened(footers))
-    files = [(n, f) for n, f in loose if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
+    files = [(n, f) for n, f in enumerate(loose) if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
     for number, footer in files:
         if footer.strict:
             paged = (CopyStrategy.PAGES,) * len(footer.row_groups)

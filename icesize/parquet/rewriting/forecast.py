@@ -134,7 +134,7 @@ def _stored(file: FileFact, settings: WriteSettings) -> Source | Refusal:
     try:
         source = _Stored(settings.storage.stream(file.path), file.size_bytes)
         footer = footer_or_refusal(source)
-        if isinstance(footer, Footer) and has_pages(*judge([footer], settings)):
+        if isinstance(footer, Footer) and has_pages(*judge([footer], [footer], settings)):
             for chunk in (chunk for group in footer.row_groups for chunk in group.chunks):
                 dictionary_page(source, chunk)
     except CopyRefused as refused:

@@ -28,7 +28,7 @@ from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, Colu
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together, is_trusted
 from icesize.parquet.copying.output_file import describe_copied
-from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
+from icesize.parquet.copying.page_copy import runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import describe
@@ -57,7 +57,7 @@ from icesize.parquet.format.thrift import (
     write_struct,
 )
 from icesize.parquet.verify.file import verify
-from tests.support.copying import KEY, SCHEMA, copy_row_groups, foreign_bytes, merge_files, rows, with_ids
+from tests.support.copying import KEY, SCHEMA, copy_row_groups, foreign_bytes, merge_files, merge_pages, rows, with_ids
 from tests.support.examples import examples
 from tests.support.footers import Tree, edited, footer_of, inject, make_file, raw_footer, sample
 from tests.support.parquet_files import settings_of
@@ -1216,7 +1216,7 @@ def test_no_bad_order_comes_of_whole_files_either(nested: bool) -> None:
     parts = parts_of(plain, coded)
     plan = plan_of(coded, coded)
     assembly = Assembly(io.BytesIO(), [part.footer for part in parts])
-    assert refused(lambda: merge_row_groups(parts, plan, assembly)) is Refusal.DICTIONARY_ORDER
+    assert refused(lambda: merge_pages(parts, plan, assembly)) is Refusal.DICTIONARY_ORDER
 
 
 def test_a_hidden_encoding_is_refused_when_it_is_met() -> None:
@@ -1426,7 +1426,7 @@ def test_pages_that_were_copied_are_counted() -> None:
     parts = parts_of(*files)
     out = io.BytesIO()
     assembly = Assembly(out, [part.footer for part in parts])
-    assert merge_row_groups(parts, plan_columns(parts, 10**9), assembly, level=7) == 2
+    assert merge_pages(parts, plan_columns(parts, 10**9), assembly, level=7) == 2
     assert assembly.finish().rows == 4
 
 
