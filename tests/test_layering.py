@@ -24,6 +24,7 @@ ROOMS = [
     "icesize.parquet.files",
     "icesize.parquet.ordering",
     "icesize.parquet.reading",
+    "icesize.parquet.deletes",
     "icesize.parquet.writing",
     "icesize.parquet.copying",
     "icesize.parquet.rewriting",

@@ -16,13 +16,13 @@ class SkipReason(str, Enum):
     """Why a file stays as it is; each file of a layout is planned or has one of these, once."""
 
     WELL_SIZED = "WELL_SIZED"
-    """At or above the small file limit."""
+    """At or above the small file limit, and no deletes of it are due."""
     TOO_FEW = "TOO_FEW"
-    """Merging now would not lower the number of files, or the slots of the partition are not used up."""
+    """Small, and merging now would not lower the number of files, or the slots of the partition are not used up."""
     OVER_BUDGET = "OVER_BUDGET"
     """Due, but the bytes that may be rewritten now are spent."""
     HAS_DELETES = "HAS_DELETES"
-    """A position delete, equality delete or deletion vector applies to it."""
+    """Deletes apply to it that must not be applied by merging (`apply-deletes`) or cannot be read."""
     OLD_SPEC = "OLD_SPEC"
     """Written under a partition spec that is not the table's current one."""
     NOT_PARQUET = "NOT_PARQUET"
@@ -80,11 +80,37 @@ class PartitionKey:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """One live delete file: rows that are deleted beside the data files that hold them.
+
+    `sequence_number` is its data sequence number. One with `equality_ids` deletes the rows whose columns of these field
+    ids equal a row of it; one without names rows by the path of their file and their position there:
+    `referenced_path` is that path where there is only one, else the paths lie between `lowest_path` and `highest_path`
+    (cut off to a prefix when long, the upper one then raised), where these are known.
+    """
+
+    path: str
+    size_bytes: int
+    rows: int
+    partition: PartitionKey
+    sequence_number: int
+    file_format: str = "PARQUET"
+    equality_ids: tuple[int, ...] = ()
+    referenced_path: str | None = None
+    lowest_path: str | None = None
+    highest_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FileFact:
-    """One live data file below the small file limit.
+    """One live data file, mostly one below the small file limit.
 
     `sequence_number` is Iceberg's *data* sequence number (0 in format v1). `obstacle` says why the file must not be
-    merged, None when it may. `manifest_path` is where its entry was found.
+    merged, None when it may. `manifest_path` is where its entry was found. Where rows of it are deleted, or may be,
+    `deletes` are all delete files of its partition, the same value for all files of it, `delete_files` counts those
+    that may hit this one, `avoidable_deletes` those of them that would not hit a file in its place, and `deleted_rows`
+    are the rows of those that name no other file. `file_sequence_number` is that of the commit that brought this path
+    into the table, 0 where nobody knows.
     """
 
     path: str
@@ -94,11 +120,24 @@ class FileFact:
     sequence_number: int = 0
     obstacle: SkipReason | None = None
     manifest_path: str = ""
+    deletes: tuple[DeleteFile, ...] = field(default=(), compare=False)
+    delete_files: int = 0
+    deleted_rows: int = 0
+    avoidable_deletes: int = 0
+    file_sequence_number: int = field(default=0, compare=False)
+
+    @property
+    def live_bytes(self) -> int:
+        """About the size of the file without the rows that are known to be deleted; at least 1."""
+        if not self.deleted_rows:
+            return self.size_bytes
+        return max(1, self.size_bytes * max(0, self.rows - self.deleted_rows) // max(1, self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The files of one partition: all of them counted, only the small ones kept as values.
+    """The files of one partition: all of them counted, kept as values the small ones and, as `large`, those of the
+    others that some delete may hit.
 
     `label` is how people write the partition (`hour=h191`, `` when unpartitioned). `commits_since_append` counts the
     commits that added rows to the table after this partition's newest rows.
@@ -111,6 +150,12 @@ class PartitionFacts:
     rows: int
     small: tuple[FileFact, ...] = ()
     commits_since_append: int = 0
+    large: tuple[FileFact, ...] = ()
+
+    @property
+    def with_deletes(self) -> list[FileFact]:
+        """Files of any size that some delete may hit."""
+        return [file for file in self.small + self.large if file.delete_files]
 
 
 @dataclass(frozen=True)

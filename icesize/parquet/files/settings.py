@@ -90,6 +90,10 @@ class Limits:
     scattered_bytes: int = 64 * 2**20
     """Arrow bytes of the rows that one task sends to others at once: with 300 shuffle partitions, what goes to each
     still has 0.2 MB."""
+    delete_keys_bytes: int = 24 * 2**20
+    """Arrow memory of the keys of equality deletes that rows are compared with at once (1.5 million numbers, which
+    take 150 MB while they are looked up); when there are more, the key columns of the rows are read once more for each
+    part. Rows are compared so many bytes at a time, too."""
     blob_bytes: int = 16 * 2**20
     """Most Arrow bytes of the rows that are sent as one value."""
     waiting_bytes: int = 64 * 2**20
@@ -163,8 +167,16 @@ class WriteSettings:
         )
 
     def with_limits(self, limits: Limits) -> WriteSettings:
-        """The same with other limits and the same storage, which knows what was written."""
-        other = replace(self, limits=limits)
+        """The same with other limits."""
+        return self._with(limits=limits)
+
+    def with_schema(self, schema: Schema) -> WriteSettings:
+        """The same with another schema."""
+        return self._with(schema_json=schema.model_dump_json())
+
+    def _with(self, **changes: Any) -> WriteSettings:
+        """The same storage, which knows what was written."""
+        other = replace(self, **changes)
         other.__dict__["storage"] = self.storage
         return other
 
@@ -218,7 +230,7 @@ def pruned(settings: WriteSettings, columns: Sequence[str]) -> WriteSettings:
     """The same settings for rows that have only some top-level columns."""
     schema = settings.schema
     kept = Schema(*(field for field in schema.fields if field.name in columns), schema_id=schema.schema_id)
-    return replace(settings, schema_json=kept.model_dump_json())
+    return settings.with_schema(kept)
 
 
 def storage_properties(

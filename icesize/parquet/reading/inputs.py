@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import Limits, WriteSettings
@@ -41,13 +44,18 @@ class Texts(Enum):
 
 
 def read_inputs(
-    group: MergeGroup, settings: WriteSettings, fetched: Fetched | None = None, texts: Texts = Texts.PLAIN
+    group: MergeGroup,
+    settings: WriteSettings,
+    fetched: Fetched | None = None,
+    texts: Texts = Texts.PLAIN,
+    deleted: Mapping[str, BitMap] = MappingProxyType({}),
 ) -> Iterator[pa.Table]:
     """The rows of all input files, in their order, as tables of `settings.arrow_schema` but for `texts`, those of small
     files together.
 
-    The threads of `fetched` read ahead. Raises `RewriteFailed` with the attribute `path` of a file that is missing,
-    damaged or does not have the rows that its manifest entry says, after some of its rows.
+    Rows that are `deleted`, by file and by their place in it, are left out. The threads of `fetched` read ahead. Raises
+    `RewriteFailed` with the attribute `path` of a file that is missing, damaged or does not have the rows that its
+    manifest entry says, after some of its rows.
     """
     projection = Projection(settings, group.partition)
 
@@ -58,7 +66,7 @@ def read_inputs(
     def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
         for file in files:
-            rows = _counted(file, stored(file))
+            rows = _live(_counted(file, stored(file)), deleted.get(file.path))
             if left_bytes > 0:  # small files can hold many rows
                 first = [*islice(rows, 1)]  # all of a small file
                 left_bytes -= sum(some.rows.get_total_buffer_size() for some in first)
@@ -69,16 +77,6 @@ def read_inputs(
     ahead = NOT_AHEAD if fetched is None else fetched.ahead
     begun = chain.from_iterable(ahead.map(begin, _batches(group.inputs)))
     yield from map(_projected, _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes))
-
-
-def read_file(settings: WriteSettings, path: str, size_bytes: int, projection: Projection) -> Iterator[pa.Table]:
-    """The rows of one Parquet file as tables of `settings.arrow_schema`, in file order, without extra threads.
-
-    A file that decodes to little is read at once, a larger one in batches (`Limits.whole_file_bytes`,
-    `Limits.batch_bytes`). Raises `RewriteFailed` with the attribute `path` when the file is missing, damaged or cannot
-    be projected.
-    """
-    return (_projected([stored]) for stored in _stored(settings, path, size_bytes, projection, Texts.PLAIN))
 
 
 class _Stored(NamedTuple):
@@ -100,22 +98,28 @@ def _stored(
     """The rows of one file; `source` has its bytes where they were fetched already."""
     try:
         opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
-        with opened as stream, _open(stream) as parquet:
+        with opened as stream, open_parquet(stream) as parquet:
             fitted = projection.fit(parquet.schema_arrow)
             for rows in _tables(stream, parquet, fitted, settings.limits):
                 yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted)
-    except _UNREADABLE as error:
+    except UNREADABLE_ROWS as error:
         raise _unreadable(path, error) from error
 
 
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
+UNREADABLE_ROWS = (pa.ArrowException, OSError, ValueError, OverflowError)
+"""What pyarrow and storage raise of a file that is missing or damaged, or whose values do not fit."""
 
 
 def _unreadable(path: str, error: BaseException) -> RewriteFailed:
+    return RewriteFailed(f"Cannot read {path}: {why_unreadable(error)}", path=path)
+
+
+def why_unreadable(error: BaseException) -> str:
+    """What is wrong with a file, and what to do."""
     why = str(error)
-    if not isinstance(error, CastingError):
-        why = f"{(why or type(error).__name__).splitlines()[0]}, check that the file exists and is whole"
-    return RewriteFailed(f"Cannot read {path}: {why}", path=path)
+    if isinstance(error, CastingError):
+        return why
+    return f"{(why or type(error).__name__).splitlines()[0]}, check that the file exists and is whole"
 
 
 def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
@@ -126,9 +130,27 @@ def _counted(file: FileFact, stored: Iterator[_Stored]) -> Iterator[_Stored]:
         yield some
     if rows != file.rows:
         raise RewriteFailed(
-            f"Cannot merge {file.path}: it has {rows} rows, its manifest says {file.rows}, check the table's metadata",
+            f"Cannot read {file.path}: it has {rows} rows, its manifest says {file.rows}, check the table's metadata",
             path=file.path,
         )
+
+
+def _live(stored: Iterator[_Stored], deleted: BitMap | None) -> Iterator[_Stored]:
+    """The rows of one file but for those at these places in it."""
+    if deleted is None:
+        yield from stored
+        return
+    places, first = np.frombuffer(deleted.to_array(), np.uint32), 0
+    for some in stored:
+        end = first + some.rows.num_rows
+        # whole numbers of another type would have all places copied to it each time
+        here = places[slice(*np.searchsorted(places, np.array([first, end], np.uint32)))]
+        if len(here):
+            kept = np.ones(end - first, bool)
+            kept[here - np.uint32(first)] = False
+            some = some._replace(rows=some.rows.filter(pa.array(kept)))
+        yield some
+        first = end
 
 
 def _batches(files: Sequence[FileFact]) -> Iterator[list[FileFact]]:
@@ -150,7 +172,7 @@ def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored
     for some in stored:
         size_bytes = plain_bytes(some.rows)
         run_bytes += size_bytes
-        if run and (run_bytes > most_bytes or not some.rows.schema.equals(run[0].rows.schema, check_metadata=True)):
+        if run and (run_bytes > most_bytes or not _alike(some.rows.schema, run[0].rows.schema)):
             yield run
             run, run_bytes = [], size_bytes
         run.append(some)
@@ -158,12 +180,17 @@ def _runs(stored: Iterable[_Stored], most_bytes: float) -> Iterator[list[_Stored
         yield run
 
 
+def _alike(one: pa.Schema, other: pa.Schema) -> bool:
+    """Whether their rows can become one table: of tables without columns pyarrow forgets how many rows they have."""
+    return len(one) > 0 and bool(one.equals(other, check_metadata=True))
+
+
 def _projected(run: Sequence[_Stored]) -> pa.Table:
     """One table; what cannot be projected is told of the file it is in."""
     try:
         rows = run[0].rows if len(run) == 1 else pa.concat_tables(some.rows for some in run).combine_chunks()
         return run[0].fitted(rows)
-    except _UNREADABLE as error:
+    except UNREADABLE_ROWS as error:
         if len(run) == 1:
             raise _unreadable(run[0].path, error) from error
         for some in run:
@@ -171,29 +198,33 @@ def _projected(run: Sequence[_Stored]) -> pa.Table:
         raise
 
 
-def _open(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequence[str] = ()) -> pq.ParquetFile:
+def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequence[str] = ()) -> pq.ParquetFile:
+    """A Parquet file, whose columns of these `texts` are read as dictionaries; raises one of `UNREADABLE_ROWS`, as
+    reading it does."""
     # INT96 would become nanoseconds, which do not reach the year 2263
-    return pq.ParquetFile(
+    parquet = pq.ParquetFile(
         stream,
         metadata=footer,
         read_dictionary=texts,
         coerce_int96_timestamp_unit="us",
         page_checksum_verification=True,
     )
+    groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
+    if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
+        # pyarrow takes room for as many rows as a row group claims
+        raise ValueError(f"row groups of {sum(groups)} rows in a file of {parquet.metadata.num_rows}")
+    return parquet
 
 
 def _tables(stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits) -> Iterator[pa.Table]:
     metadata, names = file.metadata, fitted.names
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    if (rows := [group.num_rows for group in groups]) and (min(rows) < 0 or sum(rows) != metadata.num_rows):
-        # pyarrow takes room for as many rows as a row group claims
-        raise ValueError(f"row groups of {sum(rows)} rows in a file of {metadata.num_rows}")
     if metadata.num_rows * sum(group.total_byte_size for group in groups) <= limits.whole_file_bytes:
         yield file.read(columns=names, use_threads=False)  # no value is longer than all of them
         return
     footer = _footer(stream)
     texts = [] if footer is None else texts_of_few(footer, fitted.texts)
-    file = _open(stream, metadata, texts) if texts else file
+    file = open_parquet(stream, metadata, texts) if texts else file
     decoded_bytes = max(1, sum(group.total_byte_size for group in groups))
     if footer is not None:
         decoded_bytes = max(1, _decoded_bytes(footer, names))

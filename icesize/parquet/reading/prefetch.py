@@ -48,20 +48,33 @@ class Fetched:
         return self._sources.get(path)
 
     def fetch(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
-        """One source for each input file, or why there is none."""
+        """One source for each input file, or why there is none; what was fetched before is not fetched again."""
         paths = [path for file in inputs if (path := self._storage.local_path(file.path)) is not None]
         if len(paths) == len(inputs):
             return [_local(path) for path in paths]
-        found: list[Source | Refusal] = []
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(self._fetch, inputs[0])
-            for following in (*inputs[1:], None):
-                data = waiting.result()
-                if following is not None:
-                    waiting = pool.submit(self._fetch, following)
-                found.append(self._room.keep(data) if isinstance(data, bytes) else data)
+        known = [self._sources.get(file.path) for file in inputs]
+        missing = [file for file, source in zip(inputs, known, strict=True) if source is None]
+        fetched = iter(self._fetch_all(missing))
+        found = [next(fetched) if source is None else source for source in known]
         kept = zip(inputs, found, strict=True)
         self._sources |= {input_file.path: source for input_file, source in kept if not isinstance(source, Refusal)}
+        return found
+
+    def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
+        """Fetch the inputs that are not local before they are read more than once."""
+        remote = [file for file in inputs if self._storage.local_path(file.path) is None]
+        if remote:
+            self.fetch(remote)
+
+    def _fetch_all(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
+        found: list[Source | Refusal] = []
+        with ThreadPoolExecutor(1) as pool:
+            waiting = [pool.submit(self._fetch, file) for file in inputs[:1]]
+            for following in (*inputs[1:], None)[: len(inputs)]:
+                data = waiting.pop().result()
+                if following is not None:
+                    waiting.append(pool.submit(self._fetch, following))
+                found.append(self._room.keep(data) if isinstance(data, bytes) else data)
         return found
 
     def _fetch(self, input_file: FileFact) -> bytes | Source | Refusal:

@@ -43,9 +43,9 @@ class Projection:
         last = self._last  # files mostly are alike
         if last is not None and source.equals(last[0], check_metadata=True):
             return last[1]
-        fields = _with_ids(source, self._mapping)
-        found = {_field_id(field): i for i, field in enumerate(fields)}
-        positions = [found.get(_field_id(field)) for field in self._target]
+        fields = with_ids(source, self._mapping)
+        found = {field_id(field): i for i, field in enumerate(fields)}
+        positions = [found.get(field_id(field)) for field in self._target]
         # read in file order, so that a column's place is its rank; "a.b" is field b of column a to pyarrow, too
         wanted = sorted(position for position in positions if position is not None)
         ambiguous = len(set(source.names)) < len(source) or any("." in name for name in source.names)
@@ -64,7 +64,7 @@ class Projection:
         return fitted
 
     def _constant(self, field: pa.Field) -> _Constant:
-        return _Constant(field, self._constants.get(_field_id(field)))
+        return _Constant(field, self._constants.get(field_id(field)))
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,15 @@ class _Constant:
         return pa.chunked_array([nulls(rows.num_rows, self.field.type)])
 
 
-def _field_id(field: pa.Field) -> int | None:
+def field_id(field: pa.Field) -> int | None:
+    """Iceberg's id of a field that was read from a file."""
     text = (field.metadata or {}).get(FIELD_ID)
     return None if text is None else int(text)
 
 
 def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
-    field_id = _field_id(wanted)
-    return next((i for i, field in enumerate(at_hand) if _field_id(field) == field_id), None)
+    wanted_id = field_id(wanted)
+    return next((i for i, field in enumerate(at_hand) if field_id(field) == wanted_id), None)
 
 
 _BY_ID = Rules(_by_id, zones_matter=False)
@@ -155,7 +156,7 @@ def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mappin
         if value is None or not isinstance(field.transform, IdentityTransform):
             continue
         for column in settings.arrow_schema:
-            if _field_id(column) == field.source_id:
+            if field_id(column) == field.source_id:
                 values[field.source_id] = _scalar(value, column.type)
     return values
 
@@ -168,8 +169,11 @@ def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(value, kind)
 
 
-def _with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:
-    """The file's fields; where none has an id, with those of the table's name mapping."""
+def with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:
+    """The file's fields; where none has an id, with those of the table's name mapping.
+
+    Raises `CastingError` when there is none.
+    """
     fields = list(source)
     if any(_has_ids(field) for field in fields):
         return fields
@@ -179,7 +183,7 @@ def _with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:
 
 
 def _has_ids(field: pa.Field) -> bool:
-    return _field_id(field) is not None or any(_has_ids(child) for child in _children(field.type))
+    return field_id(field) is not None or any(_has_ids(child) for child in _children(field.type))
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:

@@ -37,10 +37,10 @@ from pyiceberg.types import (
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.thrift import i32
-from icesize.parquet.reading.inputs import read_file
-from icesize.parquet.reading.projection import Projection
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
 from tests.support.examples import examples
 from tests.support.footers import edited
 from tests.support.parquet_files import (
@@ -60,10 +60,19 @@ UNPARTITIONED = PartitionKey(0)
 
 def read(options: WriteSettings, path: Path | str, partition: PartitionKey = UNPARTITIONED) -> pa.Table:
     """All rows of a file as the table's current schema."""
-    size = Path(path).stat().st_size
-    tables = list(read_file(options, str(path), size, Projection(options, partition)))
+    tables = tables_of(options, Path(path), partition)
     assert all(table.schema.equals(options.arrow_schema, check_metadata=True) for table in tables)
     return pa.concat_tables(tables)
+
+
+def tables_of(options: WriteSettings, path: Path, partition: PartitionKey = UNPARTITIONED) -> list[pa.Table]:
+    """The tables as which a file is read, whose footer is whole if anything of it is."""
+    try:
+        rows = pq.read_metadata(path).num_rows
+    except (pa.ArrowException, OSError):
+        rows = 0
+    file = FileFact(str(path), path.stat().st_size, rows, partition)
+    return list(read_inputs(MergeGroup((file,), partition), options))
 
 
 def settings_for(table: Table) -> WriteSettings:
@@ -327,8 +336,10 @@ def test_large_files_are_read_in_batches(tmp_path: Path) -> None:
     path = foreign_file(
         tmp_path, pa.table({"id": ids, "gone": ["g"] * 2_000}).cast(options.arrow_schema), row_group_size=1_000
     )
-    later = with_limits(settings_of(tmp_path, schema_of(("id", LongType()))), whole_file_bytes=1_000, batch_bytes=2_400)
-    tables = list(read_file(later, str(path), path.stat().st_size, Projection(later, UNPARTITIONED)))
+    later = with_limits(
+        settings_of(tmp_path, schema_of(("id", LongType()))), whole_file_bytes=1_000, batch_bytes=2_400, decoded_bytes=1
+    )
+    tables = tables_of(later, path)
     assert max(table.num_rows for table in tables) <= 300
     assert [i for table in tables for i in table.column("id").to_pylist()] == ids
 

@@ -1,0 +1,77 @@
+"""The deleted rows of the input files of a merge, as one bitmap of positions for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap
+
+from icesize.parquet.deletes.equality import mark_equal_rows
+from icesize.parquet.deletes.positions import mark_named_rows
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.prefetch import Fetched
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
+
+
+@dataclass(frozen=True)
+class DeletedRows:
+    """Rows of data files that readers must not see.
+
+    `positions` are row numbers before any delete, by `FileFact.path`, of those files that have deleted rows.
+    `equality_number` is the greatest sequence number of the equality delete files that were applied, 0 for none: what
+    is written without these rows must carry at least this number, or the deletes hit it again. `named` are the data
+    files that position delete files name, by their paths, of those that name several and were read as a whole.
+    """
+
+    positions: Mapping[str, BitMap]
+    equality_number: int = 0
+    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """All deleted rows."""
+        return sum(map(len, self.positions.values()))
+
+    def live_rows(self, file: FileFact) -> int:
+        """Rows of an input that are not deleted."""
+        return file.rows - len(self.positions.get(file.path, ()))
+
+    def number_of(self, inputs: Iterable[FileFact]) -> int:
+        """The data sequence number of files with the live rows of these inputs (`icesize.planning.deletes`)."""
+        return max(self.equality_number, *(file.sequence_number for file in inputs))
+
+
+NONE_DELETED = DeletedRows({})
+
+
+def deleted_rows(
+    inputs: Sequence[FileFact], settings: WriteSettings, partition: PartitionKey, fetched: Fetched | None = None
+) -> DeletedRows:
+    """What the delete files of the inputs, all of one partition, delete from each of them, by its own number.
+
+    Takes a bitmap for each input (two bytes a deleted row, or one bit a row, if that is less) and some hundred MB at
+    most for equality deletes (`Limits.delete_keys_bytes`), for which only key columns are read, and only of inputs that
+    they may hit; `fetched` keeps what had to be fetched for that. Raises `RewriteFailed` with the attribute `path` of a
+    delete file that is missing, damaged, of another format or does not fit the table or the inputs; or of an input.
+    """
+    inputs = [file for file in inputs if file.deletes]  # nothing can have hit rows that were not visible
+    deletes = _all_deletes(inputs)
+    if not deletes:
+        return NONE_DELETED
+    positions = {file.path: BitMap() for file in inputs}
+    named = mark_named_rows([delete for delete in deletes if not delete.equality_ids], inputs, settings, positions)
+    least = min(file.sequence_number for file in inputs)
+    equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
+    number = max((delete.sequence_number for delete in equality), default=0)
+    if equality:
+        older = tuple(file for file in inputs if file.sequence_number < number)
+        mark_equal_rows(equality, MergeGroup(older, partition), settings, positions, fetched)
+    return DeletedRows({path: rows for path, rows in positions.items() if rows}, number, named)
+
+
+def _all_deletes(inputs: Iterable[FileFact]) -> list[DeleteFile]:
+    """Each once; files of one partition mostly share them as one value."""
+    different = {id(file.deletes): file.deletes for file in inputs}
+    return list({delete.path: delete for deletes in different.values() for delete in deletes}.values())

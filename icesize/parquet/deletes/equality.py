@@ -1,0 +1,235 @@
+"""Rows that equal those of equality delete files."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+from pyiceberg.schema import Schema, prune_columns
+from pyroaring import BitMap
+
+from icesize.parquet.deletes.delete_files import UnfitDeletesError, opened
+from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
+from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.reading.inputs import of_size, read_inputs
+from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.reading.projection import Projection, field_id, with_ids
+from icesize.planning.files import DeleteFile, PartitionKey
+from icesize.planning.plan import MergeGroup
+
+FieldIds = tuple[int, ...]
+
+_BATCH_ROWS = 65_536
+"""Keys that are read at once."""
+_NUMBER = "number"
+"""The column of a table of keys with the sequence number of their delete."""
+
+
+def mark_equal_rows(
+    deletes: Sequence[DeleteFile],
+    group: MergeGroup,
+    settings: WriteSettings,
+    positions: Mapping[str, BitMap],
+    fetched: Fetched | None = None,
+) -> None:
+    """Add to the bitmap of each input its rows that equal a row of a delete file with a greater number than its own.
+
+    Keys that exceed `Limits.delete_keys_bytes` are applied part by part, the greatest numbers first. Raises
+    `RewriteFailed` for a file that is missing, damaged or does not fit the table's schema.
+    """
+    if fetched is not None:
+        fetched.fetch_remote(group.inputs)  # once for the keys, in all parts, and the rows
+    for part in _parts(deletes, settings, group.partition):
+        greatest = max(keys.greatest for keys in part.values())
+        older = tuple(file for file in group.inputs if file.sequence_number < greatest)
+        if older:
+            _apply(part, replace(group, inputs=older), settings, positions, fetched)
+
+
+@dataclass(frozen=True)
+class _KeyColumns:
+    """Where key columns are in rows of the table that have only these."""
+
+    settings: WriteSettings
+    ids: FieldIds
+
+    @cached_property
+    def narrowed(self) -> WriteSettings:
+        """Settings for rows of these columns, each as deep in structs as it is in the table."""
+        schema = prune_columns(self.settings.schema, set(self.ids), select_full_types=False)
+        return self.settings.with_schema(Schema(*schema.fields, schema_id=schema.schema_id))
+
+    @cached_property
+    def _places(self) -> dict[int, list[int]]:
+        return _places(list(self.narrowed.arrow_schema))
+
+    def of(self, rows: pa.Table, ids: FieldIds) -> list[pa.ChunkedArray]:
+        """These of the columns, ready to be compared."""
+        found = []
+        for top, *below in (self._places[some] for some in ids):
+            column = rows.column(top)
+            found.append(comparable(pc.struct_field(column, below) if below else column))
+        return found
+
+
+def _places(fields: Sequence[pa.Field]) -> dict[int, list[int]]:
+    """The place of each field, in the rows and then in the structs around it, by field id."""
+    found = dict[int, list[int]]()
+    for i, field in enumerate(fields):
+        if types.is_struct(field.type):
+            below = _places([field.type.field(j) for j in range(field.type.num_fields)])
+            found |= {some: [i, *place] for some, place in below.items()}
+        elif (own := field_id(field)) is not None:
+            found[own] = [i]
+    return found
+
+
+class _Keys:
+    """Keys by some columns, and the number of the delete of each."""
+
+    def __init__(self, tables: Sequence[pa.Table]) -> None:
+        self.rows = pa.concat_tables(tables)
+        self.lookup = KeyLookup(self.rows.columns[:-1])
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        found: Numbers = self.rows.column(_NUMBER).to_numpy()
+        return found
+
+    @cached_property
+    def greatest(self) -> int:
+        return int(self.numbers.max(initial=0))
+
+    def distinct(self) -> pa.Table:
+        """The first of equal keys, which has the greatest number."""
+        return self.rows.take(pa.array(self.lookup.firsts()))
+
+
+def _parts(
+    deletes: Sequence[DeleteFile], settings: WriteSettings, partition: PartitionKey
+) -> Iterator[Mapping[FieldIds, _Keys]]:
+    """The keys of all delete files, by their columns, a bounded number at a time: those of the greatest numbers first,
+    so that the first of equal keys counts."""
+    waiting: defaultdict[FieldIds, list[pa.Table]] = defaultdict(list)
+    size = 0
+    reader = _KeyReader(settings, partition)
+    for delete in sorted(deletes, key=lambda delete: -delete.sequence_number):
+        ids = tuple(sorted(set(delete.equality_ids)))
+        for read in reader.read(delete, ids):
+            waiting[ids].append(read)
+            size += read.nbytes
+            if size < settings.limits.delete_keys_bytes:
+                continue
+            part = {some: _Keys(tables) for some, tables in waiting.items()}
+            waiting.clear()
+            distinct = sum(len(keys.lookup.firsts()) for keys in part.values())
+            if 2 * distinct < sum(keys.rows.num_rows for keys in part.values()):
+                # the same keys come again and again
+                waiting.update((some, [keys.distinct()]) for some, keys in part.items())
+            else:
+                yield part
+            size = sum(tables[0].nbytes for tables in waiting.values())
+    if waiting:
+        yield {some: _Keys(tables) for some, tables in waiting.items()}
+
+
+class _KeyReader:
+    """Reads the keys of delete files of one partition."""
+
+    def __init__(self, settings: WriteSettings, partition: PartitionKey) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._known: dict[FieldIds, tuple[_KeyColumns, Projection]] = {}
+
+    def read(self, delete: DeleteFile, ids: FieldIds) -> Iterator[pa.Table]:
+        """One column for each id, as the table's schema has it, and the delete's number; batch by batch."""
+        with opened(delete, self._settings.storage) as (parquet, _):
+            columns, projection = self._columns(ids)
+            _check_has(parquet.schema_arrow, ids, self._settings)
+            fitted = projection.fit(parquet.schema_arrow)
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=fitted.names, use_threads=False):
+                keys = columns.of(fitted(pa.Table.from_batches([batch])), ids)
+                number = pa.repeat(pa.scalar(delete.sequence_number, pa.int64()), batch.num_rows)
+                yield pa.table([*keys, number], names=[*map(str, ids), _NUMBER])
+
+    def _columns(self, ids: FieldIds) -> tuple[_KeyColumns, Projection]:
+        if ids not in self._known:
+            _check_in_table(self._settings, ids)
+            columns = _KeyColumns(self._settings, ids)
+            self._known[ids] = columns, Projection(columns.narrowed, self._partition)
+        return self._known[ids]
+
+
+def _check_in_table(settings: WriteSettings, ids: FieldIds) -> None:
+    places = _places(list(settings.arrow_schema))
+    for some in ids:
+        name = settings.schema.find_column_name(some)
+        if name is None:
+            raise UnfitDeletesError(f"rows are equal in the column of field id {some}, which was dropped")
+        if some not in places or types.is_nested(_type_at(settings.arrow_schema, places[some])):
+            raise UnfitDeletesError(f"rows are equal in column '{name}', which has not one value in each row")
+
+
+def _type_at(schema: pa.Schema, place: Sequence[int]) -> pa.DataType:
+    kind = schema.field(place[0]).type
+    for below in place[1:]:
+        kind = kind.field(below).type
+    return kind
+
+
+def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> None:
+    """A column that a delete file lacks is not NULL."""
+    places = _places(with_ids(stored, settings.properties.get(NAME_MAPPING)))
+    for some in ids:
+        if some not in places:
+            raise UnfitDeletesError(f"it lacks column '{settings.schema.find_column_name(some)}'")
+
+
+def _apply(
+    part: Mapping[FieldIds, _Keys],
+    group: MergeGroup,
+    settings: WriteSettings,
+    positions: Mapping[str, BitMap],
+    fetched: Fetched | None,
+) -> None:
+    columns = _KeyColumns(settings, tuple({some for ids in part for some in ids}))
+    rows_at_once = max(keys.lookup.rows_at_once for keys in part.values())
+    inputs = _Inputs(group, positions)
+    tables = read_inputs(group, columns.narrowed, fetched)
+    for rows in of_size(tables, settings.limits.delete_keys_bytes, rows_at_once):
+        for ids, keys in part.items():
+            hits, found = keys.lookup.find(columns.of(rows, ids))
+            inputs.delete(hits, keys.numbers[found])
+        inputs.passed += rows.num_rows
+
+
+class _Inputs:
+    """The inputs as one row of rows, of which so many have `passed`."""
+
+    def __init__(self, group: MergeGroup, positions: Mapping[str, BitMap]) -> None:
+        self._deleted = [positions[file.path] for file in group.inputs]
+        self._ends: Numbers = np.cumsum([file.rows for file in group.inputs], dtype=np.int64)
+        self._own: Numbers = np.array([file.sequence_number for file in group.inputs], np.int64)
+        self.passed = 0
+
+    def delete(self, rows: Numbers, numbers: Numbers) -> None:
+        """Rows of those that come now equal keys whose deletes have these numbers."""
+        rows = rows + self.passed
+        # a last file with more rows than its entry says is refused at its end
+        files = np.minimum(np.searchsorted(self._ends, rows, "right"), len(self._ends) - 1)
+        older = numbers > self._own[files]
+        rows, files = rows[older], files[older]
+        some: NDArray[np.int64] = np.unique(files)
+        for file, first, end in zip(
+            some.tolist(), np.searchsorted(files, some, "left"), np.searchsorted(files, some, "right"), strict=True
+        ):
+            start = int(self._ends[file - 1]) if file else 0
+            self._deleted[file].update(array("I", (rows[first:end] - start).astype(np.uint32).tobytes()))

@@ -1,0 +1,199 @@
+"""Rows that position delete files name by the path of their file and their position there."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import types
+from pyroaring import BitMap
+
+from icesize.parquet.deletes.delete_files import UnfitDeletesError, opened
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.reading.projection import field_id
+from icesize.planning.deletes import may_hit, may_lie_between, only_path, plain_path
+from icesize.planning.files import DeleteFile, FileFact
+
+
+class _Column(NamedTuple):
+    """A column of position delete files: the field id that Iceberg reserves, and the name for files without ids."""
+
+    field_id: int
+    name: str
+    type_name: str
+    fits: Callable[[pa.DataType], bool]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(inner) or types.is_large_string(inner))
+
+
+_PATH = _Column(2147483546, "file_path", "texts", _is_text)
+_POSITION = _Column(2147483545, "pos", "whole numbers", types.is_integer)
+_BATCH_ROWS = 2**18
+"""Positions that are read at once."""
+_MOST_ROWS = 2**32
+"""Of a file whose positions fit a bitmap."""
+
+Positions = NDArray[np.int64]
+
+
+def mark_named_rows(
+    deletes: Sequence[DeleteFile], inputs: Sequence[FileFact], settings: WriteSettings, positions: Mapping[str, BitMap]
+) -> dict[str, frozenset[str]]:
+    """Add to the bitmap of each input what these delete files name in it, each file read once; returns which data files
+    those of them name that are about several, as far as they were read as a whole.
+
+    Raises `RewriteFailed` for a delete file that is missing or damaged, or names rows that an input does not have.
+    """
+    targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
+    found = dict[str, frozenset[str]]()
+    for delete in deletes:
+        only = only_path(delete)
+        asked = targets if only is None else targets.keys() & {plain_path(only)}
+        if hit := {path: targets[path] for path in asked if may_hit(delete, targets[path].file)}:
+            named = _mark(delete, hit, settings.storage)
+            if only is None and named is not None:
+                found[delete.path] = named
+    return found
+
+
+def names_input(delete: DeleteFile, paths: Collection[str], storage: Storage) -> bool:
+    """Whether a position delete file names one of these data files; reads its paths only, as far as needed.
+
+    Raises `RewriteFailed` when it cannot be read.
+    """
+    wanted = {plain_path(path) for path in paths}
+    with _by_codes(delete, storage) as parquet:
+        return any(plain_path(path) in wanted for path in _distinct_paths(parquet, wanted))
+
+
+def paths_named(delete: DeleteFile, storage: Storage) -> frozenset[str]:
+    """The data files that a position delete file names, as `plain_path` writes them; reads its paths only.
+
+    Raises `RewriteFailed` when it cannot be read.
+    """
+    with _by_codes(delete, storage) as parquet:
+        return frozenset(map(plain_path, _distinct_paths(parquet, None)))
+
+
+@contextmanager
+def _by_codes(delete: DeleteFile, storage: Storage) -> Iterator[pq.ParquetFile]:
+    """A delete file whose paths are read as codes: as texts they would take 100 bytes a row."""
+    with opened(delete, storage) as (parquet, stream):
+        names = [_column(parquet, _PATH)]
+        yield pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=names, page_checksum_verification=True)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A data file, and its rows that are deleted."""
+
+    file: FileFact
+    deleted: BitMap
+
+    def delete(self, positions: Positions) -> None:
+        lowest, highest = int(positions.min()), int(positions.max())
+        if lowest < 0 or highest >= min(self.file.rows, _MOST_ROWS):
+            wrong = lowest if lowest < 0 else highest
+            raise UnfitDeletesError(f"it deletes row {wrong} of {self.file.path}, which has {self.file.rows} rows")
+        self.deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns each, else 30
+
+
+def _mark(delete: DeleteFile, targets: Mapping[str, _Target], storage: Storage) -> frozenset[str] | None:
+    """Returns all data files that the delete file names; None where parts of it were passed over."""
+    rows = 0
+    with _by_codes(delete, storage) as parquet:
+        path, position = _column(parquet, _PATH), _column(parquet, _POSITION)
+        known: dict[str, _Target | None] = {}
+        for batch in _batches(parquet, [path, position], targets):
+            rows += batch.num_rows
+            paths, numbers = _paths(batch, path), _present(batch.column(position))
+            for code, positions in _by_code(paths.indices.to_numpy(), numbers.cast(pa.int64()).to_numpy()):
+                named = paths.dictionary[code].as_py()
+                if named not in known:
+                    known[named] = targets.get(plain_path(named))
+                if (target := known[named]) is not None:
+                    target.delete(positions)
+    return frozenset(known) if rows == delete.rows else None
+
+
+def _by_code(codes: NDArray[np.int32], positions: Positions) -> Iterator[tuple[int, Positions]]:
+    """The positions of each path; most writers leave those of one path together."""
+    if not len(codes):
+        return
+    starts = _run_starts(codes)
+    if len(starts) > int(codes.max()) + 1:
+        order = np.argsort(codes)
+        codes, positions = codes[order], positions[order]
+        starts = _run_starts(codes)
+    first = starts.tolist()
+    for start, end in zip(first, [*first[1:], len(codes)], strict=True):
+        yield int(codes[start]), positions[start:end]
+
+
+def _run_starts(codes: NDArray[np.int32]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
+
+
+def _distinct_paths(parquet: pq.ParquetFile, wanted: Collection[str] | None) -> Iterator[str]:
+    """The paths of each batch, as they are written; of row groups that may have wanted ones only."""
+    name = _column(parquet, _PATH)
+    for batch in _batches(parquet, [name], wanted):
+        paths = _paths(batch, name)
+        for code in paths.indices.unique():
+            yield paths.dictionary[code.as_py()].as_py()
+
+
+def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:
+    """The name of a column of the file, found by field id or else by name."""
+    fields = list(parquet.schema_arrow)
+    found = [f for f in fields if field_id(f) == wanted.field_id] or [f for f in fields if f.name == wanted.name]
+    if len(found) != 1 or not wanted.fits(found[0].type):
+        raise UnfitDeletesError(f"it has no column '{wanted.name}' of {wanted.type_name}")
+    return str(found[0].name)
+
+
+def _batches(parquet: pq.ParquetFile, names: Sequence[str], wanted: Collection[str] | None) -> Iterator[pa.RecordBatch]:
+    """Columns of all row groups that may name wanted paths; the first column has the paths."""
+    footer = parquet.metadata
+    leaf = [footer.schema.column(i).path for i in range(footer.num_columns)].index(names[0])
+    groups = [
+        i
+        for i in range(footer.num_row_groups)
+        if wanted is None or _may_name_one(footer.row_group(i).column(leaf).statistics, wanted)
+    ]
+    if groups:
+        yield from parquet.iter_batches(_BATCH_ROWS, groups, list(names), use_threads=False)
+
+
+def _may_name_one(statistics: pq.Statistics | None, wanted: Collection[str]) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    try:
+        lowest, highest = statistics.min, statistics.max
+    except ValueError:  # cut within a character
+        return True
+    if not (isinstance(lowest, str) and isinstance(highest, str)):
+        return True
+    return any(may_lie_between(path, lowest, highest) for path in wanted)
+
+
+def _paths(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:
+    paths = _present(batch.column(name))
+    return paths if types.is_dictionary(paths.type) else paths.dictionary_encode()
+
+
+def _present(values: pa.Array) -> pa.Array:
+    if values.null_count:
+        raise UnfitDeletesError("it has a row without a path or a position")
+    return values

@@ -1,0 +1,182 @@
+"""Which delete file hits which data file, and what that means for a file that takes the place of others: pure.
+
+An equality delete of sequence number d hits data files of numbers n < d, a position delete those with n <= d, both of
+its own partition and spec; an equality delete without partition values hits files of every partition (Iceberg
+specification, "Scan planning").
+
+Let S be the number of the snapshot whose deletes were read to plan a merge, never the table's last sequence number,
+which other branches push up. All deletes with d <= S are applied while the inputs are read, each by the input's own n.
+The output then carries **max(n of its inputs, d of the equality deletes that were applied)**, which is at most S. What
+lands at or before S, between S and the commit, and after the commit:
+
+| what | at or before S | between | after |
+|---|---|---|---|
+| position delete of an input | applied | the group is dropped | its writer is refused: the input is gone |
+| equality delete | applied; d <= the output's number | d > S: it hits the output as it hit the inputs | as between |
+| data file | an input by its own n, or none | stays as it is | stays as it is |
+
+An output that holds rows of the same commit carries that commit's number, which equality deletes between S and the
+commit would not reach any more: one that hits an older input drops the group. A delete file that is listed anew with
+d <= S is a known one, written again.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionKey
+from icesize.policy import SizePolicy
+
+
+def plain_path(path: str) -> str:
+    """Local paths without their scheme: Java writes `file:/x` where Python writes `file:///x`."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith(("file:", "/")) else path
+
+
+def only_path(delete: DeleteFile) -> str | None:
+    """The data file that a position delete file is about when that is only one: writers say so, or both bounds are one
+    path, which no shortened ones are."""
+    if delete.referenced_path is not None:
+        return delete.referenced_path
+    return delete.lowest_path if delete.lowest_path == delete.highest_path else None
+
+
+def may_hit(delete: DeleteFile, file: FileFact) -> bool:
+    """Whether a delete of the file's partition hits rows of it, or may: bounds of paths can only rule it out."""
+    number = delete.sequence_number
+    if delete.equality_ids:
+        return number > file.sequence_number
+    return number >= file.sequence_number and _may_name(delete, plain_path(file.path))
+
+
+def _may_name(delete: DeleteFile, path: str) -> bool:
+    if (only := only_path(delete)) is not None:
+        return plain_path(only) == path
+    if delete.lowest_path is None or delete.highest_path is None:
+        return True
+    return may_lie_between(path, delete.lowest_path, delete.highest_path)
+
+
+def may_lie_between(path: str, lowest_path: str, highest_path: str) -> bool:
+    """Whether a `plain_path` may be one of some paths, of which these are the bounds as they are written."""
+    lowest, highest = plain_path(lowest_path), plain_path(highest_path)
+    if len(lowest_path) - len(lowest) != len(highest_path) - len(highest):
+        return True  # paths of two spellings do not lie between these two
+    # bounds may be truncated: compare only as many characters as they have
+    return path[: len(lowest)] >= lowest and path[: len(highest)] <= highest
+
+
+class Hits(NamedTuple):
+    """What `FileFact` says of the deletes of one file, under the same names."""
+
+    delete_files: int
+    deleted_rows: int
+    avoidable_deletes: int
+
+
+class PartitionDeletes:
+    """The delete files that may hit files of one partition, in the order of their numbers, ready to be asked often."""
+
+    def __init__(self, files: Iterable[DeleteFile]) -> None:
+        self.files = tuple(sorted(files, key=lambda delete: (delete.sequence_number, delete.path)))
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return [delete.sequence_number for delete in self.files if delete.equality_ids]
+
+    @cached_property
+    def _by_path(self) -> dict[str | None, list[DeleteFile]]:
+        """Position deletes by the file that they are about, under None those about several."""
+        found: defaultdict[str | None, list[DeleteFile]] = defaultdict(list)
+        for delete in self.files:
+            if not delete.equality_ids:
+                only = only_path(delete)
+                found[None if only is None else plain_path(only)].append(delete)
+        return dict(found)
+
+    @cached_property
+    def _anywhere(self) -> list[int]:
+        """Numbers of position deletes that do not tell which files they are about."""
+        return [d.sequence_number for d in self._by_path.get(None, ()) if not _tells_bounds(d)]
+
+    @cached_property
+    def _between(self) -> list[DeleteFile]:
+        """Position deletes about several files between two paths."""
+        return [delete for delete in self._by_path.get(None, ()) if _tells_bounds(delete)]
+
+    def hitting(self, file: FileFact) -> Hits:
+        """What may hit a data file.
+
+        A position delete cannot be about a path that came into the table after it. So a file that took the place of
+        others since then has nothing of it, though by its number it may be hit until the delete file goes: writing it
+        again would not help.
+        """
+        first = max(file.sequence_number, file.file_sequence_number)
+        equality = len(self._numbers) - bisect_right(self._numbers, file.sequence_number)
+        own = [d for d in self._by_path.get(plain_path(file.path), ()) if may_hit(d, file)]
+        between = [d.sequence_number for d in self._between if may_hit(d, file)]
+        anywhere = len(self._anywhere) - bisect_left(self._anywhere, file.sequence_number)
+        avoidable = sum(n >= first for n in between) + len(self._anywhere) - bisect_left(self._anywhere, first)
+        sure = equality + len(own)
+        return Hits(
+            sure + len(between) + anywhere, min(file.rows, sum(delete.rows for delete in own)), sure + avoidable
+        )
+
+
+def _tells_bounds(delete: DeleteFile) -> bool:
+    return delete.lowest_path is not None and delete.highest_path is not None
+
+
+def is_due(file: FileFact, policy: SizePolicy) -> bool:
+    """Whether so much of a file is deleted, or so many delete files are to be read with it, that it is written again
+    whatever its size.
+
+    Counts delete files that a file in its place is free of: else it would be due again at once.
+    """
+    delete_files, threshold = file.avoidable_deletes, policy.delete_file_threshold
+    return delete_files > 0 and (
+        file.deleted_rows >= policy.delete_ratio_threshold * max(1, file.rows)
+        or delete_files > policy.max_delete_files
+        or (threshold is not None and delete_files >= threshold)
+    )
+
+
+def delete_files_freed(layout: Layout, inputs: Iterable[FileFact]) -> int:
+    """How many delete files hit nothing any more once these data files of the layout are gone, as far as it tells.
+
+    Those that reach beyond their partition are not counted: files that they hit may have been left out of the layout.
+    """
+    gone: defaultdict[PartitionKey, dict[str, FileFact]] = defaultdict(dict)
+    for file in inputs:
+        if file.delete_files and file.partition in layout.partitions:
+            gone[file.partition][file.path] = file
+    freed = 0
+    for key, files in gone.items():
+        left = _Left([file for file in layout.partitions[key].with_deletes if file.path not in files])
+        own = [delete for delete in next(iter(files.values())).deletes if delete.partition == key]
+        freed += sum(not left.are_hit(delete) and any(may_hit(delete, f) for f in files.values()) for delete in own)
+    return freed
+
+
+class _Left:
+    """Files with deletes of one partition, as those that stay: ready to be asked often."""
+
+    def __init__(self, files: list[FileFact]) -> None:
+        self._files = files
+        self._paths = {plain_path(file.path) for file in files}
+        self._oldest = min((file.sequence_number for file in files), default=math.inf)
+
+    def are_hit(self, delete: DeleteFile) -> bool:
+        """Whether a delete may hit one of them; most kinds hit the oldest one if any."""
+        if delete.equality_ids:
+            return delete.sequence_number > self._oldest
+        if (only := only_path(delete)) is not None and plain_path(only) not in self._paths:
+            return False
+        if delete.sequence_number < self._oldest or not _tells_bounds(delete):
+            return delete.sequence_number >= self._oldest
+        return any(may_hit(delete, file) for file in self._files)
