@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,10 @@ from pyiceberg.types import (
 )
 
 from icesize.parquet.files.settings import Limits, WriteSettings
-from icesize.planning.files import FileFact
+from icesize.planning.files import DeleteFile, FileFact
 from tests.support.copying import KEY
 from tests.support.parquet_files import fact, local, settings_of, write_one
+from tests.support.unit_deletes import position_deletes
 
 WHOLE_ROWS = 400
 """Rows of a row group that is copied whole here."""
@@ -137,6 +139,7 @@ class WholeTable:
     `columns` tell of each how its dictionaries are, `distinct` how many values one has about, `nulls` the share of
     nulls of columns that are not in `full`, which has those without any.
     `again` has the outputs merged once more. `copying` False decodes everything. `properties` are the table's.
+    `deleted` says which rows are, by position.
     """
 
     columns: Mapping[str, str]
@@ -149,11 +152,17 @@ class WholeTable:
     again: bool = False
     copying: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
+    deleted: str = "none"
+
+
+DELETED = ("some", "a run", "a row group", "a file", "all")
+"""Which rows are deleted: every seventh of all files but the first, a fifth of them one after the other, or all of the
+first row group, of the first file, or of all files."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A file, its rows under the table's schema, and how many of them each of its row groups has."""
+    """A file, its live rows under the table's schema, and how many of them each of its row groups has."""
 
     fact: FileFact
     rows: pa.Table
@@ -175,6 +184,35 @@ def settings_of_table(table: WholeTable, folder: Path) -> WriteSettings:
 def store(table: WholeTable, settings: WriteSettings) -> list[Stored]:
     """Write all files."""
     return [_store(table, settings, number) for number in range(len(table.files))]
+
+
+def without_deleted(table: WholeTable, inputs: Sequence[Stored], settings: WriteSettings) -> list[Stored]:
+    """The files with the deletes that hit them, all in one delete file."""
+    kept = [_kept(table.deleted, number, stored) for number, stored in enumerate(inputs)]
+    named = [(stored.fact.path, at) for stored, keep in zip(inputs, kept, strict=True) for at in np.flatnonzero(~keep)]
+    if not named:
+        return list(inputs)
+    delete = position_deletes(Path(local(settings.table_location)), "deletes.parquet", named, 1_000, partition=KEY)
+    return [_without(stored, keep, delete) for stored, keep in zip(inputs, kept, strict=True)]
+
+
+def _kept(deleted: str, number: int, stored: Stored) -> NDArray[np.bool_]:
+    rows = stored.rows.num_rows
+    places = np.arange(rows)
+    gone = {
+        "some": places % 7 == 3 if number else places < 0,
+        "a run": (places >= rows // 3) & (places < rows // 3 + rows // 5),
+        "a row group": places < (stored.groups[0] if stored.groups and not number else 0),
+        "a file": places < (0 if number else rows),
+        "all": places >= 0,
+    }
+    return ~gone.get(deleted, places < 0)
+
+
+def _without(stored: Stored, kept: NDArray[np.bool_], delete: DeleteFile) -> Stored:
+    ends = np.cumsum([0, *stored.groups])
+    groups = tuple(int(kept[start:end].sum()) for start, end in pairwise(ends.tolist()))
+    return Stored(replace(stored.fact, deletes=(delete,)), stored.rows.filter(pa.array(kept)), groups)
 
 
 def _store(table: WholeTable, settings: WriteSettings, number: int) -> Stored:
@@ -278,6 +316,7 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         again=draw(st.booleans()),
         copying=draw(st.sampled_from([True] * 5 + [False])),
         properties=draw(st.sampled_from([{}, {}, {"write.parquet.dict-size-bytes": "250"}])),
+        deleted=draw(st.sampled_from(["none"] * 6 + [*DELETED])),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap
+
 from icesize.parquet.copying.costs import CHUNK_NS, decoding_ns, renumbering_ns
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.pages import (
@@ -41,11 +43,17 @@ _MOST_DICTIONARY_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One row group that goes into a larger one."""
+    """One row group that goes into a larger one, without the rows at the places that are `deleted`."""
 
     source: Source
     footer: Footer
     group: RowGroup
+    deleted: BitMap | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows that it brings."""
+        return self.group.rows - len(self.deleted or ())
 
 
 @dataclass(slots=True)
@@ -83,7 +91,8 @@ def plan_columns(parts: Sequence[Part], renumber_page_ns: int) -> ColumnPlan:
 
     Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest or
     which one dictionary can unite, encodings that all readers know, and where no page with a dictionary would follow
-    one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole.
+    one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole, and
+    so is every column where rows of a part are deleted.
     `renumber_page_ns` is what it takes to change the indices of a page, besides its values. Raises `CopyRefused`.
     """
     columns = parts[0].footer.columns
@@ -195,6 +204,8 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int) 
             leaf.refuse(Refusal.CODEC)
         if column.top in part.footer.strict:
             leaf.refuse(Refusal.SCHEMA_DIFFERS)
+        if part.deleted:
+            leaf.refuse(Refusal.DELETED_ROWS)
         encodings = data_encodings(chunk)
         if not encodings <= _copied_encodings(column):
             leaf.refuse(Refusal.ENCODING)

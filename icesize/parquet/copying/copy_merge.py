@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+
+from pyroaring import BitMap
 
 from icesize.parquet.copying.column_plan import Part, costs_less_than_decoding, plan_columns
 from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
@@ -52,18 +56,21 @@ class _Unit:
     size_bytes: int
 
 
-def copy_merge(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> MergeResult:
-    """Write the rows of all input files into `group.outputs` files of about equal size, copying what can be copied.
+def copy_merge(
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: Mapping[str, BitMap] = MappingProxyType({})
+) -> MergeResult:
+    """Write the rows of all input files, but for the `deleted` ones, into `group.outputs` files of about equal size,
+    copying what can be copied.
 
     Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
     of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
     for an input file that cannot be decoded either.
     """
-    plan = plan_copy(group.inputs, group.outputs, new_files.settings, fetched.fetch)
+    plan = plan_copy(group.inputs, group.outputs, new_files.settings, fetched.fetch, deleted=deleted)
     files: list[WrittenFile] = []
     with new_files.all_or_none():
         for output in plan.outputs:
-            rows = _decoded(output, group, new_files.settings, fetched)
+            rows = _decoded(output, group, new_files.settings, fetched, deleted)
             files.append(write_copied(group.partition, output, rows, new_files, fetched.ahead))
     return MergeResult(
         group.inputs,
@@ -76,21 +83,29 @@ def copy_merge(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> Merg
 
 
 def plan_copy(
-    facts: Sequence[FileFact], outputs: int, settings: WriteSettings, find: Find, share: float = 1.0
+    facts: Sequence[FileFact],
+    outputs: int,
+    settings: WriteSettings,
+    find: Find,
+    share: float = 1.0,
+    deleted: Mapping[str, BitMap] = MappingProxyType({}),
 ) -> CopyPlan:
     """What each output takes, from footers and from the dictionaries of the pages that would be joined: all that
     decides how bytes move, but for damage that only shows when pages are read. A forecast asks it of some files of a
-    merge, which have this `share` of its bytes.
+    merge, which have this `share` of its bytes. Row groups of which rows are `deleted` are encoded again, column by
+    column.
 
     Raises `CopyRefused` with the code of what stands against it, when decoding everything is the better or only way.
     """
     least = round(share * settings.limits.least_copied_bytes)
-    inputs = _decide(facts, settings, find, least)
+    inputs = _decide(facts, settings, find, least, deleted)
     planned = _planned(inputs, outputs, settings, least)
     return CopyPlan(planned, [(each.fact, each.copied) for each in inputs if isinstance(each.copied, Refusal)])
 
 
-def _decide(facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int) -> list[_Input]:
+def _decide(
+    facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int, deleted: Mapping[str, BitMap]
+) -> list[_Input]:
     """Read the footers of the input files that may be worth it, and decide what is copied of each."""
     likely = likely_copied(facts, settings)
     if sum(fact.size_bytes for fact in likely) < least_bytes:
@@ -100,7 +115,26 @@ def _decide(facts: Sequence[FileFact], settings: WriteSettings, find: Find, leas
     loose = loosened(footers)
     looked_at = zip(likely, sources, loose, judge(footers, loose, settings), strict=True)
     decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
-    return [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
+    inputs = [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
+    for each in inputs:
+        if (places := deleted.get(each.fact.path)) and not isinstance(each.copied, Refusal):
+            # new pages would have no bloom filters
+            each.copied = Refusal.DELETED_ROWS if settings.parquet.bloom_fpp else _without(each.copied, places)
+    return inputs
+
+
+def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> list[tuple[Part, CopyStrategy]]:
+    """The row groups of one file without deleted rows; those of which none is left are left out."""
+    found, first = list[tuple[Part, CopyStrategy]](), 0
+    for part, strategy in copied:
+        end = first + part.group.rows
+        here = deleted & BitMap(range(first, end))
+        if not here:
+            found.append((part, strategy))
+        elif len(here) < part.group.rows:
+            found.append((replace(part, deleted=here.shift(-first)), CopyStrategy.PAGES))
+        first = end
+    return found
 
 
 def _footer(fact: FileFact, source: Source | Refusal) -> Footer | Refusal:
@@ -154,8 +188,10 @@ class CopyPlan:
 
     @property
     def decoded_because(self) -> Counter[str]:
-        """Files by why they are decoded."""
-        return Counter(code.value for _, code in self.refused)
+        """Files by why they are decoded; those of which rows are deleted are so in part."""
+        changed = {part.footer for run in self.runs for part in run.parts if part.deleted}
+        codes = Counter(code.value for _, code in self.refused)
+        return +(codes + Counter({Refusal.DELETED_ROWS.value: len(changed)}))
 
 
 def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, least_bytes: int) -> list[Contents]:
@@ -163,6 +199,8 @@ def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, le
     anew."""
     while True:
         _check_worth(inputs, least_bytes)
+        if not any(isinstance(each.copied, Refusal) or each.copied for each in inputs):
+            raise CopyRefused(Refusal.DELETED_ROWS, "no row is left")
         refused: list[_Input] = []
         planned = [_plan_output(units, settings, refused) for units in _divide(inputs, outputs, settings)]
         if not refused:
@@ -175,13 +213,18 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     whole = [unit.part for unit in units if unit.strategy is CopyStrategy.ROW_GROUPS and unit.part is not None]
     paged = {unit.part: unit.input_file for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
     contents = Contents(whole, copied_from=_origins(units))
-    for parts in runs_of(list(paged), settings.parquet.row_group_rows, settings.parquet.row_group_bytes):
-        if len(parts) == 1 and not parts[0].footer.strict:
+    changed = [part for part in paged if part.deleted]
+    untouched = [part for part in paged if not part.deleted]
+    rows, size_bytes = settings.parquet.row_group_rows, settings.parquet.row_group_bytes
+    for parts in chain(runs_of(untouched, rows, size_bytes), runs_of(changed, rows, size_bytes)):
+        if len(parts) == 1 and not parts[0].footer.strict and not parts[0].deleted:
             contents.whole += parts
             continue
         limits = settings.limits
         plan = plan_columns(parts, limits.renumber_page_ns)
-        if plan.reencode and not costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns):
+        is_changed = parts[0].deleted is not None
+        worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns)
+        if plan.reencode and not worth:
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))
     contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
@@ -190,10 +233,12 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     return contents
 
 
-def _decoded(output: Contents, group: MergeGroup, settings: WriteSettings, fetched: Fetched) -> Iterator[EncodedRows]:
+def _decoded(
+    output: Contents, group: MergeGroup, settings: WriteSettings, fetched: Fetched, deleted: Mapping[str, BitMap]
+) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    return encoded_rows(MergeGroup(output.decoded, group.partition), settings, _schema_of(output), fetched)
+    return encoded_rows(MergeGroup(output.decoded, group.partition), settings, _schema_of(output), fetched, deleted)
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:
@@ -202,10 +247,12 @@ def _schema_of(contents: Contents) -> tuple[Element, ...]:
 
 
 def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
-    copied = [unit.input_file for unit in units if unit.part is not None]
-    totals = {input_file.fact.path: len(input_file.copied) for input_file in copied}
-    counts = Counter(input_file.fact.path for input_file in copied)
-    return tuple(CopiedFrom(path, count == totals[path]) for path, count in counts.items())
+    copied = [unit for unit in units if unit.part is not None]
+    rows = Counter[str]()
+    for unit in copied:
+        rows[unit.input_file.fact.path] += unit.part.rows if unit.part else 0
+    facts = {unit.input_file.fact.path: unit.input_file.fact for unit in copied}
+    return tuple(CopiedFrom(path, rows[path] == fact.rows) for path, fact in facts.items())
 
 
 def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
@@ -231,4 +278,7 @@ def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> 
 def _units(input_file: _Input) -> list[_Unit]:
     if isinstance(input_file.copied, Refusal):
         return [_Unit(input_file, None, CopyStrategy.DECODE, input_file.fact.size_bytes)]
-    return [_Unit(input_file, part, strategy, part.group.size_bytes) for part, strategy in input_file.copied]
+    return [
+        _Unit(input_file, part, strategy, part.group.size_bytes * part.rows // part.group.rows)
+        for part, strategy in input_file.copied
+    ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
+from pyroaring import BitMap
 
 from icesize.parquet.files.metrics import count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
@@ -42,19 +43,25 @@ def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRow
 
 
 def encoded_rows(
-    group: MergeGroup, settings: WriteSettings, copied: Sequence[Element], fetched: Fetched
+    group: MergeGroup,
+    settings: WriteSettings,
+    copied: Sequence[Element],
+    fetched: Fetched,
+    deleted: Mapping[str, BitMap],
 ) -> Iterator[EncodedRows]:
-    """The rows of all input files in runs of one row group each, which are not held together.
+    """The rows of all input files, but for the `deleted` ones, in runs of one row group each, which are not held
+    together.
 
     `copied` is the schema of the files that they join. Raises `RewriteFailed` for an input file that cannot be read.
     """
     settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
-    inputs, left = read_inputs(group, settings, fetched, Texts.DICTIONARIES), group.rows
+    inputs = read_inputs(group, settings, fetched, Texts.DICTIONARIES, deleted)
     tables = Stream(inputs, settings.limits.decoded_bytes)
+    live = left = group.rows - sum(len(deleted.get(file.path, ())) for file in group.inputs)
     groups = settings.parquet.row_groups(group.size_bytes, left)
     while left:
-        rows = tables.take(min(left, math.ceil(group.rows / groups)))
+        rows = tables.take(min(left, math.ceil(live / groups)))
         left -= rows.num_rows
         rows = with_used_values(with_short_dictionaries(rows, settings.parquet.dictionary_bytes))
         yield _encode(rows, schema, settings)

@@ -76,7 +76,7 @@ def merge_row_groups(
             for index, column in leaves:
                 group.copy(index, column)
     fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
-    rows = sum(part.group.rows for part in parts)
+    rows = sum(part.rows for part in parts)
     assembly.add(
         GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
     )
@@ -87,17 +87,17 @@ def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) ->
     """The parts of each new row group, in their order: about equal ones, near the number of bytes and never above that
     of rows unless a single part is.
     """
-    weights = [max(part.group.rows / rows_per_group, part.group.size_bytes / bytes_per_group) for part in parts]
+    weights = [max(part.rows / rows_per_group, part.group.size_bytes / bytes_per_group) for part in parts]
     # a tenth more bytes than wanted are no reason for another row group
     share = sum(weights) / max(1, math.ceil(sum(weights) - 0.1))
     group: list[Part] = []
     filled, rows = 0.0, 0
     for part, weight in zip(parts, weights, strict=True):
-        if group and (rows + part.group.rows > rows_per_group or filled + weight / 2 > share):
+        if group and (rows + part.rows > rows_per_group or filled + weight / 2 > share):
             yield group
             group, filled, rows = [], 0.0, 0
         group.append(part)
-        filled, rows = filled + weight, rows + part.group.rows
+        filled, rows = filled + weight, rows + part.rows
     if group:
         yield group
 
@@ -133,7 +133,7 @@ class _Group:
     def add(self, again: Reencoded, leaves: Sequence[tuple[int, Column]]) -> None:
         """Write all leaves of a top-level column out of its newly encoded pages."""
         indexes = _read_indexes(again.source, again.chunks)
-        rows = sum(part.group.rows for part in self._parts)
+        rows = sum(part.rows for part in self._parts)
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
             column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
             column_copy.add(self._piece(again.source, chunk, rows, column, indexes))
@@ -151,7 +151,9 @@ class _Group:
         return Piece(chunk, data, walk(data, column.flat, chunk.values), rows, offsets, columns)
 
     def _null_count(self, index: int, column: Column) -> Fields | None:
-        """What the older statistics say that needs no bounds."""
+        """What the older statistics say that needs no bounds; nothing of parts of which rows are deleted."""
+        if any(part.deleted for part in self._parts):
+            return None
         chunks = [part.group.chunks[index] for part in self._parts]
         known = merge_statistics(column.element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
         return {Statistics.NULL_COUNT: known[Statistics.NULL_COUNT]} if Statistics.NULL_COUNT in known else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -81,7 +82,20 @@ def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     schema = pa.schema([tables[0].schema.remove_metadata().field(0).with_nullable(optional)])
     # Arrow schemas that writers leave in files differ, for example in the kind of strings
     alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
-    return with_used_values(pa.concat_tables(alike).unify_dictionaries())
+    return with_used_values(_live(pa.concat_tables(alike), parts).unify_dictionaries())
+
+
+def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
+    """The rows of all parts but for the deleted ones."""
+    if not any(part.deleted for part in parts):
+        return rows
+    kept, first = np.ones(rows.num_rows, bool), 0
+    for part in parts:
+        if part.deleted:
+            kept[first + np.frombuffer(part.deleted.to_array(), np.uint32).astype(np.int64)] = False
+        first += part.group.rows
+    # a table would be filtered row by row, a column run by run: in half the time where few rows are deleted
+    return pa.Table.from_arrays([rows.column(0).filter(pa.array(kept))], schema=rows.schema)
 
 
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
@@ -146,7 +160,7 @@ def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
     if known:
         return True
     try:
-        return repeats(array)
+        return repeats(array, _DICTIONARY_BYTES)
     except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for
         return False
 

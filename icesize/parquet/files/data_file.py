@@ -53,7 +53,9 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Files that take the place of others: `files` hold exactly the live rows of `inputs`.
+    """Files that take the place of others: `files` hold exactly the live rows of `inputs`, of which `rows_deleted` were
+    left out, since deletes hit them. `named` are the data files that position delete files name, of those that were
+    read and name several.
 
     Of the bytes of `inputs`, `bytes_copied` were moved as they were, `pages_copied` counts pages that were moved one by
     one, and `bytes_decoded` were decoded and encoded again: whole input files, counted in `decoded_because` by
@@ -66,6 +68,8 @@ class MergeResult:
     bytes_copied: int = 0
     pages_copied: int = 0
     decoded_because: Mapping[str, int] = field(default_factory=dict)
+    rows_deleted: int = 0
+    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def rows_in(self) -> int:
@@ -90,16 +94,18 @@ Results = dict[int, MergeResult | MergeFailure]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Finished files, the older files whose rows are in them too, and in sentences why others were not taken along."""
+    """Finished files, the older files whose live rows are in them too, how many rows of these were deleted, and in
+    sentences why others were not taken along."""
 
     files: tuple[WrittenFile, ...] = ()
     absorbed: tuple[FileFact, ...] = ()
     failed: tuple[str, ...] = ()
+    rows_deleted: int = 0
 
     @property
     def new_rows(self) -> int:
         """Rows that were in none of the older files."""
-        return sum(f.rows for f in self.files) - sum(f.rows for f in self.absorbed)
+        return sum(f.rows for f in self.files) - sum(f.rows for f in self.absorbed) + self.rows_deleted
 
     @classmethod
     def together(cls, parts: Iterable[Written]) -> Written:
@@ -109,4 +115,5 @@ class Written:
             tuple(f for part in all_of for f in part.files),
             tuple(f for part in all_of for f in part.absorbed),
             tuple(e for part in all_of for e in part.failed),
+            sum(part.rows_deleted for part in all_of),
         )

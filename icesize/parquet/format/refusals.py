@@ -47,6 +47,8 @@ class Refusal(str, Enum):
     LEGACY_VALUES = "legacy-values"
     """Metadata say that dates or timestamps follow an old calendar, or that the file holds deletes."""
 
+    DELETED_ROWS = "deleted-rows"
+    """Rows of it are deleted, and are left out of what is written."""
     SCHEMA_DIFFERS = "schema-differs"
     """Parquet schemas differ, often in whether a column is required."""
     COLUMN_ORDERS = "column-orders"

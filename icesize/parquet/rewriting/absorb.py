@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -52,14 +53,15 @@ def write_with(
     taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
     while True:
         try:
-            files = write_rows(batches, settings, names, _rows_of(taken, settings))
+            deleted = [_deleted(group, settings) for group in taken]
+            files = write_rows(batches, settings, names, _rows_of(taken, deleted, settings))
         except _DamagedError as damaged:
             # begun anew without that partition: some of its rows may be in a file by then
             taken.remove(damaged.group)
             failed.append(str(damaged))
         else:
             absorbed = tuple(input_file for group in taken for input_file in group.inputs)
-            return Written(tuple(files), absorbed, tuple(failed))
+            return Written(tuple(files), absorbed, tuple(failed), sum(rows.rows for rows in deleted))
 
 
 class _DamagedError(Exception):
@@ -70,10 +72,19 @@ class _DamagedError(Exception):
         self.group = group
 
 
-def _rows_of(groups: Sequence[MergeGroup], settings: WriteSettings) -> Iterator[tuple[PartitionKey, pa.Table]]:
-    for group in groups:
+def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
+    try:
+        return deleted_rows(group.inputs, settings, group.partition)
+    except RewriteFailed as error:
+        raise _DamagedError(group, str(error)) from error
+
+
+def _rows_of(
+    groups: Sequence[MergeGroup], deleted: Sequence[DeletedRows], settings: WriteSettings
+) -> Iterator[tuple[PartitionKey, pa.Table]]:
+    for group, left_out in zip(groups, deleted, strict=True):
         try:
-            for table in read_inputs(group, settings):
+            for table in read_inputs(group, settings, deleted=left_out.positions):
                 yield group.partition, table
         except RewriteFailed as error:
             raise _DamagedError(group, str(error)) from error

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
@@ -19,6 +20,7 @@ from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_p
 from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.rewriting.merge import with_enough_outputs
 from icesize.parquet.rewriting.threads import results_in_threads, workers
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
@@ -50,7 +52,7 @@ def cluster(
     most_parts: int | None = None,
     moved: Callable[[int], object] = lambda rows: None,
 ) -> MergeResult:
-    """Write the rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
+    """Write the live rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
     `Limits.sorted_bytes` are held in memory. Else the keys are read first, to cut the order into parts that fit; then
@@ -70,27 +72,28 @@ def cluster(
             "plan again",
             path=None,
         )
-    sequence = max(input_file.sequence_number for input_file in group.inputs)
-    target = Target(group.partition, group.rows, group.outputs, order.sort_order_id, sequence)
     new_files = NewFiles(settings, names)
-    writing = SortedFiles(target, new_files)
     try:
         with Fetched(settings) as fetched, new_files.all_or_none():
-            for part in _Reading(group, order, settings, fetched, moved).parts(most_parts):
+            deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
+            sequence, live = deleted.number_of(group.inputs), group.rows - deleted.rows
+            outputs = with_enough_outputs(group, settings, deleted).outputs
+            writing = SortedFiles(Target(group.partition, live, outputs, order.sort_order_id, sequence), new_files)
+            for part in _Reading(group, order, settings, fetched, deleted, moved).parts(most_parts):
                 arranged = part.ranking.arrange(_keys(order, part.rows))
                 writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
                 moved(len(arranged.order))
             files = writing.close()
             written = sum(file.rows for file in files)
-            if written != group.rows:
+            if written != live:
                 raise RewriteFailed(
-                    f"Cannot cluster: {group.rows} rows went in and {written} came out, report this", path=None
+                    f"Cannot cluster: {live} live rows went in and {written} came out, report this", path=None
                 )
     except (pa.ArrowException, OSError) as error:
         raise RewriteFailed(
             f"Cannot cluster {len(group.inputs)} files: {error}, what was written is removed", path=None
         ) from error
-    return MergeResult(group.inputs, tuple(files), group.size_bytes)
+    return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted.rows, named=deleted.named)
 
 
 def cluster_in_threads(
@@ -163,11 +166,19 @@ class _Reading:
     order: RowOrder
     settings: WriteSettings
     fetched: Fetched
+    deleted: DeletedRows
     moved: Callable[[int], object]
+
+    @property
+    def _rows(self) -> int:
+        return self.group.rows - self.deleted.rows
+
+    def _read(self, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
+        return read_inputs(self.group, settings, fetched, deleted=self.deleted.positions)
 
     def parts(self, most_parts: int | None) -> Iterator[_Part]:
         """All rows: those of a part come before those of the next one. Raises `TooLarge`."""
-        if not self.group.rows:
+        if not self._rows:
             return
         rows, fillings = self._at_once()
         if fillings <= 1:
@@ -176,11 +187,10 @@ class _Reading:
         parts = math.ceil(fillings / PART_SHARE)
         if most_parts is not None and parts > most_parts:
             raise TooLarge(f"their rows are ordered in {parts} parts")
-        if any(self.settings.storage.local_path(input_file.path) is None for input_file in self.group.inputs):
-            self.fetched.fetch(self.group.inputs)  # remote ones once, not for the keys and for the rows
+        self.fetched.fetch_remote(self.group.inputs)  # once, not for the keys and for the rows
         ranking, cuts = self._cuts(parts)
         with closing(_Divided(self.order, self.settings, ranking)) as divided:
-            divided.put((), self._telling(read_inputs(self.group, self.settings, self.fetched)), cuts.part_of)
+            divided.put((), self._telling(self._read(self.settings, self.fetched)), cuts.part_of)
             yield from divided.parts()
 
     def _telling(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -190,11 +200,11 @@ class _Reading:
 
     def _at_once(self) -> tuple[list[pa.Table], float]:
         """All rows if they fit, and how often they fill the memory, judged as soon as an eighth of it is filled."""
-        total, held_bytes, held_rows = self.group.rows, 0, 0
+        total, held_bytes, held_rows = self._rows, 0, 0
         limits = self.settings.limits
         fillings = total / limits.sorted_rows
         held: list[pa.Table] = []
-        for table in read_inputs(self.group, self.settings):
+        for table in self._read(self.settings):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
             if held_bytes >= limits.sorted_bytes / 8:
@@ -204,8 +214,8 @@ class _Reading:
         return (held if fillings <= 1 else []), fillings
 
     def _cuts(self, parts: int) -> tuple[Ranking, Cuts]:
-        tables = read_inputs(self.group, pruned(self.settings, self.order.columns), self.fetched)
-        keys = _sample(map(self.order.keys, tables), self.group.rows)
+        tables = self._read(pruned(self.settings, self.order.columns), self.fetched)
+        keys = _sample(map(self.order.keys, tables), self._rows)
         ranking = self.order.fit(keys)
         return ranking, ranking.cuts(keys, [1.0] * parts)
 

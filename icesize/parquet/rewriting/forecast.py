@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyroaring import BitMap
+
 from icesize.parquet.copying.copy_merge import CopyPlan, plan_copy
 from icesize.parquet.copying.strategy import (
     footer_or_refusal,
@@ -105,7 +107,7 @@ def work_bytes(inputs: Sequence[FileFact], settings: WriteSettings) -> int:
     size = _bytes_of(inputs)
     if forbidden(settings) is not None:
         return size
-    likely = _bytes_of(likely_copied(inputs, settings))
+    likely = _bytes_of(likely_copied([file for file in inputs if not file.delete_files], settings))
     return size - round((1 - COPY_COST) * likely) if likely >= settings.limits.least_copied_bytes else size
 
 
@@ -120,8 +122,10 @@ def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings
     def find(wanted: Sequence[FileFact]) -> list[Source | Refusal]:
         return list(pool.map(lambda file: _stored(file, settings), wanted))
 
+    # which rows are deleted is not read: one of the first row group stands for them
+    deleted = {file.path: BitMap([0]) for file in facts if file.delete_files}
     try:
-        plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely))
+        plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely), deleted)
     except CopyRefused as refused:
         return _Scan(len(files), bytes_seen, codes=Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny}))
     copied = _bytes_of(facts) - plan.bytes_decoded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
+from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -23,17 +25,19 @@ from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_c
 from icesize.parquet.writing.file_writer import FileEncoder, LateDictionaryError, LateNanError
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
+from icesize.planning.sizing import merged_files
 
 
 def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> MergeResult:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
-    Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Each
-    output carries the largest data sequence number of the input files. Outputs with copied bytes lack metrics that only
-    manifests have (`WrittenFile.copied_from`). With two `threads` or more they read ahead of the one that writes; the
-    files are the same bytes. Raises `RewriteFailed`, everything written removed: with the attribute
-    `path` of an input file that is missing, damaged or does not have the rows its manifest entry says; of the output
-    when storage fails.
+    Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Deleted
+    rows are left out; where so many are that fewer files are enough, there are fewer. Each output carries the largest
+    data sequence number of the input files and of the equality deletes that were applied. Outputs with copied bytes
+    lack metrics that only manifests have (`WrittenFile.copied_from`). With two `threads` or more they read ahead of the
+    one that writes; the files are the same bytes. Raises `RewriteFailed`, everything written removed: with the
+    attribute `path` of an input or delete file that is missing, damaged or does not have the rows its manifest entry
+    says; of the output when storage fails.
     """
     if group.partition.spec_id != settings.spec_id:
         raise RewriteFailed(
@@ -43,22 +47,32 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads:
         )
     new_files = NewFiles(settings, names)
     with Fetched(settings, threads) as fetched, new_files.all_or_none():
-        result = _copied(group, new_files, fetched)
+        deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
+        group = with_enough_outputs(group, settings, deleted)
+        result = _copied(group, new_files, fetched, deleted)
         if isinstance(result, Refusal):
-            result = _decoded(group, new_files, fetched, result)
-        if result.rows_in != result.rows_out:
-            raise RewriteFailed(
-                f"Cannot merge: {result.rows_in} rows went in and {result.rows_out} came out, report this", path=None
-            )
-    sequence = max(input_file.sequence_number for input_file in group.inputs)
-    return replace(result, files=tuple(replace(file, sequence_number=sequence) for file in result.files))
+            result = _decoded(group, new_files, fetched, deleted, result)
+        if result.rows_in - deleted.rows != result.rows_out:
+            rows = f"{result.rows_in} rows went in, {deleted.rows} of them deleted"
+            raise RewriteFailed(f"Cannot merge: {rows}, and {result.rows_out} came out, report this", path=None)
+    files = tuple(replace(file, sequence_number=deleted.number_of(group.inputs)) for file in result.files)
+    return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named)
 
 
-def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> MergeResult | Refusal:
+def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedRows) -> MergeGroup:
+    """The group with as many outputs as its live rows need, which may be fewer than were planned."""
+    if not deleted.rows:
+        return group
+    live_bytes = round(group.size_bytes * (1 - deleted.rows / max(1, group.rows)))
+    outputs = merged_files(live_bytes, settings.target_file_size_bytes, settings.small_file_limit_bytes)
+    return replace(group, outputs=max(1, min(group.outputs, outputs)))
+
+
+def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows) -> MergeResult | Refusal:
     if (reason := forbidden(new_files.settings)) is not None:
         return reason
     try:
-        return copy_merge(group, new_files, fetched)
+        return copy_merge(group, new_files, fetched, deleted.positions)
     except CopyRefused as refused:
         return refused.code
     except (pa.ArrowException, *UNREADABLE):
@@ -66,13 +80,15 @@ def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched) -> MergeRe
         return Refusal.SHORT_READ
 
 
-def _decoded(group: MergeGroup, new_files: NewFiles, fetched: Fetched, refused: Refusal) -> MergeResult:
+def _decoded(
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows, refused: Refusal
+) -> MergeResult:
     nan: frozenset[int] = frozenset()
     texts = Texts.DICTIONARIES if sorter_of(new_files.settings) is None else Texts.PLAIN
     while True:
         try:
             with new_files.all_or_none():
-                files = _Decoding(group, new_files, nan, texts).files(fetched)
+                files = _Decoding(group, new_files, deleted, nan, texts).files(fetched)
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
         except LateDictionaryError:
@@ -96,14 +112,16 @@ class _Decoding:
 
     group: MergeGroup
     new_files: NewFiles
+    deleted: DeletedRows
     nan: frozenset[int]
     texts: Texts
 
     def files(self, fetched: Fetched) -> list[WrittenFile]:
-        """The rows of all input files, in their order."""
-        settings = self.new_files.settings
-        tables = Stream(read_inputs(self.group, settings, fetched, self.texts), settings.limits.decoded_bytes)
-        outputs = output_rows(self.group.inputs, self.group.outputs)
+        """The live rows of all input files, in their order."""
+        settings, group = self.new_files.settings, self.group
+        live = read_inputs(group, settings, fetched, self.texts, self.deleted.positions)
+        tables = Stream(live, settings.limits.decoded_bytes)
+        outputs = output_rows(group.inputs, [*map(self.deleted.live_rows, group.inputs)], group.outputs)
         files = [self._output(tables, rows) for rows in outputs if rows]
         for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
             continue
@@ -135,17 +153,19 @@ class _Decoding:
         return encoder.finish()
 
 
-def output_rows(inputs: tuple[FileFact, ...], outputs: int) -> list[int]:
-    """Rows of each output so that outputs are of about equal size: cut where the input files' bytes, in order, reach
-    each n-th part of their sum.
+def output_rows(inputs: tuple[FileFact, ...], live_rows: Sequence[int], outputs: int) -> list[int]:
+    """Rows of each output so that outputs are of about equal size: cut where the bytes of the input files' live rows,
+    in order, reach each n-th part of their sum.
     """
-    total = sum(input_file.size_bytes for input_file in inputs)
-    rows, done_bytes, done_rows = [0], 0, 0
-    for input_file in inputs:
-        while len(rows) < outputs and total * len(rows) < (done_bytes + input_file.size_bytes) * outputs:
-            share = (total * len(rows) / outputs - done_bytes) / input_file.size_bytes
-            rows.append(done_rows + round(input_file.rows * share))
-        done_bytes += input_file.size_bytes
-        done_rows += input_file.rows
+    shares = (live / file.rows if file.rows else 1.0 for file, live in zip(inputs, live_rows, strict=True))
+    sizes = [file.size_bytes * share for file, share in zip(inputs, shares, strict=True)]
+    total = sum(sizes)
+    rows, done_bytes, done_rows = [0], 0.0, 0
+    for size_bytes, live in zip(sizes, live_rows, strict=True):
+        while len(rows) < outputs and total * len(rows) < (done_bytes + size_bytes) * outputs:
+            share = (total * len(rows) / outputs - done_bytes) / size_bytes
+            rows.append(done_rows + round(live * share))
+        done_bytes += size_bytes
+        done_rows += live
     ends = [*rows[1:], done_rows]
     return [end - start for start, end in zip(rows, ends, strict=True)]

@@ -37,7 +37,8 @@ class Encoding:
 
 def dictionary_columns(settings: WriteSettings, rows: pa.Table) -> tuple[str, ...]:
     """Paths of the columns for which a dictionary pays in files made of rows like these."""
-    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if repeats(values))
+    limit = settings.parquet.dictionary_bytes
+    return tuple(leaf.path for leaf, values in leaf_values(leaves(settings), rows) if repeats(values, limit))
 
 
 def nan_columns(settings: WriteSettings, rows: pa.Table) -> frozenset[int]:
@@ -75,9 +76,10 @@ def _values(lists: pa.Array) -> pa.Array:
     return lists.values.slice(0, 0) if lists.null_count == len(lists) else lists.flatten()
 
 
-def repeats(values: pa.ChunkedArray) -> bool:
-    """Whether distinct values / rows is at most `DICTIONARY_RATIO`; exact only where a sample leaves doubt. Chunks that
-    are dictionaries have the same."""
+def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
+    """Whether distinct values / rows is at most `DICTIONARY_RATIO`, and they fit into a dictionary of so many bytes:
+    one that is given up half way costs time and leaves pages of two kinds. Exact only where a sample leaves doubt.
+    Chunks that are dictionaries have the same."""
     rows = len(values)
     if rows == 0 or types.is_boolean(values.type):
         return False
@@ -89,7 +91,8 @@ def repeats(values: pa.ChunkedArray) -> bool:
         return bool(seen <= DICTIONARY_RATIO * rows)
     if seen <= 0.5 * DICTIONARY_RATIO * len(some):
         return True
-    if _estimate(seen, len(some)) > 2 * DICTIONARY_RATIO * rows:
+    estimate = _estimate(seen, len(some))
+    if estimate > 2 * DICTIONARY_RATIO * rows or estimate * some.nbytes / len(some) > dictionary_bytes:
         return False
     return bool(pc.count_distinct(values, mode="all").as_py() <= DICTIONARY_RATIO * rows)
 

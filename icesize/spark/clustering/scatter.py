@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, RowOrder, by_part
@@ -39,11 +40,14 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 
 @dataclass(frozen=True)
 class KeySample:
-    """Of some input files of a group: keys of some of their rows, and Arrow bytes of some whole rows."""
+    """Of some input files of a group: keys of some of their live rows, Arrow bytes of some whole rows, how many of
+    their rows are deleted, and the data sequence number that their rows take along."""
 
     keys: pa.Table
     weighed_rows: int
     weighed_bytes: int
+    rows_deleted: int
+    sequence_number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +99,15 @@ class ScanKeys:
 
     def _scan(self, group: MergeGroup, stride: int) -> KeySample:
         rows, kept = 0, list[pa.Table]()
-        for table in read_inputs(group, pruned(self.settings, self.order.columns)):
+        deleted = deleted_rows(group.inputs, self.settings, group.partition)
+        for table in read_inputs(group, pruned(self.settings, self.order.columns), deleted=deleted.positions):
             some = table.take(pa.array(np.arange(-rows % stride, table.num_rows, stride)))
             kept.append(self.order.keys(some))
             rows += table.num_rows
         whole = (table for table in read_inputs(group, self.settings) if table.num_rows)
         weighed = next(whole, pa.table({}))
-        return KeySample(pa.concat_tables(kept), weighed.num_rows, weighed.nbytes)
+        number = deleted.number_of(group.inputs)
+        return KeySample(pa.concat_tables(kept), weighed.num_rows, weighed.nbytes, deleted.rows, number)
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,9 @@ class Scatter:
 
     def _scatter(self, group: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         limits = self.settings.limits
-        for rows in of_size(read_inputs(group, self.settings), limits.scattered_bytes, limits.sorted_rows):
+        deleted = deleted_rows(group.inputs, self.settings, group.partition)
+        live = read_inputs(group, self.settings, deleted=deleted.positions)
+        for rows in of_size(live, limits.scattered_bytes, limits.sorted_rows):
             nan = nan_columns(self.settings, rows)
             for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
                 assignments = division.assignments[partition]

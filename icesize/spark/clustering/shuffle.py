@@ -78,7 +78,8 @@ class Shuffle:
         gathered = self._rewrite(samples, {n: self.work.groups[n].outputs for n in samples})
         if not cancelled.is_set():
             gathered = self._without_small(gathered, samples, cancelled)
-        return failures | {n: self._result(self.work.groups[n], found) for n, found in gathered.items()}
+        deleted = {n: sum(sample.rows_deleted for sample in samples[n]) for n in gathered}
+        return failures | {n: self._result(self.work.groups[n], found, deleted[n]) for n, found in gathered.items()}
 
     def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
         """What the keys of each group look like, and why groups with a damaged file have to be left out."""
@@ -125,16 +126,17 @@ class Shuffle:
         outputs = merged_files(sum(file.size_bytes for file in files), target, limit)
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 
-    def _result(self, group: MergeGroup, gathered: Sequence[Gathered]) -> MergeResult | MergeFailure:
+    def _result(self, group: MergeGroup, gathered: Sequence[Gathered], deleted: int) -> MergeResult | MergeFailure:
         """One group's, put together of those of its assignments."""
         files, failure = _files(gathered), _failure(gathered)
         rows = sum(file.rows for file in files)
-        if failure is None and rows != group.rows:
-            failure = MergeFailure(f"Cannot cluster: {group.rows} rows went in and {rows} came out, report this")
+        live = group.rows - deleted
+        if failure is None and rows != live:
+            failure = MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
         if failure is not None:
             remove_files(self.work.settings.storage, files)
             return failure
-        return MergeResult(group.inputs, tuple(files), group.size_bytes)
+        return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted)
 
     def _rewrite(
         self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
@@ -152,7 +154,7 @@ class Shuffle:
             division, outputs = divide(ranking, sample, partitions, outputs_of[n], slots)
             divisions[n] = division.numbered_from(len(assignments))
             assignments += [Assignment(n, files) for files in outputs]
-            sequence_number = max(file.sequence_number for file in group.inputs)
+            sequence_number = max(sample.sequence_number for sample in found)
             destinations[n] = Destination(ranking, self.work.prefixes[n], group.partition, sequence_number)
         return self._shuffle(divisions, assignments, destinations)
 

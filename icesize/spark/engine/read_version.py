@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from icesize.errors import RewriteFailed, TableError, UnsupportedTable
+from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading.inputs import read_file
-from icesize.parquet.reading.projection import Projection
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.planning.plan import MergeGroup
 from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_schema
 from icesize.spark.engine.jobs import balanced, bin_numbers
@@ -33,7 +34,7 @@ _BATCH_ROWS = 10_000
 """Rows handed to the JVM at a time: Spark's own `spark.sql.execution.arrow.maxRecordsPerBatch`."""
 
 _WHY = {
-    SkipReason.HAS_DELETES: "have deletes pending",
+    SkipReason.HAS_DELETES: "have deletes pending that are not Parquet",
     SkipReason.NOT_PARQUET: "are not Parquet",
     SkipReason.ENCRYPTED: "are encrypted",
 }
@@ -50,7 +51,7 @@ def read_version(spark: SparkSession, current: Current, partition: PartitionKey,
     """
     metadata = current.table.metadata
     snapshot = known_snapshot(metadata, snapshot_id)
-    files = files_at(current.table.io, snapshot, partition)
+    files = files_at(metadata, current.table.io, snapshot, partition)
     _check(files, current, Labels(metadata).of(partition), snapshot_id)
     spec_json = metadata.specs()[partition.spec_id].model_dump_json()
     settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
@@ -86,25 +87,15 @@ class ReadFiles:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
-        projection = Projection(self.settings, self.partition)
         for share in numbers_in(batches):
-            for _, file in self.shares[share]:
-                yield from self._read(file, projection)
-
-    def _read(self, file: FileFact, projection: Projection) -> Iterator[pa.RecordBatch]:
-        rows = 0
-        try:
-            for table in read_file(self.settings, file.path, file.size_bytes, projection):
-                rows += table.num_rows
-                yield from for_spark(table, self.target).to_batches(max_chunksize=_BATCH_ROWS)
-        except RewriteFailed as error:
-            raise TableError(f"{error}; when its snapshot has expired, read another version", path=file.path) from None
-        if rows != file.rows:
-            raise TableError(
-                f"Cannot read {file.path}: it has {rows} rows, its manifest says {file.rows}, "
-                "check the table's metadata",
-                path=file.path,
-            )
+            group = MergeGroup(tuple(file for _, file in self.shares[share]), self.partition)
+            try:
+                deleted = deleted_rows(group.inputs, self.settings, self.partition)
+                for table in read_inputs(group, self.settings, deleted=deleted.positions):
+                    yield from for_spark(table, self.target).to_batches(max_chunksize=_BATCH_ROWS)
+            except RewriteFailed as error:
+                why = f"{error}; when its snapshot has expired, read another version"
+                raise TableError(why, path=error.path) from None
 
 
 def for_spark(table: pa.Table, target: pa.Schema) -> pa.Table:

@@ -120,7 +120,7 @@ def test_cuts_give_all_rows_away_in_parts_of_equal_bytes(files: list[tuple[int, 
     """Rows add up for each cut, none is negative, and a part's bytes are its share up to the rounding of one row."""
     key = PartitionKey(0)
     small = tuple(FileFact(str(i), size, rows, key) for i, (size, rows) in enumerate(files))
-    parts = output_rows(small, outputs)
+    parts = output_rows(small, [rows for _, rows in files], outputs)
     assert len(parts) == outputs
     assert sum(parts) == sum(f.rows for f in small)
     assert min(parts) >= 0

@@ -19,14 +19,14 @@ from pyiceberg.types import (
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine.read_version import read_version
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import known_snapshot
 from icesize.table.state.versions import ChangeReader, versions
-from tests.support.row_deletes import delete_rows
+from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.spark_lake import ALL_TYPES, Lake, counted, events, rows_of
 
 H0 = PartitionKey(0, ("h0",))
@@ -191,22 +191,19 @@ def test_a_file_of_another_length_than_its_manifest_says(spark: SparkSession, la
         read(spark, lake, H0, snapshot_ids(lake.table())[-1]).collect()
 
 
-def test_pending_deletes_are_refused_with_the_way_to_read_them(spark: SparkSession, lake: Lake) -> None:
-    """Rows that were deleted must not come back; versions before the delete are read."""
+def test_pending_deletes_are_applied(spark: SparkSession, lake: Lake) -> None:
+    """Rows that were deleted by position and by equality do not come back; versions before the delete have them."""
     lake.create("t")
-    lake.open(spark, "t").append(counted(spark, events([1, 2])))
+    lake.open(spark, "t").append(counted(spark, events([1, 2, 3])))
     table = lake.table("t")
     (before,) = snapshot_ids(table)
-    (input_file,) = files_at(table.io, known_snapshot(table.metadata, before), H0)
+    (input_file,) = files_at(table.metadata, table.io, known_snapshot(table.metadata, before), H0)
     delete_rows(lake.catalog, input_file)
+    delete_ids(lake.catalog, input_file, [3])
     after = snapshot_ids(lake.table("t"))[-1]
-    with pytest.raises(UnsupportedTable) as raised:
-        read(spark, lake, H0, after, "t")
-    assert str(raised.value) == (
-        f"Cannot read partition p0_hour=h0 at snapshot {after}: 1 of its 1 files have deletes pending; "
-        f"Spark with Iceberg's runtime can: SELECT ... FROM lake.db.t VERSION AS OF {after}"
-    )
-    assert len(rows(read(spark, lake, H0, before, "t"))) == 2
+    found = rows(read(spark, lake, H0, after, "t"))
+    assert found == rows_of(events([2]))
+    assert len(rows(read(spark, lake, H0, before, "t"))) == 3
 
 
 def test_an_unknown_snapshot_is_refused_at_once(spark: SparkSession, lake: Lake) -> None:
