@@ -7,6 +7,7 @@ an APPEND snapshot with the new files, on top of it a REPLACE with the merged on
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,11 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icesize.planning.files import FileFact
+from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.positions import paths_named
+from icesize.parquet.files.storage import Storage
+from icesize.planning.deletes import may_hit, only_path, plain_path
+from icesize.planning.files import DeleteFile, FileFact
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import known_ancestors, summary_of
@@ -171,11 +176,36 @@ class PyIcebergLoaded:
         gone = inputs.keys() - self._live_inputs(inputs.values())
         lost = dict.fromkeys(gone, "another writer removed a file of it")
         lost |= dict.fromkeys(self._listed_again(inputs, request), "another writer listed a file of it again")
-        deletes = DeleteIndex.of(self.table.io, self._manifests().deletes, above=request.base_sequence_number)
-        for path, file in inputs.items():
-            if path not in lost and deletes.applies(file):
-                lost[path] = "another writer deleted rows of it"
-        return lost
+        left = [file for path, file in inputs.items() if path not in lost]
+        return lost | dict.fromkeys(self._newly_deleted(left, request), "another writer deleted rows of it")
+
+    def _newly_deleted(self, inputs: Sequence[FileFact], request: CommitRequest) -> set[str]:
+        """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
+        equality where they would be in a file that such deletes do not reach (`icesize.planning.deletes`)."""
+        specs, above = self.table.metadata.specs(), request.base_sequence_number
+        index = DeleteIndex.of(self.table.io, self._manifests().deletes, specs, above)
+        new = {f.path for f in request.appended}
+        merged = [v for group in request.merged for v in group.inputs]
+        # all that is merged in a partition where new rows are gets the number of these
+        with_new = {v.partition for v in merged if v.path in new}
+        beside_new = {v.path for v in (*request.absorbed, *(v for v in merged if v.partition in with_new))}
+        hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
+        for file in inputs:
+            for delete in index.of_partition(file.partition).files:
+                if may_hit(delete, file) and (file.path in beside_new or not delete.equality_ids):
+                    hit[delete].append(file)
+        return {file.path for delete, files in hit.items() for file in self._really_hit(delete, files)}
+
+    def _really_hit(self, delete: DeleteFile, files: Sequence[FileFact]) -> Sequence[FileFact]:
+        """Those of the files; bounds of paths name many, and Iceberg leaves them out where a delete file names
+        several."""
+        if delete.equality_ids or only_path(delete) is not None:
+            return files
+        try:
+            named = set(map(plain_path, paths_named(delete, Storage(self.table.io))))
+        except RewriteFailed:  # nobody can tell
+            return files
+        return [file for file in files if plain_path(file.path) in named]
 
     def _listed_again(self, inputs: Collection[str], request: CommitRequest) -> set[str]:
         """Input files that manifests since the planning base list as new: they must not go while that listing stays."""
@@ -298,4 +328,8 @@ def _build(builder: SnapshotBuilder, request: CommitRequest) -> Iterator[Snapsho
             summary[BASE_ID] = str(request.base_snapshot_id)
         inputs = [v for g in request.merged for v in g.inputs]
         outputs = [f for g in request.merged for f in g.files]
-        yield builder.replace(inputs, outputs, summary)
+        named: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+        for group in request.merged:
+            for path, paths in group.named.items():
+                named[path] |= paths
+        yield builder.replace(inputs, outputs, summary, named)

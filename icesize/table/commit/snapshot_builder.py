@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from types import MappingProxyType
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
@@ -24,8 +26,11 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icesize import failpoints
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.deletes import only_path
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.summary import counts, with_totals
+from icesize.table.manifests.delete_index import DeleteIndex, delete_of
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, worth_packing
 from icesize.table.manifests.writer import write_list, write_manifests
@@ -37,13 +42,23 @@ _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", "100")
 _TARGET_BYTES = ("commit.manifest.target-size-bytes", str(8 * 2**20))
 
 
+_Kind = tuple[int, ManifestContent]
+"""A manifest's partition spec and what it lists; entries of one kind can lie in one manifest."""
+
+
 @dataclass(frozen=True)
 class _Split:
-    """Paths of manifests to write anew, and by partition spec their entries: those that stay and those that go."""
+    """Paths of manifests to write anew, and by their kind the entries: those that stay and those that go."""
 
     touched: set[str] = field(default_factory=set)
-    survivors: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-    deleted: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    survivors: dict[_Kind, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    deleted: dict[_Kind, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, other: _Split) -> None:
+        """Take in what is split besides."""
+        self.touched.update(other.touched)
+        self.survivors.update(other.survivors)
+        self.deleted.update(other.deleted)
 
 
 class SnapshotBuilder:
@@ -86,14 +101,21 @@ class SnapshotBuilder:
         return self._with_new(files, self._exchange(Operation.APPEND, _Split(), files, summary))
 
     def replace(
-        self, inputs: Sequence[FileFact], outputs: Sequence[WrittenFile], summary: Mapping[str, str]
+        self,
+        inputs: Sequence[FileFact],
+        outputs: Sequence[WrittenFile],
+        summary: Mapping[str, str],
+        named: Mapping[str, frozenset[str]] = MappingProxyType({}),
     ) -> Snapshot:
-        """The same rows in other files; input files may be files that this builder has added just before.
+        """The same rows in other files, but for deleted ones; input files may be files that this builder has added just
+        before. Delete files that hit nothing any more go with the inputs.
 
-        Every input file must be live; raises LookupError naming one that is not.
+        `named` are the data files that position delete files name, as far as that is known. Every input file must be
+        live; raises LookupError naming one that is not.
         """
-        split = self._split([v.path for v in inputs])
-        return self._exchange(Operation.REPLACE, split, self._renumbered(inputs, outputs), summary)
+        split, added = self._split([v.path for v in inputs]), self._renumbered(inputs, outputs)
+        self._split_deletes(split, {v.partition for v in inputs}, added, named)
+        return self._exchange(Operation.REPLACE, split, added, summary)
 
     def overwrite(
         self,
@@ -109,8 +131,9 @@ class SnapshotBuilder:
         they are copies of, and are of the table's current partition spec. Every input file must be live; raises
         LookupError naming one that is not.
         """
-        fresh = [replace(f, sequence_number=None) for f in added]
-        return self._with_new(added, self._exchange(Operation.OVERWRITE, self._split(inputs), fresh, summary, copied))
+        fresh, split = [replace(f, sequence_number=None) for f in added], self._split(inputs)
+        self._split_deletes(split, {f.partition for f in added}, fresh, {})
+        return self._with_new(added, self._exchange(Operation.OVERWRITE, split, fresh, summary, copied))
 
     def rewrite(self, summary: Mapping[str, str]) -> Snapshot | None:
         """The same files in fewer data manifests, sorted by partition; None when their number would stay the same.
@@ -136,6 +159,22 @@ class SnapshotBuilder:
         named = {key: str(value) for key, value in facts.items()}
         return self._finish(Operation.REPLACE, [*created, *kept], {**named, **summary})
 
+    def without_dangling_deletes(
+        self,
+        named: Callable[[Sequence[DeleteFile]], Mapping[str, frozenset[str]]],
+        summary: Mapping[str, str],
+    ) -> Snapshot | None:
+        """The same data files without the delete files that hit none of them; None when there are none such.
+
+        `named` is asked for the data files that position delete files name, of those that may name several; one that it
+        does not tell of stays.
+        """
+        split, index = _Split(), self._delete_index()
+        files = (d for deletes in index.by_partition.values() for d in deletes)
+        several = [d for d in files if not d.equality_ids and only_path(d) is None]
+        self._split_obsolete(split, Doubtful.of(index, index.by_partition, named(several)), ())
+        return self._exchange(Operation.REPLACE, split, (), summary) if split.touched else None
+
     def _packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
         """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
         before = len(self.written)
@@ -157,9 +196,9 @@ class SnapshotBuilder:
 
         An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must
         not reach them: with the older input files' number (none at all where every input file is new) a delete that
-        is pending in the partition would take them. None of these deletes hits an older input file (files with deletes
-        pending are not merged), so nothing comes back either. Deletes that land later have greater numbers and hit
-        all of it. And the partition looks as young as its newest rows.
+        is pending in the partition would take them. Those that hit older input files were applied to them, up to the
+        planning base, and the commit has looked that there are no newer ones, so nothing comes back either. Deletes
+        that land later have greater numbers and hit all of it. And the partition looks as young as its newest rows.
         """
         absorbing = {v.partition for v in inputs if v.path in self._new}
         return [replace(f, sequence_number=self._new_number) if f.partition in absorbing else f for f in outputs]
@@ -174,9 +213,11 @@ class SnapshotBuilder:
     ) -> Snapshot:
         """The next snapshot: entries that go are replaced by these files."""
         own_spec = self._metadata.default_spec_id
+        gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
         facts = counts(
             added=[*added, *(_fact(e, own_spec) for e in copied)],
-            removed=[_fact(e, spec_id) for spec_id, entries in split.deleted.items() for e in entries],
+            removed=[_fact(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
+            deletes=[delete_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DELETES],
         )
         return self._finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
 
@@ -184,27 +225,27 @@ class SnapshotBuilder:
         self, split: _Split, added: Sequence[WrittenFile] = (), copied: Sequence[Entry] = ()
     ) -> list[ManifestFile]:
         """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
-        by_spec: dict[int, list[WrittenFile]] = defaultdict(list)
+        by_kind: dict[_Kind, list[WrittenFile]] = defaultdict(list)
         for file in added:
-            by_spec[file.partition.spec_id].append(file)
-        back = {self._metadata.default_spec_id: copied} if copied else {}
+            by_kind[file.partition.spec_id, ManifestContent.DATA].append(file)
+        back = {(self._metadata.default_spec_id, ManifestContent.DATA): copied} if copied else {}
         new: list[ManifestFile] = []
-        for spec_id in sorted({*by_spec, *back, *split.survivors, *split.deleted}):
+        for kind in sorted({*by_kind, *back, *split.survivors, *split.deleted}, key=lambda kind: (kind[1].value, kind)):
             new += write_manifests(
-                self._io, self._metadata, snapshot_id=self._snapshot_id, spec_id=spec_id, new_path=self._new_path,
-                added=by_spec.get(spec_id, ()), copied=back.get(spec_id, ()),
-                existing=split.survivors.get(spec_id, ()), deleted=split.deleted.get(spec_id, ()),
+                self._io, self._metadata, snapshot_id=self._snapshot_id, spec_id=kind[0], new_path=self._new_path,
+                added=by_kind.get(kind, ()), copied=back.get(kind, ()),
+                existing=split.survivors.get(kind, ()), deleted=split.deleted.get(kind, ()), content=kind[1],
             )  # fmt: skip
         return [*new, *(m for m in self.manifests if m.manifest_path not in split.touched)]
 
-    def _split(self, wanted: Sequence[str]) -> _Split:
-        """Manifests that hold a wanted path, and by spec their entries: those that survive and those that go.
+    def _split(self, wanted: Sequence[str], content: ManifestContent = ManifestContent.DATA) -> _Split:
+        """Manifests that hold a wanted path, and by kind their entries: those that survive and those that go.
 
         A table may list one file twice, and its rows then count twice: as many entries go as are wanted.
         """
         split, missing = _Split(), Counter(wanted)
         for manifest in self.manifests:
-            if not missing or manifest.content != ManifestContent.DATA:
+            if not missing or manifest.content != content:
                 continue
             entries = list(read_entries(self._io, manifest))
             if not any(e.path in missing for e in entries):
@@ -212,13 +253,51 @@ class SnapshotBuilder:
             split.touched.add(manifest.manifest_path)
             for entry in entries:
                 goes = missing[entry.path] > 0
-                (split.deleted if goes else split.survivors)[manifest.partition_spec_id].append(entry)
+                (split.deleted if goes else split.survivors)[manifest.partition_spec_id, content].append(entry)
                 if goes:
                     missing[entry.path] -= 1
             missing = +missing
         if missing:
             raise LookupError(f"Cannot replace {min(missing)}: no manifest of the current snapshot lists it")
         return split
+
+    def _split_deletes(
+        self,
+        split: _Split,
+        partitions: Collection[PartitionKey],
+        added: Sequence[WrittenFile],
+        named: Mapping[str, frozenset[str]],
+    ) -> None:
+        """Let delete files go that hit nothing once data manifests are split so, and these files are there."""
+        self._split_obsolete(split, Doubtful.of(self._delete_index(), partitions, named), added)
+
+    def _delete_index(self) -> DeleteIndex:
+        manifests = (m for m in self.manifests if m.content == ManifestContent.DELETES)
+        return DeleteIndex.of(self._io, manifests, self._metadata.specs())
+
+    def _split_obsolete(self, split: _Split, doubtful: Doubtful, added: Sequence[WrittenFile]) -> None:
+        if doubtful:
+            new = ((f.partition, self._number(f), f.path) for f in added)
+            if gone := doubtful.obsolete(chain(self._left(split, doubtful), new)):
+                split.add(self._split(sorted(gone), ManifestContent.DELETES))
+
+    def _left(self, split: _Split, doubtful: Doubtful) -> Iterator[tuple[PartitionKey, int, str]]:
+        """Partition, data sequence number and path of the data files that stay and that delete files may be about."""
+        stay = [(spec_id, entries) for (spec_id, _), entries in split.survivors.items()]
+        others = (
+            m for m in self.manifests if m.content == ManifestContent.DATA and m.manifest_path not in split.touched
+        )
+        read = (
+            (m.partition_spec_id, read_entries(self._io, m))
+            for m in others
+            if doubtful.may_depend_on(m.partition_spec_id, m.min_sequence_number or 0)
+        )
+        for spec_id, entries in chain(stay, read):
+            for entry in entries:
+                yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
+
+    def _number(self, file: WrittenFile) -> int:
+        return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number
 
     def _folded(self) -> list[ManifestFile]:
         """Small data manifests written together when there are too many; Iceberg's merge-append does the same."""
@@ -229,7 +308,7 @@ class SnapshotBuilder:
             return self.manifests
         split = _Split({m.manifest_path for m in small})
         for manifest in small:
-            split.survivors[manifest.partition_spec_id] += read_entries(self._io, manifest)
+            split.survivors[manifest.partition_spec_id, ManifestContent.DATA] += read_entries(self._io, manifest)
         return self._rewritten(split)
 
     def _new_path(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.planning.files import FileFact
+from icesize.planning.files import DeleteFile, FileFact
 
 RUN_ID = "icesize.run-id"
 """Snapshot summary key that identifies one change through all its attempts."""
@@ -17,16 +17,27 @@ BASE_ID = "icesize.base-snapshot-id"
 """Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
 
 
-def counts(added: Sequence[WrittenFile | FileFact], removed: Sequence[FileFact] = ()) -> dict[str, str]:
-    """What one snapshot adds and removes; what there is none of is left out."""
+def counts(
+    added: Sequence[WrittenFile | FileFact],
+    removed: Sequence[FileFact] = (),
+    deletes: Sequence[DeleteFile] = (),
+) -> dict[str, str]:
+    """What one snapshot adds and removes, with the `deletes` that it removes; what there is none of is left out."""
+    equality = [d for d in deletes if d.equality_ids]
+    positions = [d for d in deletes if not d.equality_ids]
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
         "added-files-size": sum(f.size_bytes for f in added),
         "deleted-data-files": len(removed),
         "deleted-records": sum(f.rows for f in removed),
-        "removed-files-size": sum(f.size_bytes for f in removed),
-        "changed-partition-count": len({f.partition for f in added} | {f.partition for f in removed}),
+        "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.size_bytes for d in deletes),
+        "removed-delete-files": len(deletes),
+        "removed-position-delete-files": len(positions),
+        "removed-position-deletes": sum(d.rows for d in positions),
+        "removed-equality-delete-files": len(equality),
+        "removed-equality-deletes": sum(d.rows for d in equality),
+        "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes)}),
     }
     return {k: str(v) for k, v in numbers.items() if v}
 

@@ -1,75 +1,84 @@
-"""Which data files have deletes pending: position deletes, equality deletes and deletion vectors of a snapshot."""
+"""The delete files of a snapshot, by the partitions whose data files they may hit."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFileContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.transforms import VoidTransform
 
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.deletes import PartitionDeletes, may_hit
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
 
 
 @dataclass(frozen=True)
 class DeleteIndex:
-    """Delete files by partition, with those of an unpartitioned spec, whose equality deletes apply everywhere.
+    """Delete files by partition, and the equality deletes of unpartitioned specs, which apply `everywhere`."""
 
-    A position delete applies to files of its partition whose data sequence number is not above its own, an equality
-    delete to those strictly below (Iceberg spec, "Scan planning"). Path bounds of a position delete narrow it.
-    """
-
-    by_partition: dict[PartitionKey, list[Entry]] = field(default_factory=dict)
-    everywhere: list[Entry] = field(default_factory=list)
+    by_partition: Mapping[PartitionKey, list[DeleteFile]] = field(default_factory=dict)
+    everywhere: list[DeleteFile] = field(default_factory=list)
+    _ready: dict[PartitionKey, PartitionDeletes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, io: FileIO, manifests: Iterable[ManifestFile], above: int = -1) -> DeleteIndex:
-        """The live delete entries whose sequence number is greater than `above`."""
-        by_partition: dict[PartitionKey, list[Entry]] = defaultdict(list)
-        everywhere: list[Entry] = []
+    def of(
+        cls, io: FileIO, manifests: Iterable[ManifestFile], specs: Mapping[int, PartitionSpec], above: int = -1
+    ) -> DeleteIndex:
+        """The live delete entries whose sequence number is greater than `above`; `specs` are those of the table."""
+        by_partition: defaultdict[PartitionKey, list[DeleteFile]] = defaultdict(list)
+        everywhere: list[DeleteFile] = []
         for manifest in manifests:
             if manifest.sequence_number <= above:
                 continue
+            spec_id = manifest.partition_spec_id
+            is_global = is_unpartitioned(specs[spec_id])
             for entry in read_entries(io, manifest):
                 if (entry.sequence_number or 0) <= above:
                     continue
-                entry.data = b""  # nobody copies these, and they are kept
-                by_partition[PartitionKey.of(manifest.partition_spec_id, entry.values)].append(entry)
-                # also a partition without values: a spec whose fields were all dropped (void, format v1) is one
-                if entry.content == DataFileContent.EQUALITY_DELETES and all(v is None for v in entry.values):
-                    everywhere.append(entry)
+                delete = delete_of(entry, spec_id)
+                of_all = is_global and delete.equality_ids
+                (everywhere if of_all else by_partition[delete.partition]).append(delete)
         return cls(dict(by_partition), everywhere)
+
+    def __bool__(self) -> bool:
+        """Whether there is any delete file."""
+        return bool(self.by_partition or self.everywhere)
 
     def concerns(self, partition: PartitionKey) -> bool:
         """Whether any delete of this index could apply to files of the partition."""
         return bool(self.everywhere) or partition in self.by_partition
 
+    def of_partition(self, partition: PartitionKey) -> PartitionDeletes:
+        """The delete files that could apply to files of the partition."""
+        if partition not in self._ready:
+            self._ready[partition] = PartitionDeletes([*self.by_partition.get(partition, ()), *self.everywhere])
+        return self._ready[partition]
+
     def applies(self, file: FileFact) -> bool:
         """Whether some delete of this index hits rows of `file` (or may: bounds can only rule it out)."""
-        candidates = [*self.by_partition.get(file.partition, ()), *self.everywhere]
-        return any(_hits(delete, file) for delete in candidates)
+        return any(may_hit(delete, file) for delete in self.of_partition(file.partition).files)
+
+    def noted(self, file: FileFact) -> FileFact:
+        """The file with what this index has of it; the given object where that is nothing."""
+        if not self.concerns(file.partition):
+            return file
+        deletes = self.of_partition(file.partition)
+        hits = deletes.hitting(file)
+        return replace(file, deletes=deletes.files, **hits._asdict()) if hits.delete_files else file
 
 
-def _hits(delete: Entry, file: FileFact) -> bool:
-    number = delete.sequence_number or 0
-    if delete.content == DataFileContent.EQUALITY_DELETES:
-        return number > file.sequence_number
-    if number < file.sequence_number:
-        return False
-    path = _plain(file.path)
-    if delete.referenced_path is not None:
-        return _plain(delete.referenced_path) == path
-    if delete.lowest_path is None or delete.highest_path is None:
-        return True
-    lowest, highest = _plain(delete.lowest_path), _plain(delete.highest_path)
-    if len(delete.lowest_path) - len(lowest) != len(delete.highest_path) - len(highest):
-        return True  # paths of two spellings do not lie between these two
-    # bounds may be truncated: compare only as many characters as they have
-    return path[: len(lowest)] >= lowest and path[: len(highest)] <= highest
+def delete_of(entry: Entry, spec_id: int) -> DeleteFile:
+    """An entry of a delete manifest as planning sees it."""
+    return DeleteFile(
+        entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0,
+        entry.file_format, entry.equality_ids, entry.referenced_path, entry.lowest_path, entry.highest_path,
+    )  # fmt: skip
 
 
-def _plain(path: str) -> str:
-    """Local paths without their scheme: Java writes `file:/x` where Python writes `file:///x`."""
-    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith(("file:", "/")) else path
+def is_unpartitioned(spec: PartitionSpec) -> bool:
+    """Whether all its files are in one partition: format v1 keeps dropped fields, as void ones."""
+    return all(isinstance(each.transform, VoidTransform) for each in spec.fields)

@@ -44,9 +44,9 @@ class Entry:
 
     `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the partition values as stored, in
     spec-field order. `encrypted`: it carries key metadata. `data` is its encoded `data_file` record, to be read by
-    `schema`. The last three are only read from delete manifests: the path of the data file that it is about when that
-    is only one, and the bounds of the paths in a position delete file (cut off to a prefix when long, the upper one
-    then raised).
+    `schema`. The last four are only read from delete manifests: the path of the data file that it is about when that
+    is only one, the bounds of the paths in a position delete file (cut off to a prefix when long, the upper one
+    then raised), and the field ids of the columns of an equality delete file.
     """
 
     status: int
@@ -65,6 +65,7 @@ class Entry:
     referenced_path: str | None = None
     lowest_path: str | None = None
     highest_path: str | None = None
+    equality_ids: tuple[int, ...] = ()
 
 
 def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) -> Iterator[Entry]:
@@ -140,7 +141,7 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 # the place of `encrypted`.
 _ENTRY_PLACES = {0: 0, 1: 1, 3: 2, 4: 3}
 _FILE_PLACES = {134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
-_DELETE_PLACES = {143: 13, 125: 14, 128: 15}
+_DELETE_PLACES = {143: 13, 125: 14, 128: 15, 135: 16}
 _DATA_FILE = 2
 _FILE_PATH = 100
 
@@ -154,7 +155,7 @@ def _compiled(schema_json: str, deletes: bool) -> Callable[[BinaryDecoder, bytes
     read_before, read_after = (fields_reader(some, _ENTRY_PLACES) for some in (fields[:at], fields[at + 1 :]))
     read_file = fields_reader(record["fields"], {**_FILE_PLACES, **_DELETE_PLACES} if deletes else _FILE_PLACES)
     schema = DataFileSchema(structure(record), record)
-    finish, blank = (_finish_delete, [None] * 16) if deletes else (_finish, [None] * 13)
+    finish, blank = (_finish_delete, [None] * 17) if deletes else (_finish, [None] * 13)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
         row: list[Any] = blank.copy()
@@ -181,4 +182,5 @@ def _finish_delete(row: list[Any]) -> Entry:
         bound = (row[place] or {}).get(_DELETED_PATH)
         # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
         row[place] = None if bound is None else bound.decode(errors="ignore")
+    row[16] = tuple(row[16] or ())
     return _finish(row)

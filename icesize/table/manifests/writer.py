@@ -60,8 +60,10 @@ def write_manifests(
     copied: Sequence[Entry] = (),
     existing: Iterable[Entry] = (),
     deleted: Sequence[Entry] = (),
+    content: ManifestContent = ManifestContent.DATA,
 ) -> list[ManifestFile]:
-    """Write the data manifests of one partition spec in snapshot `snapshot_id` and say what is in them.
+    """Write the manifests of one partition spec in snapshot `snapshot_id` and say what is in them. Of delete manifests
+    (`content`) nothing is `added`.
 
     `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
     files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
@@ -79,7 +81,7 @@ def write_manifests(
             f"Cannot write manifests of Iceberg format v{metadata.format_version}: only v1 and v2 are supported",
             format_version=metadata.format_version,
         )
-    target = Target(io, metadata, snapshot_id, spec_id, new_path)
+    target = Target(io, metadata, snapshot_id, spec_id, new_path, content)
     streams: dict[DataFileSchema, ManifestStream] = {}
     fitted = cache(lambda schema: fit(schema, target.own_schema))
 
@@ -151,13 +153,19 @@ class Target:
     """Where manifests go and what they share: the table, the snapshot that writes them, the partition spec."""
 
     def __init__(
-        self, io: FileIO, metadata: TableMetadata, snapshot_id: int, spec_id: int, new_path: Callable[[], str]
+        self,
+        io: FileIO,
+        metadata: TableMetadata,
+        snapshot_id: int,
+        spec_id: int,
+        new_path: Callable[[], str],
+        content: ManifestContent = ManifestContent.DATA,
     ) -> None:
-        self.io, self.snapshot_id, self.new_path = io, snapshot_id, new_path
+        self.io, self.snapshot_id, self.new_path, self.content = io, snapshot_id, new_path, content
         self.version = cast(FormatVersion, metadata.format_version)
         self.spec = metadata.specs()[spec_id]
         self.partition_type = self.spec.partition_type(metadata.schema())
-        self.header = _header(metadata, self.spec)
+        self.header = _header(metadata, self.spec, content)
         self.own_schema = _own_schema(self.version, self.partition_type)
         default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
         self.max_bytes = (
@@ -165,7 +173,7 @@ class Target:
         )
 
 
-def _header(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, str]:
+def _header(metadata: TableMetadata, spec: PartitionSpec, content: ManifestContent) -> dict[str, str]:
     header = {
         "schema": metadata.schema().model_dump_json(),
         "schema-id": str(metadata.current_schema_id),
@@ -173,7 +181,7 @@ def _header(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, str]:
         "partition-spec-id": str(spec.spec_id),
         "format-version": str(metadata.format_version),
     }
-    return {**header, "content": "data"} if metadata.format_version > 1 else header
+    return {**header, "content": content.name.lower()} if metadata.format_version > 1 else header
 
 
 def _own_schema(version: FormatVersion, partition_type: StructType) -> DataFileSchema:
@@ -299,7 +307,7 @@ class ManifestStream:
                 manifest_path=path,
                 manifest_length=len(data),
                 partition_spec_id=target.spec.spec_id,
-                content=ManifestContent.DATA,
+                content=target.content,
                 sequence_number=UNASSIGNED_SEQ,
                 min_sequence_number=lowest,
                 added_snapshot_id=target.snapshot_id,

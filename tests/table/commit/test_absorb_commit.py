@@ -12,10 +12,11 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.planning.files import FileFact, SkipReason
+from icesize.planning.files import FileFact
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergStaged
 from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from tests.support.parquet_files import fact
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
@@ -41,13 +42,6 @@ from tests.support.tables import (
     write,
 )
 
-DELETED = SkipReason.HAS_DELETES
-
-
-def fact(file: WrittenFile) -> FileFact:
-    """A file that is written and not visible yet, as the input file of a merge."""
-    return FileFact(file.path, file.size_bytes, file.rows, file.partition)
-
 
 def absorbing(table: Table, new: Iterable[WrittenFile], old: Sequence[FileFact] = (), batch: int = 1) -> CommitRequest:
     """New files, and one merge of them with older ones."""
@@ -62,7 +56,7 @@ def absorb_all(table: Table, ids: Iterable[int]) -> CommitRequest:
 
 def deletes_pending(catalog: Catalog) -> dict[int, bool]:
     """By rows of a live file, whether a delete applies to it; PyIceberg itself cannot read equality deletes."""
-    return {f.rows: f.obstacle is DELETED for f in small_files(catalog.load_table("db.t"))}
+    return {f.rows: f.delete_files > 0 for f in small_files(catalog.load_table("db.t"))}
 
 
 def test_one_file_is_left_and_rows_are_exact(catalog: Catalog) -> None:
@@ -139,11 +133,7 @@ def test_pending_equality_deletes_do_not_reach_new_rows(catalog: Catalog) -> Non
     table = delete_ids(catalog, small_files(before)[0], [1, 7])
     run(catalog, absorbing(table, [write(table, [7]), write(table, [8, 9])]), table)
     check(catalog.load_table("db.t"))
-    assert [(f.rows, f.obstacle) for f in small_files(catalog.load_table("db.t"))] == [
-        (1, DELETED),
-        (1, DELETED),
-        (3, None),
-    ]
+    assert [(f.rows, f.delete_files) for f in small_files(catalog.load_table("db.t"))] == [(1, 1), (1, 1), (3, 0)]
 
 
 def test_an_equality_delete_landing_between_drops_the_merge_of_older_files(catalog: Catalog) -> None:

@@ -24,6 +24,7 @@ from icesize.errors import (
 )
 from icesize.table.commit.pyiceberg_committer import CommitLost, PyIcebergCommitter, PyIcebergLoaded
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, Overtaken
+from tests.support.machine import Reader
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
@@ -116,8 +117,8 @@ def test_rows_deleted_by_position_stay_deleted(mini: MiniRest, moment: str) -> N
     assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.files}
 
 
-def test_rows_deleted_by_equality_drop_the_merge(catalog: Catalog) -> None:
-    """An equality delete in the partition hits all older files of it; another partition's merge still lands."""
+def test_an_equality_delete_hits_the_merged_file_as_it_hit_its_inputs(catalog: Catalog) -> None:
+    """It lands while files are merged, with a greater number than theirs: the merge lands, and its rows are deleted."""
     two_files(catalog)
     append(catalog, [5], "b")
     table = append(catalog, [6], "b")
@@ -126,11 +127,13 @@ def test_rows_deleted_by_equality_drop_the_merge(catalog: Catalog) -> None:
     delete_ids(catalog, groups[0].inputs[0], [1])
     append(catalog, [9], "b")
     outcome = run(catalog, wanted, table)
-    assert outcome.merged == (groups[1],)
-    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    assert (outcome.merged, outcome.conflicts) == (tuple(groups), ())
     after = catalog.load_table("db.t")
     check(after)
-    assert {f.path for f in groups[0].inputs} <= set(live_paths(after))
+    assert {f.rows: f.delete_files for f in small_files(after, "a")} == {2: 1, 1: 0}
+    head = after.metadata.current_snapshot()
+    assert head is not None
+    assert Reader().rows(head, after.io).total() == 5
 
 
 def test_a_merge_keeps_deletes_of_equality_off_its_rows(catalog: Catalog) -> None:

@@ -6,9 +6,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestContent
 
-from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.entries import DataFileSchema, Entry
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import append, make_table, small_files
 
@@ -16,13 +15,13 @@ PART = PartitionKey(0, ("a",))
 POSITION, EQUALITY = 1, 2
 
 
-def entry(content: int, number: int, **paths: str | None) -> Entry:
-    schema = DataFileSchema("", {})
-    return Entry(1, 1, number, number, content, "d", "PARQUET", ("a",), 1, 1, False, b"", schema, **paths)  # type: ignore[arg-type]
+def delete(content: int, number: int, **paths: str | None) -> DeleteFile:
+    ids = (1,) if content == EQUALITY else ()
+    return DeleteFile("d", 1, 1, PART, number, equality_ids=ids, **paths)  # type: ignore[arg-type]
 
 
-def index(*entries: Entry) -> DeleteIndex:
-    return DeleteIndex({PART: list(entries)})
+def index(*deletes: DeleteFile) -> DeleteIndex:
+    return DeleteIndex({PART: list(deletes)})
 
 
 def file(number: int, path: str = "file:///t/a.parquet", partition: PartitionKey = PART) -> FileFact:
@@ -32,13 +31,13 @@ def file(number: int, path: str = "file:///t/a.parquet", partition: PartitionKey
 @pytest.mark.parametrize(("content", "hit"), [(POSITION, [True, True, False]), (EQUALITY, [True, False, False])])
 def test_sequence_numbers_decide(content: int, hit: list[bool]) -> None:
     """Position deletes hit files up to their own number, equality deletes only older ones."""
-    deletes = index(entry(content, 5))
+    deletes = index(delete(content, 5))
     assert [deletes.applies(file(n)) for n in (4, 5, 6)] == hit
 
 
 def test_another_partition_is_not_hit() -> None:
     """A delete of one partition leaves files of another, and of another spec's, alone."""
-    deletes = index(entry(POSITION, 5), entry(EQUALITY, 5))
+    deletes = index(delete(POSITION, 5), delete(EQUALITY, 5))
     assert not deletes.applies(file(1, partition=PartitionKey(0, ("b",))))
     assert not deletes.applies(file(1, partition=PartitionKey(1, ("a",))))
 
@@ -62,14 +61,14 @@ def test_another_partition_is_not_hit() -> None:
 )
 def test_paths_narrow_a_position_delete(bounds: dict[str, str], hit: bool) -> None:
     """A named file or bounds of paths rule others out, however local paths are spelt; doubt counts as a hit."""
-    assert index(entry(POSITION, 5, **bounds)).applies(file(1)) is hit
+    assert index(delete(POSITION, 5, **bounds)).applies(file(1)) is hit
 
 
 @pytest.mark.parametrize(("content", "hit"), [(EQUALITY, True), (POSITION, False)])
 def test_equality_deletes_of_an_unpartitioned_spec_apply_everywhere(content: int, hit: bool) -> None:
     """Deletes written without a partition reach every partition when they are by equality."""
     deletes = DeleteIndex(
-        {PartitionKey(1, ()): [entry(content, 5)]}, [entry(content, 5)] if content == EQUALITY else []
+        {PartitionKey(1, ()): [delete(content, 5)]}, [delete(content, 5)] if content == EQUALITY else []
     )
     assert deletes.applies(file(1)) is hit
 
@@ -82,17 +81,18 @@ def test_deletes_are_read_from_a_table(lake: SqlCatalog) -> None:
     table = append(lake, [3], "b")
     first, second, other = small_files(table)
     table = delete_rows(lake, first)
-    assert [f.obstacle for f in small_files(table)] == [SkipReason.HAS_DELETES, None, None]
+    assert [(f.delete_files, f.deleted_rows) for f in small_files(table)] == [(1, 1), (0, 0), (0, 0)]
     table = delete_ids(lake, second, [99])
-    assert [f.obstacle for f in small_files(table)] == [SkipReason.HAS_DELETES, SkipReason.HAS_DELETES, None]
+    assert [(f.delete_files, f.deleted_rows) for f in small_files(table)] == [(2, 1), (1, 0), (0, 0)]
     table = append(lake, [4])
-    assert [f.obstacle for f in small_files(table)][2:] == [None, None]
+    assert [f.delete_files for f in small_files(table)][2:] == [0, 0]
     head = table.metadata.current_snapshot()
     assert head is not None
     manifests = [m for m in head.manifests(table.io) if m.content == ManifestContent.DELETES]
-    assert DeleteIndex.of(table.io, manifests, above=4).applies(second)
-    assert not DeleteIndex.of(table.io, manifests, above=5).applies(second)
-    assert not DeleteIndex.of(table.io, manifests).applies(other)
+    specs = table.metadata.specs()
+    assert DeleteIndex.of(table.io, manifests, specs, above=4).applies(second)
+    assert not DeleteIndex.of(table.io, manifests, specs, above=5).applies(second)
+    assert not DeleteIndex.of(table.io, manifests, specs).applies(other)
 
 
 def test_equality_deletes_without_partition_values_are_read_as_global(lake: SqlCatalog) -> None:
@@ -104,5 +104,13 @@ def test_equality_deletes_without_partition_values_are_read_as_global(lake: SqlC
         update.add_identity("kind")
     append(lake, [2], "b")
     table = delete_ids(lake, old, [2])
-    reasons = {f.partition.values: f.obstacle for f in small_files(table)}
-    assert reasons == {(): SkipReason.OLD_SPEC, ("b",): SkipReason.HAS_DELETES}
+    found = {f.partition.values: (f.delete_files, f.obstacle) for f in small_files(table)}
+    assert found == {(): (0, SkipReason.OLD_SPEC), ("b",): (1, None)}
+
+
+def test_equality_deletes_of_the_partition_of_null_stay_there(lake: SqlCatalog) -> None:
+    """A partition whose values are all NULL is one of many: only a spec without fields means the whole table."""
+    make_table(lake)
+    null = FileFact("", 0, 0, PartitionKey(0, (None,)))
+    append(lake, [1])
+    assert [f.delete_files for f in small_files(delete_ids(lake, null, [1]))] == [0]
