@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
     from icesize.maintenance.full_pass import UpkeepReport
-    from icesize.planning.inspection import Inspection, PartitionSizes, SizeClass
+    from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes, SizeClass
     from icesize.planning.plan import Plan
     from icesize.report import Report
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -62,7 +62,18 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
         lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}, {format_bytes(p.small_bytes)}",
     )  # fmt: skip
     _show_partitions(console, "ineligible", inspection.held_back_in, lambda p: _reasons(p.held_back))
+    _show_deletes(console, inspection.deletes)
     show_notes(console, inspection.advice)
+
+
+def _show_deletes(console: Console, deletes: PendingDeletes) -> None:
+    if not deletes.files:
+        return
+    _line(console, str(deletes))
+    for one in deletes.histogram:
+        count = f"{one.at_least:,} - {2 * one.at_least - 1:,}" if one.at_least > 1 else "1"
+        noun = "delete file" if one.at_least == 1 else "delete files"
+        _line(console, f"  {format_count(one.files, 'file')} with {count} {noun}")
 
 
 def show_bars(console: Console, inspection: Inspection, full_bar_files: int = 0) -> None:
@@ -116,7 +127,10 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
     """What a compaction came to. Notes in `known` have been shown with the plan already."""
     if report.snapshot_ids:
         done = " ".join(f"snapshot {i} {o}" for i, o in zip(report.snapshot_ids, report.operations, strict=True))
-        changed = f"  -{report.files_removed:,} +{format_count(report.files_added, 'file')}, rows unchanged"
+        rows = (
+            f"{format_count(report.rows_deleted, 'deleted row')} left out" if report.rows_deleted else "rows unchanged"
+        )
+        changed = f"  -{report.files_removed:,} +{format_count(report.files_added, 'file')}, {rows}"
         _line(console, (done, "bold green"), changed)
         ways = format_strategies(report.bytes_copied, report.pages_copied, report.bytes_decoded)
         copied = f" ({ways})" if report.bytes_copied else ""
@@ -270,8 +284,9 @@ def show_upkeep(console: Console, report: UpkeepReport) -> None:
         show_line(console, "no small files to merge")
     for clustering in report.clusterings:
         show_report(console, clustering)
-    if report.manifests:
-        show_line(console, str(report.manifests))
+    for step in (report.deletes, report.manifests):
+        if step:
+            show_line(console, str(step))
     if report.expiry:
         show_expiry(console, report.expiry)
     if report.orphans:

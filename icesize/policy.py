@@ -79,6 +79,10 @@ class SizePolicy:
     cold_after_commits       commits without rows for a partition after which it is finished to the fewest files
     bytes_per_row            size of one written row; None: learned from the table's files
     merge_by_copying         whether merges may copy compressed bytes; false: they decode and encode everything
+    apply_deletes            whether files with deletes pending are merged, without the deleted rows
+    delete_ratio_threshold   share of a file's rows, deleted for sure, from which it is written again, whatever its size
+    delete_file_threshold    delete files to be read with a file from which it is written again; None: however many
+    max_delete_files         delete files to be read with a file that a partition may have after a batch
     close_file_cost_bytes    what opening and closing a file costs a writer, in bytes of writing
     keep_versions            newest versions of each partition that expiry keeps; None: only what Iceberg's rules keep
     version_max_age_ms       versions of partitions that nothing has changed for longer than this are not kept
@@ -97,6 +101,10 @@ class SizePolicy:
     cold_after_commits: int = _key(20, "late rows of a partition mostly come within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
     merge_by_copying: bool = _key(True, "measured: 6-14x faster than decoding")
+    apply_deletes: bool = _key(True, "Iceberg's `rewrite_data_files` applies them, too")
+    delete_ratio_threshold: float = _key(0.3, "Iceberg, `rewrite_data_files`")
+    delete_file_threshold: int | None = _key(None, "Iceberg, `rewrite_data_files`")
+    max_delete_files: int = _key(6, "as many as small files: a scan opens either kind one by one")
     close_file_cost_bytes: int = _key(CLOSE_FILE_COST_BYTES, "measured: 2 ms per file, at 35 MB/s")
     keep_versions: int | None = _key(None, "off: `history.expire.*` alone decide")
     version_max_age_ms: int = _key(604_800_000, "seven days: a week of late corrections")
@@ -112,6 +120,12 @@ class SizePolicy:
         if self.bytes_per_row is not None and not (0 < self.bytes_per_row < math.inf):
             why = "the number of files of a batch is computed from it; leave it out to have it learned"
             raise _refused("bytes-per-row", self.bytes_per_row, f"must be > 0: {why}")
+        if not self.delete_ratio_threshold > 0:
+            why = "files without a deleted row would be written again and again"
+            raise _refused("delete-ratio-threshold", self.delete_ratio_threshold, f"must be > 0: {why}")
+        if self.delete_ratio_threshold > 1:
+            why = "a file has no more rows to delete than it holds"
+            raise _refused("delete-ratio-threshold", self.delete_ratio_threshold, f"must be <= 1: {why}")
 
     @property
     def given(self) -> frozenset[str]:
@@ -160,6 +174,11 @@ class SizePolicy:
         return policy, warnings
 
 
+_FRACTIONS = {
+    "bytes_per_row": "a number of bytes, such as 84.5",
+    "delete_ratio_threshold": "a share of rows, such as 0.3",
+}
+"""Fields that need not be whole numbers, and what they are."""
 _FIELDS = {name: key for name, key in vars(SizePolicy).items() if isinstance(key, _Key)}
 AT_LEAST: dict[str, tuple[int, str]] = {
     "target_file_size_bytes": (1, "no file could hold a row"),
@@ -169,6 +188,8 @@ AT_LEAST: dict[str, tuple[int, str]] = {
     "merge_deadline_ms": (0, "merges cannot end before the batch is written; 0 means they never outlast it"),
     "commit_deadline_ms": (1, "an append could not be retried once"),
     "cold_after_commits": (1, "a partition would be cold while the batch writes to it"),
+    "delete_file_threshold": (1, "files without deletes would be written again and again"),
+    "max_delete_files": (0, "no file is read with fewer delete files than none"),
     "close_file_cost_bytes": (0, "no file is cheaper than none"),
     "keep_versions": (1, "the newest version is the table itself; leave it out to keep no older ones"),
     "version_max_age_ms": (0, "no version is younger than now"),
@@ -204,14 +225,14 @@ def _value(name: str, key: str, value: object) -> Any:
         return None
     text = str(value).strip()
     is_number = isinstance(value, (int, str)) and not isinstance(value, bool)
-    if name == "merge_by_copying":
+    if isinstance(_FIELDS[name].shown, bool):
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         wanted = "true or false"
-    elif name == "bytes_per_row":
+    elif name in _FRACTIONS:
         if isinstance(value, float) or (is_number and re.fullmatch(r"[+-]?\d+(\.\d*)?", text, re.ASCII)):
             return float(text)
-        wanted = "a number of bytes, such as 84.5"
+        wanted = _FRACTIONS[name]
     else:
         if is_number and re.fullmatch(r"[+-]?\d+", text, re.ASCII):
             return int(text)

@@ -12,24 +12,25 @@ from typing import Any
 class Report:
     """Outcome of a micro-batch or a maintenance call.
 
-    `operations` and `snapshot_ids` go together (empty: nothing was committed). `rows` were added. Bytes are those of
-    data files: `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and
-    `bytes_copied` moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
+    `operations` and `snapshot_ids` go together (empty: nothing was committed). `rows` were added. `rows_deleted` had
+    been deleted before and are in no file of the table's newest snapshot any more. Bytes are those of data files:
+    `bytes_written` all new ones, of which `bytes_decoded` were decoded and encoded again by merges and `bytes_copied`
+    moved as they were, `pages_copied` counting pages that were moved one by one into larger row groups;
     `decoded_because` counts merged files that were decoded, by the reason why their bytes were not copied
     (`icesize.parquet.format.refusals.Refusal`). `bytes_ingested` hold the new rows, which were expected to take
     `bytes_predicted` (None where nothing was known of them). `writer_skew` is the most of those bytes that one writer
     had over their mean, idle writers counted; None where no rows were written, or names of files do not tell their
-    writers.
-    `small_files_max` is the largest number of mergeable small files that a touched partition holds now. `seconds` per
-    phase and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be
-    merged, `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing:
-    merges that failed come first.
-    `already_committed`: the batch was in the table before this call. `merge_lag_batches` counts batches committed by
-    this process that no finished run of merges in the background has looked at; None where merges are not made in the
-    background. `clustering` is there after a pass of clustering: `columns`, `strategy`, what queries by each column
-    open `before` and `after` (`icesize.planning.plan.FilesScanned`), `new_bytes` that were not clustered before, and
-    `amplification`, bytes written per new byte. `rows_before` and `rows_after` are there after a restore: the rows in
-    the partition's data files, deleted ones included.
+    writers. `small_files_max` is the largest number of mergeable small files that a touched partition holds now,
+    `delete_files_max` the most delete files that are to be read with one file of these partitions. `seconds` per phase
+    and `total`. `skipped` counts files by reason, `held_back` names partitions whose small files must not be merged,
+    `conflicts` are sentences about what was lost to other writers, `notes` about everything else worth knowing: merges
+    that failed come first. `already_committed`: the batch was in the table before this call.
+    `merge_lag_batches` counts batches committed by this process that no finished run of merges in the background has
+    looked at; None where merges are not made in the background. `clustering` is there after a pass of clustering:
+    `columns`, `strategy`, what queries by each column open `before` and `after` (`icesize.planning.plan.FilesScanned`),
+    `new_bytes` that were not clustered before, and `amplification`, bytes written per new byte. `rows_before` and
+    `rows_after` are there after a restore: the rows in the partition's data files, also those that are deleted from a
+    file that stays.
     """
 
     table: str = ""
@@ -37,6 +38,7 @@ class Report:
     snapshot_ids: tuple[int, ...] = ()
     operations: tuple[str, ...] = ()
     rows: int = 0
+    rows_deleted: int = 0
     files_added: int = 0
     files_removed: int = 0
     bytes_ingested: int = 0
@@ -47,6 +49,7 @@ class Report:
     bytes_decoded: int = 0
     pages_copied: int = 0
     small_files_max: int = 0
+    delete_files_max: int = 0
     partitions_touched: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
@@ -72,6 +75,7 @@ class Report:
             reports[-1],
             snapshot_ids=tuple(snapshot_id for report in reports for snapshot_id in report.snapshot_ids),
             operations=tuple(operation for report in reports for operation in report.operations),
+            rows_deleted=sum(report.rows_deleted for report in reports),
             files_added=sum(report.files_added for report in reports),
             files_removed=sum(report.files_removed for report in reports),
             bytes_written=sum(report.bytes_written for report in reports),
@@ -112,6 +116,8 @@ class Report:
         ]
         if self.write_amplification is not None:
             parts.insert(2, f"W {self.write_amplification:.2f}")
+        if self.delete_files_max:
+            parts.insert(-1, f"most delete files {self.delete_files_max}")
         return "  ".join(parts) + self._tail()
 
     def _tail(self) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from icesize import console as show
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.inspection import Inspection, PartitionSizes, SizeClass, inspect
+from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
 from icesize.report import Report
@@ -125,6 +125,20 @@ def test_inspection_names_files_of_old_specs_as_held_back() -> None:
     text = shown(show.show_inspection, found)
     assert "  kind=d  8 files (HAS_DELETES 8)\n  kind=o  2 files (OLD_SPEC 2)\n" in text
     assert "! 1 partition with more than 6 ineligible small files: no merge of ours can lower their number\n" in text
+
+
+def test_pending_deletes_have_lines_of_their_own() -> None:
+    """How many, where it is worst, and a line for each class of files; nothing where there are none."""
+    classes = (DeletesClass(1, 1_200), DeletesClass(2, 1))
+    pending = PendingDeletes(1_201, 0, 7, 0.02, 0.5, {"hour": "h191"}, 2.25, 3, classes)
+    lines = shown(show.show_inspection, replace(INSPECTION, deletes=pending)).splitlines()
+    assert lines[-4:-1] == [
+        "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files to be read with a file "
+        "(2.2 in hour=h191), 3 at most",
+        "  1,200 files with 1 delete file",
+        "  1 file with 2 - 3 delete files",
+    ]
+    assert "delete" not in shown(show.show_inspection, INSPECTION)
 
 
 def test_a_plan_names_the_first_groups_and_counts_the_rest() -> None:

@@ -13,6 +13,7 @@ from icesize.errors import PolicyError
 from icesize.policy import DOCUMENTED, MIB, SizePolicy
 
 TARGET = "target_file_size_bytes"
+NOT_COUNTED = {"merge_by_copying", "apply_deletes", "delete_ratio_threshold"}
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -27,6 +28,10 @@ def test_defaults_are_the_documented_ones() -> None:
         "cold_after_commits": 20,
         "bytes_per_row": None,
         "merge_by_copying": True,
+        "apply_deletes": True,
+        "delete_ratio_threshold": 0.3,
+        "delete_file_threshold": None,
+        "max_delete_files": 6,
         "close_file_cost_bytes": 65_536,
         "keep_versions": None,
         "version_max_age_ms": 7 * 86_400_000,
@@ -60,13 +65,22 @@ def test_each_source_yields_to_the_one_before_it() -> None:
     assert SizePolicy.resolve(iceberg | ours, {"target-file-size-bytes": 4000})[0].target_file_size_bytes == 4000
 
 
-@pytest.mark.parametrize("name", sorted(SizePolicy().to_dict().keys() - {"merge_by_copying"}))
+@pytest.mark.parametrize("name", sorted(SizePolicy().to_dict().keys() - NOT_COUNTED))
 def test_every_number_is_read_from_properties_and_mappings(name: str) -> None:
     """Each field has a property and an argument key with dashes, and an argument key with underscores."""
     dashed = name.replace("_", "-")
     assert getattr(SizePolicy.resolve({f"icesize.policy.{dashed}": "7"})[0], name) == 7
     assert getattr(SizePolicy.resolve({}, {dashed: "7"})[0], name) == 7
     assert getattr(SizePolicy.resolve({}, {name: 7})[0], name) == 7
+
+
+def test_the_share_of_deleted_rows_is_a_fraction() -> None:
+    """It is read from a property and from an argument, and numbers that are none are refused."""
+    key = "icesize.policy.delete-ratio-threshold"
+    assert SizePolicy.resolve({key: "0.25"})[0].delete_ratio_threshold == 0.25
+    assert SizePolicy.resolve({}, {"delete-ratio-threshold": 1})[0].delete_ratio_threshold == 1.0
+    with pytest.raises(PolicyError, match="must be > 0"):
+        SizePolicy(delete_ratio_threshold=float("nan"))
 
 
 def test_copying_is_switched_by_a_word() -> None:
@@ -178,6 +192,23 @@ REFUSED = [
     ),
     ({"version_max_age_ms": -1}, "'version-max-age-ms' (-1) must be >= 0: no version is younger than now"),
     ({"close_file_cost_bytes": -1}, "'close-file-cost-bytes' (-1) must be >= 0: no file is cheaper than none"),
+    (
+        {"delete_ratio_threshold": 0},
+        "'delete-ratio-threshold' (0.0) must be > 0: files without a deleted row would be written again and again",
+    ),
+    (
+        {"delete_ratio_threshold": 30},
+        "'delete-ratio-threshold' (30.0) must be <= 1: a file has no more rows to delete than it holds",
+    ),
+    ({"delete_ratio_threshold": "30%"}, "'delete-ratio-threshold' ('30%') must be a share of rows, such as 0.3"),
+    (
+        {"delete_file_threshold": 0},
+        "'delete-file-threshold' (0) must be >= 1: files without deletes would be written again and again",
+    ),
+    (
+        {"max_delete_files": -1},
+        "'max-delete-files' (-1) must be >= 0: no file is read with fewer delete files than none",
+    ),
     ({"max_snapshots": 0}, "'max-snapshots' (0) must be >= 1: the newest snapshot is the table itself"),
     (
         {"bytes_per_row": 0},
@@ -266,6 +297,10 @@ def test_documented_keys_are_the_fields() -> None:
         "cold-after-commits": "20",
         "bytes-per-row": "unset",
         "merge-by-copying": "true",
+        "apply-deletes": "true",
+        "delete-ratio-threshold": "0.3",
+        "delete-file-threshold": "unset",
+        "max-delete-files": "6",
         "close-file-cost-bytes": "65536",
         "keep-versions": "unset",
         "version-max-age-ms": "604800000",

@@ -341,7 +341,7 @@ def rewrite_manifests(target: Target) -> None:
 @spark_options
 @table_options
 def maintain(target: Target, *, budget_bytes: int | None, budget_seconds: float | None, spark: SparkChoice) -> None:
-    """One bounded pass over TABLE: merges, manifests, expiry by its own rules, a dry run of orphan cleanup.
+    """One bounded pass over TABLE: merges, useless delete files, manifests, expiry by its rules, a look at orphans.
 
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.policy import MIB, SizePolicy
 from icesize.report import with_text_ids
@@ -53,12 +54,52 @@ class PartitionSizes:
 
 
 @dataclass(frozen=True)
+class DeletesClass:
+    """Data files that are read with `at_least` delete files, and with less than twice as many."""
+
+    at_least: int
+    files: int
+
+
+@dataclass(frozen=True)
+class PendingDeletes:
+    """Rows that are deleted beside the data files that hold them, in files of the table's current partition spec.
+
+    `files` are those that some delete may hit, `files_due` those of them that are to be rewritten for it.
+    `deleted_rows` are known to be, `row_share` of all rows of the table; equality deletes and deletes of several files
+    do not tell theirs. A scan opens `delete_files_per_file` on average for each data file, `worst_per_file` in the
+    partition where that is most (`worst`; None without deletes), and `delete_files_max` for one file.
+    """
+
+    files: int = 0
+    files_due: int = 0
+    deleted_rows: int = 0
+    row_share: float = 0.0
+    delete_files_per_file: float = 0.0
+    worst: dict[str, str] | None = None
+    worst_per_file: float = 0.0
+    delete_files_max: int = 0
+    histogram: tuple[DeletesClass, ...] = ()
+
+    def __str__(self) -> str:
+        worst = "/".join(f"{name}={value}" for name, value in (self.worst or {}).items())
+        in_worst = f" ({self.worst_per_file:,.1f} in {worst})" if worst else ""
+        rows = f", {format_count(self.deleted_rows, 'deleted row')} known ({self.row_share:.1%})"
+        return (
+            f"deletes pending on {format_count(self.files, 'file')}{rows if self.deleted_rows else ''}, "
+            f"{self.delete_files_per_file:,.1f} delete files to be read with a file{in_worst}, "
+            f"{self.delete_files_max:,} at most"
+        )
+
+
+@dataclass(frozen=True)
 class Inspection:
     """The state of a table's data files at one snapshot. Sizes in bytes.
 
     Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
     `worst` the partitions with the most of them. `held_back` counts small files that must not be merged, by reason;
-    `held_back_in` names the partitions with the most of those. `advice` are sentences for people.
+    `held_back_in` names the partitions with the most of those. `deletes` are pending on files of any size. `advice`
+    are sentences for people.
     """
 
     table: str
@@ -78,6 +119,7 @@ class Inspection:
     held_back: dict[str, int]
     held_back_in: tuple[PartitionSizes, ...]
     advice: tuple[str, ...]
+    deletes: PendingDeletes = PendingDeletes()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
@@ -93,6 +135,7 @@ class Inspection:
             "  ".join((self.table, *parts)),
             f"small files (< {format_bytes(self.small_file_limit_bytes)}) {self.small_files:,}, "
             f"most in one partition {self.small_files_max:,}",
+            *([str(self.deletes)] if self.deletes.files else []),
             *self.advice,
         ]
         return "\n".join(lines)
@@ -112,7 +155,7 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
-    held = _ineligible(sizes)
+    held, deletes = _ineligible(sizes), _deletes(in_order, policy, labels)
     return Inspection(
         table=table,
         snapshot_id=layout.snapshot_id,
@@ -130,7 +173,8 @@ def inspect(
         worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:WORST_SHOWN] if p.mergeable),
         held_back=dict(sum((Counter(p.held_back) for p in held), Counter())),
         held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:WORST_SHOWN]),
-        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes, held)),
+        deletes=deletes,
+        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes, held), *_due(deletes)),
     )
 
 
@@ -175,6 +219,39 @@ def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
     while classes and classes[-1].files == 0:
         classes.pop()
     return tuple(reversed(classes))
+
+
+def _deletes(
+    partitions: Sequence[PartitionFacts], policy: SizePolicy, labels: Mapping[PartitionKey, dict[str, str]]
+) -> PendingDeletes:
+    hit = {facts.key: some for facts in partitions if (some := facts.with_deletes)}
+    if not hit:
+        return PendingDeletes()
+    files = [file for some in hit.values() for file in some]
+    opened = {
+        facts.key: sum(f.delete_files for f in hit.get(facts.key, ())) / max(1, facts.files) for facts in partitions
+    }
+    worst = max(hit, key=lambda key: opened[key])
+    known = sum(file.deleted_rows for file in files)
+    classes = Counter(1 << (file.delete_files.bit_length() - 1) for file in files)
+    return PendingDeletes(
+        files=len(files),
+        files_due=sum(f.obstacle is None and is_due(f, policy) for f in files) if policy.merging else 0,
+        deleted_rows=known,
+        row_share=known / max(1, sum(facts.rows for facts in partitions)),
+        delete_files_per_file=sum(f.delete_files for f in files) / sum(facts.files for facts in partitions),
+        worst=labels[worst],
+        worst_per_file=opened[worst],
+        delete_files_max=max(file.delete_files for file in files),
+        histogram=tuple(DeletesClass(least, count) for least, count in sorted(classes.items())),
+    )
+
+
+def _due(deletes: PendingDeletes) -> list[str]:
+    if not deletes.files_due:
+        return []
+    files, whose = format_count(deletes.files_due, "file"), "its" if deletes.files_due == 1 else "their"
+    return [f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`"]
 
 
 def _advice(

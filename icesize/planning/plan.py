@@ -23,7 +23,8 @@ INELIGIBLE = frozenset(
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """Files of one partition that become `outputs` files, always fewer than there are `inputs` in a merge.
+    """Files of one partition that become `outputs` files. In a merge these are always fewer than `inputs`, but for a
+    file that is written again alone, without its deleted rows.
 
     Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
     would leave a remainder file. `label` is how people write the partition. `cold` says that the partition gets no rows
@@ -39,8 +40,28 @@ class MergeGroup:
     # asked for many times while groups are ordered and budgeted
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of the input files, about what will be written."""
+        """Bytes of the input files, which are read."""
         return sum(file.size_bytes for file in self.inputs)
+
+    @cached_property
+    def with_deletes(self) -> list[FileFact]:
+        """The input files that some delete may hit."""
+        return [file for file in self.inputs if file.delete_files]
+
+    @property
+    def live_bytes(self) -> int:
+        """About what will be written: without the rows that are known to be deleted."""
+        return self.size_bytes - sum(file.size_bytes - file.live_bytes for file in self.with_deletes)
+
+    @property
+    def deleted_rows(self) -> int:
+        """Rows of the input files that are known to be deleted."""
+        return sum(file.deleted_rows for file in self.with_deletes)
+
+    @property
+    def avoidable_deletes(self) -> int:
+        """Delete files that a scan of the input files opens, once for each of them, and one of the outputs does not."""
+        return sum(file.avoidable_deletes for file in self.with_deletes)
 
     @property
     def rows(self) -> int:
@@ -50,7 +71,7 @@ class MergeGroup:
     @property
     def output_size_bytes(self) -> int:
         """Expected size of each output, rounded up."""
-        return -(-self.size_bytes // self.outputs)
+        return -(-self.live_bytes // self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +90,14 @@ class PartitionOutcome:
     """Small files that one partition will hold after the plan and the batch that it was made for.
 
     `small_files` are mergeable ones, new files of the batch included; `held_back` counts the others by reason.
+    `delete_files` are the most that will have to be read with one file that stays, of any size, and could be rewritten.
     """
 
     partition: PartitionKey
     label: str
     small_files: int
     held_back: Mapping[SkipReason, int]
+    delete_files: int = 0
 
 
 def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
@@ -120,7 +143,8 @@ class Plan:
 
     `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
     applies to. `groups` come in the order in which they are worth their bytes. `incoming` are the small files that a
-    batch was expected to add to each partition. `notes` are sentences for people. `forecast` is there where somebody
+    batch was expected to add to each partition. `delete_files_freed` hit no other files than the inputs, as far as the
+    layout tells. `notes` are sentences for people. `forecast` is there where somebody
     asked how bytes would move, `clustering` where rows are put in order.
     """
 
@@ -134,6 +158,8 @@ class Plan:
     files_before: int
     notes: tuple[str, ...] = ()
     incoming: Mapping[PartitionKey, int] = field(default_factory=dict)
+    max_delete_files: int = 0
+    delete_files_freed: int = 0
     forecast: Forecast | None = None
     clustering: Clustering | None = None
 
@@ -173,6 +199,21 @@ class Plan:
         return tuple(o for o in self.outcomes if o.small_files > self.max_small_files)
 
     @property
+    def rows_freed(self) -> int:
+        """Rows of input files that are known to be deleted; more may be by equality deletes and others."""
+        return sum(g.deleted_rows for g in self.groups)
+
+    @property
+    def delete_debt(self) -> tuple[PartitionOutcome, ...]:
+        """Partitions in which more than `max_delete_files` will still have to be read with some file."""
+        return tuple(o for o in self.outcomes if o.delete_files > self.max_delete_files)
+
+    @property
+    def delete_files_max(self) -> int:
+        """Most delete files that will have to be read with one file that could be rewritten."""
+        return max((o.delete_files for o in self.outcomes), default=0)
+
+    @property
     def small_files_max(self) -> int:
         """Most mergeable small files that a partition will hold."""
         return max((o.small_files for o in self.outcomes), default=0)
@@ -197,10 +238,15 @@ class Plan:
             "bytes_to_write": self.bytes_to_write,
             "max_small_files": self.max_small_files,
             "small_files_max": self.small_files_max,
+            "rows_freed": self.rows_freed,
+            "delete_files_freed": self.delete_files_freed,
+            "max_delete_files": self.max_delete_files,
+            "delete_files_max": self.delete_files_max,
             "groups": [_group_dict(g) for g in self.groups],
             "skipped": self.skipped_by_reason,
             "held_back": {o.label: {r.value: n for r, n in o.held_back.items()} for o in self.held_back},
             "debt": {o.label: o.small_files for o in self.debt},
+            "delete_debt": {o.label: o.delete_files for o in self.delete_debt},
             "notes": list(self.notes),
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "clustering": self.clustering.to_dict() if self.clustering else None,
@@ -214,8 +260,15 @@ class Plan:
         ways = f" ({self.forecast})" if self.forecast else ""
         return (
             f"{title}: {partitions}, {self.files_removed:,} -> {format_count(self.files_added, 'file')}, "
-            f"{format_bytes(self.bytes_to_write)} to write{ways}"
+            f"{format_bytes(self.bytes_to_write)} to write{ways}{_freed(self)}"
         )
+
+
+def _freed(plan: Plan) -> str:
+    """`, 1,200 deleted rows and 3 delete files go`, or as much of it as is known."""
+    counts = ((plan.rows_freed, "deleted row"), (plan.delete_files_freed, "delete file"))
+    known = " and ".join(format_count(count, noun) for count, noun in counts if count)
+    return f", {known} go" if known else ""
 
 
 def _group_dict(group: MergeGroup) -> dict[str, Any]:
@@ -224,6 +277,7 @@ def _group_dict(group: MergeGroup) -> dict[str, Any]:
         "files": len(group.inputs),
         "size_bytes": group.size_bytes,
         "rows": group.rows,
+        "deleted_rows": group.deleted_rows,
         "outputs": group.outputs,
         "output_size_bytes": group.output_size_bytes,
         "cold": group.cold,

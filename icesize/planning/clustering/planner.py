@@ -166,7 +166,7 @@ def _merge_group(key: PartitionKey, sets: Sets, layout: Layout, policy: SizePoli
     facts = layout.partitions.get(key)
     label = facts.label if facts else "/".join(map(str, key.values))
     inputs = tuple(file.fact for file in by_bounds(sets.files))
-    return MergeGroup(inputs, key, outputs_of(sets.size_bytes, policy), label)
+    return MergeGroup(inputs, key, outputs_of(sum(file.live_bytes for file in inputs), policy), label)
 
 
 def _skipped(work: _Work) -> Iterator[Skipped]:

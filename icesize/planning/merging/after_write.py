@@ -1,8 +1,8 @@
 """New rows inside the small files of their partition: what is merged when new files may be merged at once.
 
 The planner is that of `merging`, on the layout that the batch leaves behind: its new files compete with the older ones
-for the k small files that may remain, so k = 1 is possible. Partitions in which deletes are pending, or that other
-writers keep rewriting, are appended to: their new files stay as they are until the next merge.
+for the k small files that may remain, so k = 1 is possible. Partitions in which deletes are pending that are not
+applied, or that other writers keep rewriting, are appended to: their new files stay as they are until the next merge.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from icesize.planning.deletes import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
@@ -121,12 +122,14 @@ def complete_plan(
         if outcome.partition in settled
         for fewer in [first.incoming.get(outcome.partition, 0) - incoming.get(outcome.partition, 0)]
     )
+    inputs = (file for group in (*groups, *second.groups) for file in group.inputs)
     return replace(
         first,
         groups=(*groups, *second.groups),
         skipped=(*(skip for skip in first.skipped if skip.partition in settled), *second.skipped),
         outcomes=(*kept, *second.outcomes),
         incoming=dict(incoming),
+        delete_files_freed=delete_files_freed(layout, inputs),
         notes=tuple(dict.fromkeys((*(first.notes if groups else ()), *second.notes))),
     )
 
@@ -134,10 +137,10 @@ def complete_plan(
 def _without(facts: PartitionFacts, groups: list[MergeGroup]) -> PartitionFacts:
     """The partition without the files that are being merged."""
     inputs = {file.path for group in groups for file in group.inputs}
-    left = tuple(file for file in facts.small if file.path not in inputs)
     return replace(
         facts,
         files=facts.files - len(inputs),
         size_bytes=facts.size_bytes - sum(group.size_bytes for group in groups),
-        small=left,
+        small=tuple(file for file in facts.small if file.path not in inputs),
+        large=tuple(file for file in facts.large if file.path not in inputs),
     )

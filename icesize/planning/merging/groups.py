@@ -1,4 +1,4 @@
-"""Small files of a partition -> merge groups, and which groups a budget pays for."""
+"""Small files of a partition, and those whose deletes are due -> merge groups, and which groups a budget pays for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from icesize.planning.deletes import is_due
 from icesize.planning.files import FileFact, PartitionFacts, SkipReason
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files
@@ -17,17 +18,22 @@ OUTPUTS_PER_GROUP = 4
 
 @dataclass(slots=True)
 class Work:
-    """One partition while it is planned.
+    """One partition while it is planned; `blocked` says why all of it stays.
 
-    `mergeable` files are sorted, smallest first; the first `prefix` of them are to be merged. `slots` is the number
-    of mergeable files that may remain, None where they go down to the fewest.
+    `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes, `waiting` ones
+    would be, were other writers not at work. Of these `together` are to be merged, each file of `alone` is to be
+    written again. `slots` is the number of mergeable files that may remain, None where they go down to the fewest.
     """
 
     facts: PartitionFacts
+    blocked: SkipReason | None = None
     mergeable: list[FileFact] = field(default_factory=list)
     held_back: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
+    large: list[FileFact] = field(default_factory=list)
+    waiting: list[FileFact] = field(default_factory=list)
     slots: int | None = None
-    prefix: int = 0
+    together: list[FileFact] = field(default_factory=list)
+    alone: list[FileFact] = field(default_factory=list)
     cold: bool = False
     due: list[MergeGroup] = field(default_factory=list)
     taken: list[MergeGroup] = field(default_factory=list)
@@ -39,7 +45,9 @@ class Work:
 
     def small_files_after(self, small_file_limit_bytes: int) -> int:
         """Mergeable small files once the taken groups are merged."""
-        left = len(self.mergeable) - sum(len(group.inputs) for group in self.taken)
+        large = {file.path for file in self.large}
+        inputs = (file for group in self.taken for file in group.inputs)
+        left = len(self.mergeable) - sum(file.path not in large for file in inputs)
         return left + sum(g.outputs for g in self.taken if g.output_size_bytes < small_file_limit_bytes)
 
 
@@ -52,10 +60,11 @@ def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
 
 
 def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_outputs: int) -> list[MergeGroup]:
-    """Merges `files` into as few files as `merged_files` says, in groups of neighbours in time."""
-    if len(files) < 2:
+    """Merges `files` into as few files as `merged_files` says, in groups of neighbours in time; one alone is written
+    again if its deletes are due. None of them may be larger than what is planned for one of several outputs."""
+    if not files or (len(files) == 1 and not is_due(files[0], policy)):
         return []
-    total_bytes = sum(file.size_bytes for file in files)
+    total_bytes = sum([file.live_bytes if file.deleted_rows else file.size_bytes for file in files])
     outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
     in_time = sorted(files, key=lambda file: (file.sequence_number, file.path))
     return [
@@ -85,7 +94,7 @@ def _cut(
     for end, file in enumerate(files, 1):
         if outputs <= most_outputs:
             break
-        size_bytes += file.size_bytes
+        size_bytes += file.live_bytes
         # a run that lacks 5% of its last part is full: the next file would rather overshoot
         count = int(size_bytes / part + 0.05)
         if (
@@ -100,22 +109,28 @@ def _cut(
     return runs
 
 
+def alone(work: Work) -> list[MergeGroup]:
+    """Files that are written again each by itself, as their sizes are right."""
+    return [MergeGroup((file,), work.facts.key, 1, work.facts.label, work.cold) for file in work.alone]
+
+
 def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeGroup, ...]:
     """Takes the due groups that the budget pays for, and returns them in the order in which they are worth it.
 
-    Hot partitions come first, among them those that hold more than their slots, then what removes most files per
-    byte. Two rules keep odd sizes from starving. One group that exceeds the whole budget is taken on top of it, from
-    the partition that is furthest above its slots: two files that together exceed the budget could never be merged
-    else. A hot partition of which no group was taken gets the cheapest merge that reaches its slots or, if that does
-    not fit either, the largest that fits; this pays only with what is left, because cheap merges paid first leave
-    ever less for the due ones, which are what keeps later merges cheap.
+    Hot partitions come first, among them those that hold more than their slots, or files that are read with more than
+    `max_delete_files`, then what spares a scan most per byte that is rewritten. Two rules keep odd sizes from starving.
+    One group that exceeds the whole budget is taken on top of it, from the partition that is furthest above its slots:
+    two files that together exceed the budget could never be merged else. A hot partition above its slots of which no
+    group was taken that lowers the number of files gets the cheapest merge that reaches its slots or, if that does not
+    fit either, the largest that fits; this pays only with what is left, because cheap merges paid first leave ever less
+    for the due ones, which are what keeps later merges cheap.
     """
-    purse = _Purse(budget_bytes)
+    purse = _Purse(policy, budget_bytes)
     hot = [work for work in works if work.slots is not None]
     purse.take_due(hot)
     for work in sorted(hot, key=lambda work: -work.excess):
-        if not work.taken:
-            purse.take_cheaper(work, policy)
+        if work.excess and not any(group.outputs < len(group.inputs) for group in work.taken):
+            purse.take_cheaper(work)
     purse.take_due([work for work in works if work.slots is None])
     return tuple(purse.groups)
 
@@ -123,13 +138,15 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int |
 class _Purse:
     """What is left of the budget while groups are taken."""
 
-    def __init__(self, budget_bytes: int | None) -> None:
+    def __init__(self, policy: SizePolicy, budget_bytes: int | None) -> None:
         self.groups: list[MergeGroup] = []
+        self._policy, self._open_bytes = policy, max(1, policy.close_file_cost_bytes)
+        self._max_delete_files = policy.max_delete_files
         self._budget_bytes = self._left_bytes = float("inf") if budget_bytes is None else budget_bytes
         self._extra = self._budget_bytes > 0
 
     def take_due(self, works: Sequence[Work]) -> None:
-        ranked = sorted(((work, group) for work in works for group in work.due), key=_rank)
+        ranked = sorted(((work, group) for work in works for group in work.due), key=self._rank)
         odd = [pair for pair in ranked if pair[1].size_bytes > self._budget_bytes] if self._extra else []
         extra = max(odd, key=lambda pair: pair[0].excess)[1] if odd else None
         for work, group in ranked:
@@ -141,10 +158,10 @@ class _Purse:
                 self._left_bytes -= size_bytes
                 self._take(work, group)
 
-    def take_cheaper(self, work: Work, policy: SizePolicy) -> None:
+    def take_cheaper(self, work: Work) -> None:
         sums = accumulate(file.size_bytes for file in work.mergeable[: work.excess + 1])
         fitting = sum(size_bytes <= self._left_bytes for size_bytes in sums)
-        for group in groups_of(work, work.mergeable[:fitting], policy, OUTPUTS_PER_GROUP):
+        for group in groups_of(work, work.mergeable[:fitting], self._policy, OUTPUTS_PER_GROUP):
             self._left_bytes -= group.size_bytes
             self._take(work, group)
 
@@ -152,9 +169,16 @@ class _Purse:
         work.taken.append(group)
         self.groups.append(group)
 
+    def _rank(self, pair: tuple[Work, MergeGroup]) -> tuple[bool, float, str, str]:
+        work, group = pair
+        can_wait = work.slots is not None and not work.excess
+        if can_wait and any(file.avoidable_deletes > self._max_delete_files for file in group.with_deletes):
+            can_wait = False
+        worth = self._spared_bytes(group) / max(1, group.size_bytes)
+        return can_wait, -worth, repr(group.partition.values), group.inputs[0].path
 
-def _rank(pair: tuple[Work, MergeGroup]) -> tuple[bool, float, str, str]:
-    work, group = pair
-    in_slots = work.slots is not None and not work.excess
-    removed = len(group.inputs) - group.outputs
-    return in_slots, -removed / max(1, group.size_bytes), repr(group.partition.values), group.inputs[0].path
+    def _spared_bytes(self, group: MergeGroup) -> int:
+        """What a scan is spared once a group is merged, in bytes: those of deleted rows, and for each file that it need
+        not open what that costs, `close_file_cost_bytes`. It opens a delete file once for each file that it may hit."""
+        files = len(group.inputs) - group.outputs + group.avoidable_deletes
+        return files * self._open_bytes + group.size_bytes - group.live_bytes

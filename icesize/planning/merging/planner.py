@@ -1,8 +1,11 @@
-"""Layout + SizePolicy -> Plan: which small files are merged now, and why the others are not.
+"""Layout + SizePolicy -> Plan: which small files are merged now, which files are due for their deletes, and why the
+others stay.
 
 Hot partitions (the batch writes to them) are kept at k small files for as few rewritten bytes as `choose_prefix`
 finds; cold ones and maintenance go down to the fewest files, where at most one small file is left. Several outputs
-are only planned where each is surely not small again, so a second plan is empty.
+are only planned where each is surely not small again, so a second plan is empty. Files whose deletes are due
+(`icesize.planning.deletes.is_due`) are merged with these, or written again alone where they are large enough without
+their deleted rows: they are to be written anyway.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import Work, groups_of, outputs_per_group, within_budget
+from icesize.planning.deletes import delete_files_freed, is_due
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.groups import Work, alone, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.plan import MergeGroup, PartitionOutcome, Plan, Skipped, held_back_in
+from icesize.planning.sizing import least_output_bytes
 from icesize.policy import SizePolicy
+from icesize.units import format_count
 
 
 def plan_merges(
@@ -26,13 +32,14 @@ def plan_merges(
     touched: Collection[PartitionKey] | None = None,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
-    """Decides which small files of `layout` are merged now; the same plan for any order of files and partitions.
+    """Decides which files of `layout` are merged now; the same plan for any order of files and partitions.
 
     With `incoming` (files that a batch is about to add to each partition, all taken as small) those partitions are
     brought down to `max_small_files`, new files included; partitions without rows for `cold_after_commits` commits
     are finished to the fewest files; nothing else is touched. With `touched` alone the rows are in the layout
     already: these partitions are brought down to `max_small_files`. With neither, every partition is merged to the
-    fewest files. Partitions in `contested` are left to the writers that keep rewriting them.
+    fewest files. In all that it touches go deletes that are due. Partitions in `contested` are left to the writers that
+    keep rewriting them.
 
     `budget_bytes` (None: no bound) bounds the bytes to rewrite as `within_budget` describes.
     """
@@ -42,8 +49,9 @@ def plan_merges(
     most_outputs = outputs_per_group(policy, budget_bytes)
     for work in works:
         _find_due(work, policy, hot, finish_cold=incoming is not None)
-        work.due = groups_of(work, work.mergeable[: work.prefix], policy, most_outputs)
+        work.due = [*groups_of(work, work.together, policy, most_outputs), *alone(work)]
     groups = within_budget(works, policy, budget_bytes)
+    looked_at = {work.facts.key for work in works if hot is None or work.slots is not None or work.cold}
     outcomes = tuple(_outcomes(works, policy, incoming or {}))
     return Plan(
         snapshot_id=layout.snapshot_id,
@@ -54,61 +62,95 @@ def plan_merges(
         outcomes=outcomes,
         max_small_files=policy.max_small_files,
         files_before=layout.files,
-        notes=tuple(_notes(policy, groups, outcomes, budget_bytes)),
+        notes=(*_notes(policy, groups, outcomes, budget_bytes), *_backlog_notes(policy, looked_at, outcomes)),
         incoming=dict(incoming or {}),
+        max_delete_files=policy.max_delete_files,
+        delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
     )
 
 
 def _work(facts: PartitionFacts, current_spec_id: int, policy: SizePolicy, contested: Collection[PartitionKey]) -> Work:
-    """Sorts the small files of a partition into mergeable ones, smallest first, and ineligible ones."""
+    """Sorts the small files of a partition into mergeable ones, smallest first, and ineligible ones; of the others
+    those with deletes that are due."""
     blocked = SkipReason.OLD_SPEC if facts.key.spec_id != current_spec_id else None
     if blocked is None and facts.key in contested:
         blocked = SkipReason.CONTESTED
     # a policy computes its default limit each time that it is asked
-    work, limit_bytes = Work(facts), policy.small_file_limit_bytes
-    for file in facts.small:
+    work, limit_bytes = Work(facts, blocked), policy.small_file_limit_bytes
+    for file in facts.small + facts.large:
         if file.size_bytes >= limit_bytes:
+            if file.delete_files and limit_bytes and is_due(file, policy):
+                _add_large(work, file)
             continue
         reason = file.obstacle or blocked
         if reason is None:
             work.mergeable.append(file)
         else:
             work.held_back.append((file, reason))
-    work.mergeable.sort(key=lambda file: (file.size_bytes, file.sequence_number, file.path))
+    work.mergeable.sort(key=_by_size)
     work.held_back.sort(key=lambda pair: pair[0].path)
     return work
 
 
+def _add_large(work: Work, file: FileFact) -> None:
+    """With another obstacle than busy writers a large file stays one of the well-sized ones, which nobody names."""
+    if file.obstacle is None and work.blocked is None:
+        work.large.append(file)
+    elif file.obstacle is None and work.blocked is SkipReason.CONTESTED:
+        work.waiting.append(file)
+
+
+def _by_size(file: FileFact) -> tuple[int, int, str]:
+    return file.live_bytes if file.deleted_rows else file.size_bytes, file.sequence_number, file.path
+
+
 def _find_due(work: Work, policy: SizePolicy, hot: Mapping[PartitionKey, int] | None, finish_cold: bool) -> None:
-    """Sets how many of the smallest files of a partition are to be merged now."""
-    count = len(work.mergeable)
-    if count < 2:
-        return
+    """Sets which files of a partition are to be merged now: the smallest ones, and all that are due for deletes."""
     if hot is None:
-        work.prefix = count
+        pass
     elif work.facts.key in hot:
         work.slots = max(0, policy.max_small_files - hot[work.facts.key])
-        sizes = [file.size_bytes for file in work.mergeable]
-        work.prefix = choose_prefix(sizes, policy.small_file_limit_bytes, work.slots) if work.slots else count
     # the commit of this batch is one more without rows for this partition
     elif finish_cold and work.facts.commits_since_append + 1 >= policy.cold_after_commits:
         work.cold = True
-        work.prefix = count
+    else:
+        return
+    least_bytes = least_output_bytes(policy.small_file_limit_bytes)
+    shrunk = [file for file in work.large if file.live_bytes < least_bytes]
+    work.alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=_by_size)
+    ranked = sorted([*work.mergeable, *shrunk], key=_by_size) if shrunk else work.mergeable
+    prefix = _prefix(ranked, policy, work.slots)
+    due = (file for file in ranked[prefix:] if file.delete_files and is_due(file, policy))
+    work.together = [*ranked[:prefix], *due]
+
+
+def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:
+    """How many of the smallest files are to be merged for their number."""
+    count = len(ranked)
+    if count < 2:
+        return 0
+    if not slots:
+        return count
+    sizes = [file.live_bytes if file.deleted_rows else file.size_bytes for file in ranked]
+    return choose_prefix(sizes, policy.small_file_limit_bytes, slots)
 
 
 def _skipped(work: Work) -> Iterator[Skipped]:
     """Every file of the partition that no taken group contains, with its reason."""
     key = work.facts.key
-    small = [*work.mergeable, *(file for file, _ in work.held_back)]
-    well_sized = work.facts.files - len(small)
+    inputs = _paths(work.taken)
+    due = _paths(work.due)
+    large = [file for file in work.large if file.path in inputs or file.path in due]
+    named = [*work.mergeable, *(file for file, _ in work.held_back), *large, *work.waiting]
+    well_sized = work.facts.files - len(named)
     if well_sized:
-        size_bytes = work.facts.size_bytes - sum(file.size_bytes for file in small)
+        size_bytes = work.facts.size_bytes - sum(file.size_bytes for file in named)
         yield Skipped(None, key, SkipReason.WELL_SIZED, well_sized, size_bytes)
     for file, reason in work.held_back:
         yield Skipped(file, key, reason, 1, file.size_bytes)
-    inputs = _paths(work.taken)
-    due = _paths(work.due)
-    for file in work.mergeable:
+    for file in sorted(work.waiting, key=lambda file: file.path):
+        yield Skipped(file, key, SkipReason.CONTESTED, 1, file.size_bytes)
+    for file in (*work.mergeable, *sorted(large, key=_by_size)):
         if file.path not in inputs:
             reason = SkipReason.OVER_BUDGET if file.path in due else SkipReason.TOO_FEW
             yield Skipped(file, key, reason, 1, file.size_bytes)
@@ -125,12 +167,22 @@ def _outcomes(
     for work in works:
         small = work.small_files_after(policy.small_file_limit_bytes) + incoming.get(work.facts.key, 0)
         held_back = dict(Counter(reason for _, reason in work.held_back))
-        if small or held_back:
-            yield PartitionOutcome(work.facts.key, work.facts.label, small, held_back)
+        delete_files = _most_deletes(work)
+        if small or held_back or delete_files:
+            yield PartitionOutcome(work.facts.key, work.facts.label, small, held_back, delete_files)
     known = {work.facts.key for work in works}
     for key, files in sorted(incoming.items(), key=lambda item: repr(item[0])):
         if key not in known:
             yield PartitionOutcome(key, "/".join(map(str, key.values)), files, {})
+
+
+def _most_deletes(work: Work) -> int:
+    """Of the files that stay and could be rewritten, the most delete files that one is read with."""
+    if work.blocked or not (with_deletes := work.facts.with_deletes):
+        return 0
+    inputs = _paths(work.taken)
+    left = (file for file in with_deletes if file.path not in inputs and file.obstacle is None)
+    return max((file.delete_files for file in left), default=0)
 
 
 def _notes(
@@ -155,5 +207,19 @@ def _notes(
         if budget_bytes is not None and group.size_bytes > budget_bytes:
             yield (
                 f"{group.label or 'the table'}: one merge of {group.size_bytes} bytes exceeds the budget of "
-                f"{budget_bytes} bytes and is planned on top of it, or its files would stay small for ever"
+                f"{budget_bytes} bytes and is planned on top of it, or its files would stay as they are for ever"
             )
+
+
+def _backlog_notes(
+    policy: SizePolicy, looked_at: Collection[PartitionKey], outcomes: tuple[PartitionOutcome, ...]
+) -> Iterator[str]:
+    """About files that are still read with many delete files, in the partitions that the plan is about."""
+    bound = policy.max_delete_files
+    behind = [o for o in outcomes if o.delete_files > bound and o.partition in looked_at] if policy.merging else []
+    if behind:
+        worst = max(behind, key=lambda outcome: outcome.delete_files)
+        yield (
+            f"{format_count(len(behind), 'partition')} with files that are read with more than 'max-delete-files' "
+            f"({bound}) delete files: {worst.delete_files} in {worst.label or 'the table'}"
+        )

@@ -35,9 +35,9 @@ class ClusterReader:
     take 3 s and 76 MB, known ones 0.03 s.
     """
 
-    def __init__(self, by: ClusterBy) -> None:
+    def __init__(self, by: ClusterBy, apply_deletes: bool = True) -> None:
         self.by = by
-        self._files = LiveFiles[ClusterFile](lambda file: file.fact)
+        self._files = LiveFiles[ClusterFile](lambda file: file.fact, apply_deletes)
 
     def read(
         self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True

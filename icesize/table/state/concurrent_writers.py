@@ -47,7 +47,7 @@ class ConcurrentWriters:
         with self._lock:
             newest = _newest(metadata)
             history = [s for s in newest if abs(now_ms - s.timestamp_ms) < contention.SIGHT_MS]
-            others = [s for s in history if not _is_ours(s) and (operation_of(s) in _CHANGES_ROWS or _compacts(s))]
+            others = [s for s in history if not _is_ours(s) and (_changes_rows(s) or _compacts(s))]
             found = contention.contended(self._changes(metadata, io, others), now_ms)
             edge_ms = newest[-1].timestamp_ms if newest else now_ms
             since = {key: self._remembered(key, began_ms, edge_ms) for key, began_ms in found.items()}
@@ -120,6 +120,13 @@ def _newest(metadata: TableMetadata) -> list[Snapshot]:
 
 def _is_ours(snapshot: Snapshot) -> bool:
     return summary_of(snapshot, RUN_ID) is not None
+
+
+def _changes_rows(snapshot: Snapshot) -> bool:
+    """Whether rows were changed by somebody who needs the files that hold them. One who deletes by equality does not,
+    and names positions in files of his own commit only: merges never fail him, nor he them."""
+    upserts = summary_of(snapshot, "added-equality-deletes") not in (None, "0") and not _removes_files(snapshot)
+    return operation_of(snapshot) in _CHANGES_ROWS and not upserts
 
 
 def _compacts(snapshot: Snapshot) -> bool:

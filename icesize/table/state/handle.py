@@ -74,8 +74,8 @@ class TableHandle:
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     concurrent_writers: ConcurrentWriters = field(default_factory=ConcurrentWriters)
-    _reader: Callable[[int], LayoutReader] = field(default_factory=lambda: lru_cache(maxsize=1)(LayoutReader))
-    _cluster_reader: Callable[[ClusterBy], ClusterReader] = field(
+    _reader: Callable[[int, bool], LayoutReader] = field(default_factory=lambda: lru_cache(maxsize=1)(LayoutReader))
+    _cluster_reader: Callable[[ClusterBy, bool], ClusterReader] = field(
         default_factory=lambda: lru_cache(maxsize=1)(ClusterReader)
     )
     _deadline_ms: int = 600_000
@@ -134,11 +134,11 @@ class TableHandle:
 
     def reader(self, policy: SizePolicy) -> LayoutReader:
         """The reader that remembers this table's manifests; a new one when the small file limit has changed."""
-        return self._reader(policy.small_file_limit_bytes)
+        return self._reader(policy.small_file_limit_bytes, policy.apply_deletes)
 
-    def cluster_reader(self, by: ClusterBy) -> ClusterReader:
+    def cluster_reader(self, by: ClusterBy, policy: SizePolicy) -> ClusterReader:
         """The reader that remembers what manifests say of these columns; a new one when others are wanted."""
-        return self._cluster_reader(by)
+        return self._cluster_reader(by, policy.apply_deletes)
 
     def commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
         """Make files visible that were written for `current`; raises as `commit_files`."""

@@ -1,13 +1,15 @@
 """The live files of a table by partition, read again and again: manifests never change, so each is read once.
 
 What is made of a manifest is kept by its path: numbers for each partition, and values of those files that a reader
-picks. Layouts, which count every partition, pick small files, clustering picks all of them. Entries are streamed: only
+picks. Layouts, which count every partition, pick small files, and others where deletes are pending; clustering picks
+all of them. Entries are streamed: only
 what is picked takes memory.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -17,6 +19,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icesize.planning.deletes import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import known_ancestors, operation_of
@@ -92,9 +95,11 @@ class PartitionFiles(Generic[File]):
 
 @dataclass(frozen=True)
 class Live(Generic[File]):
-    """The files of the current snapshot. Not `complete`: some manifests were ruled out and not read."""
+    """The files of the current snapshot, also by the manifest that lists them. Not `complete`: some manifests were
+    ruled out and not read."""
 
     partitions: dict[PartitionKey, PartitionFiles[File]]
+    manifests: list[tuple[ManifestFile, list[PartitionFiles[File]]]]
     obstacles: Obstacles
     ages: CommitAges
     complete: bool
@@ -103,11 +108,13 @@ class Live(Generic[File]):
 class LiveFiles(Generic[File]):
     """Reads the live files of one table; losing it costs time, never correctness. Not shared between threads.
 
-    `fact_of` gives the facts of a file that was picked.
+    `fact_of` gives the facts of a file that was picked. Files with deletes pending must not be rewritten where a policy
+    does not `apply_deletes`.
     """
 
-    def __init__(self, fact_of: Callable[[File], FileFact]) -> None:
+    def __init__(self, fact_of: Callable[[File], FileFact], apply_deletes: bool = True) -> None:
         self._fact_of = fact_of
+        self._apply_deletes = apply_deletes
         self._known: dict[str, list[PartitionFiles[File]]] = {}
         self._listings = Listings()
         self._format_version: int | None = None
@@ -121,13 +128,15 @@ class LiveFiles(Generic[File]):
             self._format_version = metadata.format_version
         manifests = manifests_of(metadata.current_snapshot(), io)
         kept = [manifest for manifest in manifests.data if keep(manifest)]
+        read = [(manifest, self._of(io, manifest, ages, pick)) for manifest in kept]
         partitions: dict[PartitionKey, PartitionFiles[File]] = {}
-        for manifest in kept:
-            for some in self._of(io, manifest, ages, pick):
+        for _, inside in read:
+            for some in inside:
                 partitions.setdefault(some.key, PartitionFiles(some.key)).add(some)
         self._forget_all_but(manifests.data)
-        obstacles = Obstacles(metadata.default_spec_id, DeleteIndex.of(io, manifests.deletes), self._listings)
-        return Live(partitions, obstacles, ages, len(kept) == len(manifests.data))
+        deletes = DeleteIndex.of(io, manifests.deletes, metadata.specs())
+        obstacles = Obstacles(metadata.default_spec_id, deletes, self._listings, self._apply_deletes)
+        return Live(partitions, read, obstacles, ages, len(kept) == len(manifests.data))
 
     def _of(self, io: FileIO, manifest: ManifestFile, ages: CommitAges, pick: Pick[File]) -> list[PartitionFiles[File]]:
         known = self._known.get(manifest.manifest_path)
@@ -168,7 +177,12 @@ def fact_of(entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact:
         obstacle = SkipReason.ENCRYPTED
     elif entry.file_format != "PARQUET":
         obstacle = SkipReason.NOT_PARQUET
-    return FileFact(entry.path, entry.size_bytes, entry.rows, key, entry.sequence_number or 0, obstacle, manifest_path)
+    number, added_by = entry.sequence_number or 0, entry.file_sequence_number or 0
+    return FileFact(
+        entry.path, entry.size_bytes, entry.rows, key, number, obstacle, manifest_path,
+        # mostly equal: kept once
+        file_sequence_number=number if number == added_by else added_by,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -178,9 +192,11 @@ class Obstacles:
     spec_id: int
     deletes: DeleteIndex
     listings: Listings
+    apply_deletes: bool = True
 
     def noted(self, files: Sequence[FileFact], key: PartitionKey) -> tuple[FileFact, ...]:
-        """The files of one partition, in their order, with what hinders them; the given objects where nothing does."""
+        """The files of one partition, in their order, with the deletes of each and what hinders it; the given objects
+        where there is nothing to note."""
         if key.spec_id != self.spec_id:
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
         if any(value != value for value in key.values):
@@ -188,18 +204,30 @@ class Obstacles:
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.NAN_PARTITION) for f in files)
         if not self.deletes.concerns(key) and not self.listings:
             return tuple(files)
-        return tuple(f if (why := self._of(f)) is None else replace(f, obstacle=why) for f in files)
+        return tuple(map(self._of, files))
 
-    def _of(self, file: FileFact) -> SkipReason | None:
-        if self.deletes.applies(file):
-            return SkipReason.HAS_DELETES
-        return SkipReason.LISTED_TWICE if file.path in self.listings else None
+    def _of(self, file: FileFact) -> FileFact:
+        noted = with_deletes(file, self.deletes)
+        if noted.delete_files and not self.apply_deletes:
+            noted = replace(noted, obstacle=SkipReason.HAS_DELETES)
+        again = noted.obstacle is None and file.path in self.listings
+        return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
 
 
-def files_at(io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
-    """The data files of a partition at a snapshot; `obstacle` says why one does not hold its rows plainly."""
+def with_deletes(file: FileFact, index: DeleteIndex) -> FileFact:
+    """The file with its deletes; those of a format that icesize does not read are an obstacle."""
+    noted = index.noted(file)
+    others = (delete for delete in noted.deletes if delete.file_format != "PARQUET")
+    if any(may_hit(delete, file) for delete in others):
+        return replace(noted, obstacle=SkipReason.HAS_DELETES)
+    return noted
+
+
+def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[FileFact]:
+    """The data files of a partition at a snapshot with the deletes that hit them; `obstacle` says why one cannot be
+    read."""
     manifests = manifests_of(snapshot, io)
-    deletes = DeleteIndex.of(io, manifests.deletes)
+    deletes = DeleteIndex.of(io, manifests.deletes, metadata.specs())
     files = (
         fact_of(entry, partition, manifest.manifest_path)
         for manifest in manifests.data
@@ -207,7 +235,67 @@ def files_at(io: FileIO, snapshot: Snapshot, partition: PartitionKey) -> list[Fi
         for entry in read_entries(io, manifest)
         if PartitionKey.of(manifest.partition_spec_id, entry.values) == partition
     )
-    return [replace(f, obstacle=SkipReason.HAS_DELETES) if not f.obstacle and deletes.applies(f) else f for f in files]
+    return [f if f.obstacle else with_deletes(f, deletes) for f in files]
+
+
+class _LargeFiles:
+    """Reads files at or above the small file limit of partitions that deletes concern; only these take memory.
+
+    A manifest is read again when deletes concern more of its partitions than before.
+    """
+
+    def __init__(self, small_file_limit_bytes: int) -> None:
+        self._limit_bytes = small_file_limit_bytes
+        self._known: dict[str, tuple[frozenset[PartitionKey], list[FileFact]]] = {}
+        self._listings = Listings()
+
+    def read(self, io: FileIO, live: Live[FileFact]) -> dict[PartitionKey, tuple[FileFact, ...]]:
+        """Those that some delete may hit, by partition, each with its deletes and what hinders it."""
+        wanted = self._wanted(live) if live.obstacles.deletes else {}
+        for path in self._known.keys() - wanted.keys():
+            self._forget(path)
+        found: defaultdict[PartitionKey, list[FileFact]] = defaultdict(list)
+        for manifest, _ in live.manifests:
+            if (keys := wanted.get(manifest.manifest_path)) is not None:
+                for file in self._of(io, manifest, keys):
+                    if file.partition.spec_id == live.obstacles.spec_id:
+                        found[file.partition].append(file)
+        obstacles = replace(live.obstacles, listings=self._listings)
+        noted = {key: [f for f in obstacles.noted(files, key) if f.delete_files] for key, files in found.items()}
+        return {key: tuple(files) for key, files in noted.items() if files}
+
+    def _wanted(self, live: Live[FileFact]) -> dict[str, frozenset[PartitionKey]]:
+        """Partitions by manifest. Of older specs all are wanted: one may list a file again."""
+        obstacles = live.obstacles
+        by_path = (
+            (manifest.manifest_path, [some.key for some in inside if some.files > len(some.picked)])
+            for manifest, inside in live.manifests
+        )
+        chosen = (
+            (path, frozenset(k for k in keys if k.spec_id != obstacles.spec_id or obstacles.deletes.concerns(k)))
+            for path, keys in by_path
+        )
+        return {path: keys for path, keys in chosen if keys}
+
+    def _of(self, io: FileIO, manifest: ManifestFile, wanted: frozenset[PartitionKey]) -> list[FileFact]:
+        path = manifest.manifest_path
+        known, files = self._known.get(path, (frozenset(), []))
+        if not wanted <= known:
+            wanted |= known
+            self._forget(path)
+            files = [
+                fact_of(entry, key, path)
+                for entry in read_entries(io, manifest)
+                if entry.size_bytes >= self._limit_bytes
+                and (key := PartitionKey.of(manifest.partition_spec_id, entry.values)) in wanted
+            ]
+            self._known[path] = wanted, files
+            self._listings.add(file.path for file in files)
+        return files
+
+    def _forget(self, path: str) -> None:
+        if path in self._known:
+            self._listings.add((file.path for file in self._known.pop(path)[1]), -1)
 
 
 class LayoutReader:
@@ -216,9 +304,10 @@ class LayoutReader:
     Losing it costs time, never correctness. Not shared between threads.
     """
 
-    def __init__(self, small_file_limit_bytes: int) -> None:
+    def __init__(self, small_file_limit_bytes: int, apply_deletes: bool = True) -> None:
         self.small_file_limit_bytes = small_file_limit_bytes
-        self._files = LiveFiles[FileFact](lambda fact: fact)
+        self._files = LiveFiles[FileFact](lambda fact: fact, apply_deletes)
+        self._large = _LargeFiles(small_file_limit_bytes)
 
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep = lambda manifest: True) -> Layout:
         """The layout of the current snapshot; manifests that `keep` refuses (pruning by bounds) are not read.
@@ -231,6 +320,7 @@ class LayoutReader:
 
         with readable(metadata.location):
             live = self._files.read(metadata, io, small, keep)
+            large = self._large.read(io, live)
         labels, head = Labels(metadata), metadata.current_snapshot()
         return Layout(
             snapshot_id=head.snapshot_id if head else None,
@@ -242,6 +332,7 @@ class LayoutReader:
                     key, labels.of(key), some.files, some.size_bytes, some.rows,
                     live.obstacles.noted(some.picked, key),
                     live.ages.since(some.newest),
+                    large.get(key, ()),
                 )
                 for key, some in live.partitions.items()
             },

@@ -542,3 +542,15 @@ def test_raised_binary_bounds_do_not_count_as_overlap(texts: list[str], overflow
 def test_short_text_bounds_are_taken_as_they_are() -> None:
     """Bounds that Iceberg did not cut overlap by their last character."""
     assert planned_bounds([("a", "b" * 15), ("b" * 14 + "a", "d")] * 5).files_removed == 10
+
+
+def test_files_with_deletes_are_clustered_as_others() -> None:
+    """Their number of outputs is that of what is left of them."""
+
+    def table(deleted_rows: int) -> list[Stored]:
+        facts = [FileFact(f"{n}.parquet", 1_000, 100, OWNER, n) for n in range(8)]
+        hit = [dataclasses.replace(f, delete_files=1, deleted_rows=deleted_rows) for f in facts]
+        return [Stored(fact, tuple((value, value) for value in range(HIGHEST))) for fact in hit]
+
+    outputs = [[group.outputs for group in plan_of(table(rows), by_columns()).groups] for rows in (0, 50)]
+    assert outputs == [[8], [4]]

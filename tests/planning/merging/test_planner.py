@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icesize.planning.deletes import is_due
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging import planner, schedule
 from icesize.planning.merging.groups import Work, groups_of
@@ -20,6 +21,7 @@ from tests.support.layouts import (
     DEFAULT,
     LIMIT,
     SMALL_TARGET,
+    due,
     equal_parts,
     key,
     layout_of,
@@ -66,7 +68,11 @@ def test_every_file_is_planned_or_skipped_once(case: tuple[Layout, SizePolicy, d
     plan = plan_merges(layout, policy, **arguments)  # type: ignore[arg-type]
     named = Counter(file.path for group in plan.groups for file in group.inputs)
     named.update(skip.file.path for skip in plan.skipped if skip.file)
-    assert named == Counter(file.path for facts in layout.partitions.values() for file in facts.small)
+    small = Counter(file.path for facts in layout.partitions.values() for file in facts.small)
+    large = {file.path for facts in layout.partitions.values() for file in facts.large}
+    assert not small - named
+    assert set((named - small).values()) <= {1}
+    assert (named - small).keys() <= large
     assert plan.files_removed + sum(skip.files for skip in plan.skipped) == layout.files == plan.files_before
     assert plan.bytes_to_write + sum(skip.size_bytes for skip in plan.skipped) == layout.size_bytes
     assert all(skip.reason is SkipReason.WELL_SIZED for skip in plan.skipped if skip.file is None)
@@ -77,15 +83,17 @@ def test_every_file_is_planned_or_skipped_once(case: tuple[Layout, SizePolicy, d
 def test_groups_are_of_one_partition_and_lower_the_number_of_files(
     case: tuple[Layout, SizePolicy, dict[str, object]],
 ) -> None:
-    """A group holds mergeable small files of one partition of the current spec and becomes fewer files."""
+    """A group holds mergeable files of one partition of the current spec, small or with deletes that are due, and
+    becomes fewer files, or is one file with deletes."""
     layout, policy, arguments = case
     plan = plan_merges(layout, policy, **arguments)  # type: ignore[arg-type]
     for group in plan.groups:
         assert {file.partition for file in group.inputs} == {group.partition}
         assert group.partition.spec_id == layout.spec_id
         assert group.partition not in arguments["contested"]  # type: ignore[operator]
-        assert all(f.size_bytes < policy.small_file_limit_bytes and f.obstacle is None for f in group.inputs)
-        assert 1 <= group.outputs < len(group.inputs)
+        assert all(f.size_bytes < policy.small_file_limit_bytes or is_due(f, policy) for f in group.inputs)
+        assert all(f.obstacle is None for f in group.inputs)
+        assert 1 <= group.outputs < len(group.inputs) or is_due(*group.inputs, policy)
         assert group.outputs == 1 or group.output_size_bytes >= SAFE_RATIO * policy.small_file_limit_bytes
         assert group.size_bytes == sum(file.size_bytes for file in group.inputs)
     assert plan.files_after == simulate(layout, plan).files
@@ -123,6 +131,7 @@ def test_hot_partitions_hold_k_files_after_the_batch(data: st.DataObject) -> Non
     incoming = {owner: data.draw(st.integers(0, policy.max_small_files)) for owner in layout.partitions}
     plan = plan_merges(layout, policy, incoming=incoming)
     after = simulate(layout, plan)
+    assert due(after, policy) == []
     current = {owner for owner in layout.partitions if owner.spec_id == layout.spec_id}
     for owner in current:
         slots = max(1, policy.max_small_files - incoming[owner])
@@ -146,6 +155,7 @@ def test_maintenance_converges_although_sizes_deviate(data: st.DataObject) -> No
     plan = plan_merges(layout, policy)
     after = simulate(layout, plan, lambda size: round(size * (trend or dice.uniform(0.95, 1.05))))
     assert plan_merges(after, policy).groups == ()
+    assert due(after, policy) == []
     for owner in after.partitions:
         assert mergeable(after, owner) <= 1 or owner.spec_id != layout.spec_id
 
@@ -155,7 +165,7 @@ def test_maintenance_converges_although_sizes_deviate(data: st.DataObject) -> No
 def test_maintenance_plans_the_fewest_files_in_groups(data: st.DataObject) -> None:
     """However a partition is cut into groups, their outputs together are as few as for the whole."""
     policy = data.draw(policies())
-    layout = data.draw(layouts(policy, obstacles=False))
+    layout = data.draw(layouts(policy, obstacles=False, deletes=False))
     plan = plan_merges(layout, policy)
     outputs: Counter[PartitionKey] = Counter()
     for group in plan.groups:
@@ -173,29 +183,31 @@ def test_no_size_starves_under_any_budget(data: st.DataObject) -> None:
     policy = data.draw(policies())
     layout = data.draw(layouts(policy, obstacles=False))
     budget = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
-    for _ in range(layout.files + 1):
+    for _ in range(layout.files + len(due(layout, policy)) + 1):
         plan = plan_merges(layout, policy, budget_bytes=budget)
         if not plan.groups:
             break
         layout = simulate(layout, plan)
     assert plan.groups == ()
+    assert due(layout, policy) == []
     assert all(mergeable(layout, owner) <= 1 for owner in layout.partitions)
 
 
 @thorough
 @given(st.data())
 def test_hot_backlog_reaches_its_slots_under_any_budget(data: st.DataObject) -> None:
-    """A debt of any sizes in a hot partition is worked off, batch by batch, under any budget."""
+    """A debt of any sizes, and of deletes, in a hot partition is worked off, batch by batch, under any budget."""
     policy = data.draw(policies())
     layout = data.draw(layouts(policy, obstacles=False))
     budget = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
     incoming = dict.fromkeys(layout.partitions, 0)
-    for _ in range(layout.files + 1):
+    for _ in range(layout.files + len(due(layout, policy)) + 1):
         plan = plan_merges(layout, policy, incoming=incoming, budget_bytes=budget)
         if not plan.groups:
             break
         layout = simulate(layout, plan)
     assert plan.debt == ()
+    assert due(layout, policy) == []
 
 
 @thorough

@@ -286,9 +286,11 @@ def test_files_with_deletes_say_so(lake: SqlCatalog) -> None:
     first, second, _ = small_files(table)
     delete_rows(lake, first)
     table = append(lake, [4])
-    assert same_facts_as_a_layout(table) == {SkipReason.HAS_DELETES: 1, None: 3}
+    assert same_facts_as_a_layout(table) == {None: 4}
+    assert [f.delete_files for f in small_files(table)] == [1, 0, 0, 0]
     table = delete_ids(lake, second, [99])
-    assert same_facts_as_a_layout(table) == {SkipReason.HAS_DELETES: 3, None: 1}
+    assert same_facts_as_a_layout(table) == {None: 4}
+    assert [f.delete_files for f in small_files(table)] == [2, 1, 0, 1]
     assert reader.read(table.metadata, table.io) == ClusterReader(BY_ID).read(table.metadata, table.io)
 
 

@@ -15,7 +15,9 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import COOLDOWN_MS, QUIET_MS
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors, rolled_back
-from tests.support.tables import append, arrow, compact, landed, make_table, two_files
+from tests.support.delete_files import upsert
+from tests.support.row_deletes import delete_rows
+from tests.support.tables import append, arrow, compact, landed, make_table, small_files, two_files
 
 A = PartitionKey(0, ("a",))
 
@@ -65,6 +67,15 @@ def test_a_rivals_change_keeps_merges_away_until_it_is_quiet(lake: SqlCatalog) -
     assert waits(rivals, table) == {A}
     assert waits(ConcurrentWriters(), table, QUIET_MS - 1) == {A}
     assert waits(rivals, table, QUIET_MS) == set()
+
+
+def test_upserts_by_equality_keep_no_merge_away(lake: SqlCatalog) -> None:
+    """Who writes rows in place of those with equal keys needs no older file; who deletes by position does."""
+    pairs(lake, 2)
+    table = upsert(lake.load_table("db.t"), arrow([1, 1, 7]), ["id", "kind"])
+    assert waits(ConcurrentWriters(), table) == set()
+    table = delete_rows(lake, small_files(table, "a")[0])
+    assert waits(ConcurrentWriters(), table) == {A}
 
 
 def test_patience_is_remembered_beyond_expiry(lake: SqlCatalog) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icesize.planning.files import PartitionKey, SkipReason
+from icesize.planning.deletes import PartitionDeletes
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.state.live_files import OLDEST, LayoutReader
 from icesize.table.state.naming import Labels
-from tests.support.row_deletes import delete_rows
+from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     LIMIT,
     CountingIO,
@@ -211,4 +214,68 @@ def test_a_reader_outlives_an_upgrade_to_v2(lake: SqlCatalog) -> None:
     table = delete_rows(lake, small_files(table, "cold")[0])
     found = reader.read(table.metadata, table.io)
     assert found == layout_of(table)
-    assert [f.obstacle for f in found.partitions[PartitionKey(0, ("cold",))].small] == [SkipReason.HAS_DELETES]
+    [cold] = found.partitions[PartitionKey(0, ("cold",))].small
+    assert (cold.obstacle, cold.delete_files, cold.deleted_rows) == (None, 1, 1)
+
+
+def test_well_sized_files_are_values_where_deletes_may_hit_them(lake: SqlCatalog) -> None:
+    """Each has its deletes as a new reader finds them, also where deletes come one by one; others are only counted, and
+    manifests are read again only where deletes concern more of their partitions."""
+    make_table(lake)
+    append(lake, [1, 2, 3], "a")
+    append(lake, [4], "a")
+    append(lake, [5], "b")
+    table = append(lake, [6], "c")
+    first, *_ = [file for file in small_files(table, "a") if file.rows == 3]
+    reader, io = LayoutReader(1), CountingIO()
+
+    def large(table: Table, reads: int) -> dict[str, list[tuple[int, int, int]]]:
+        before = len(io.manifests)
+        partitions = reader.read(table.metadata, io).partitions.values()
+        new = LayoutReader(1).read(table.metadata, table.io).partitions
+        assert {p.key: hits(p.large) for p in partitions} == {key: hits(p.large) for key, p in new.items()}
+        assert all(p.small == () for p in partitions)
+        assert len(io.manifests) - before == reads
+        return {str(p.key.values[0]): [hit[1:] for hit in hits(p.large)] for p in partitions if p.large}
+
+    assert large(table, 4) == {}
+    # the delete manifests, and the manifests of the partition
+    assert large(delete_rows(lake, first, [0, 2]), 1 + 2) == {"a": [(1, 2, 1)]}
+    assert large(delete_ids(lake, first, [99]), 2) == {"a": [(1, 0, 1), (2, 2, 2)]}
+    other = small_files(lake.load_table("db.t"), "c")[0]
+    assert large(delete_rows(lake, other), 3 + 1) == {"a": [(1, 0, 1), (2, 2, 2)], "c": [(1, 1, 1)]}
+
+
+def hits(files: tuple[FileFact, ...]) -> list[tuple[str, int, int, int]]:
+    """Path, delete files, rows known to be deleted, and delete files that another file would be free of."""
+    found = [(f.path, f.delete_files, f.deleted_rows, f.avoidable_deletes) for f in files]
+    return sorted(found, key=lambda each: each[1:])
+
+
+def test_deletes_that_must_not_be_applied_are_an_obstacle(lake: SqlCatalog) -> None:
+    """With `apply-deletes` false files with deletes say so, of any size."""
+    make_table(lake)
+    append(lake, [1])
+    table = append(lake, [2])
+    table = delete_rows(lake, small_files(table)[0])
+    [facts] = LayoutReader(LIMIT, apply_deletes=False).read(table.metadata, table.io).partitions.values()
+    assert {f.obstacle for f in facts.small} == {SkipReason.HAS_DELETES, None}
+    [facts] = LayoutReader(1, apply_deletes=False).read(table.metadata, table.io).partitions.values()
+    assert [f.obstacle for f in facts.large] == [SkipReason.HAS_DELETES]
+
+
+def test_a_merged_file_is_not_due_for_deletes_that_are_older(lake: SqlCatalog) -> None:
+    """By its number a position delete of unknown files may hit a merged file: it is counted, and not as one that
+    merging again would help against."""
+    make_table(lake)
+    append(lake, [1])
+    append(lake, [2])
+    table = append(lake, [3])
+    delete_ids(lake, small_files(table)[0], [99])
+    table = compact(lake)
+    [merged_file] = small_files(table)
+    assert merged_file.sequence_number == 4
+    assert merged_file.file_sequence_number == 5
+    index = PartitionDeletes([DeleteFile("d", 1, 1, merged_file.partition, 4)])
+    assert index.hitting(merged_file) == (1, 0, 0)
+    assert index.hitting(replace(merged_file, file_sequence_number=4)) == (1, 0, 1)

@@ -229,15 +229,15 @@ def test_files_of_a_partition_at_a_snapshot(lake: SqlCatalog) -> None:
     table = lake.load_table("db.t")
     ids = snapshot_ids(table)
 
-    def found(snapshot_id: int) -> dict[str, SkipReason | None]:
-        files = files_at(table.io, known_snapshot(table.metadata, snapshot_id), A)
-        return {f.path: f.obstacle for f in files}
+    def found(snapshot_id: int) -> dict[str, int]:
+        files = files_at(table.metadata, table.io, known_snapshot(table.metadata, snapshot_id), A)
+        return {f.path: f.delete_files for f in files}
 
-    assert found(ids[0]) == {before[0].path: None}
-    assert found(ids[2]) == {f.path: None for f in before}
-    assert found(ids[3]) == {before[0].path: SkipReason.HAS_DELETES, before[1].path: None}
-    assert [f.rows for f in files_at(table.io, known_snapshot(table.metadata, ids[1]), A)] == [1, 2]
-    assert files_at(table.io, known_snapshot(table.metadata, ids[3]), PartitionKey(0, ("x",))) == []
+    assert found(ids[0]) == {before[0].path: 0}
+    assert found(ids[2]) == {f.path: 0 for f in before}
+    assert found(ids[3]) == {before[0].path: 1, before[1].path: 0}
+    assert [f.rows for f in files_at(table.metadata, table.io, known_snapshot(table.metadata, ids[1]), A)] == [1, 2]
+    assert files_at(table.metadata, table.io, known_snapshot(table.metadata, ids[3]), PartitionKey(0, ("x",))) == []
 
 
 @pytest.mark.parametrize(
@@ -257,5 +257,5 @@ def test_files_that_are_not_plain_parquet_are_told(
     with table.transaction() as change, change.update_snapshot().fast_append() as added:
         added.append_data_file(imported)
     table = lake.load_table("db.t")
-    (file,) = files_at(table.io, known_snapshot(table.metadata, snapshot_ids(table)[0]), A)
+    (file,) = files_at(table.metadata, table.io, known_snapshot(table.metadata, snapshot_ids(table)[0]), A)
     assert (file.obstacle, file.rows) == (obstacle, 1)
