@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from icesize.maintenance.cluster_settings import ForgottenClusterBy
     from icesize.maintenance.clustering import Columns
+    from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.full_pass import UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import ClusterWork, Progress
@@ -160,8 +161,8 @@ class SizedTable:
             return compaction.merge_changed(self._context)
 
     def maintain(self, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
-        """One bounded pass of all maintenance: cold partitions, compaction, manifests, expiry by the table's own rules,
-        and a dry run of orphan cleanup.
+        """One bounded pass of all maintenance: cold partitions, compaction, delete files that hit nothing, manifests,
+        expiry by the table's own rules, and a dry run of orphan cleanup.
 
         `budget_bytes` bounds what merges rewrite, `budget_seconds` when a step may begin. What one pass leaves the
         next goes on with. A step that fails is named in the report and the others run; raises CommitStateUnknown.
@@ -398,6 +399,15 @@ class SizedTable:
                 max_concurrent_deletes=max_concurrent_deletes, progress=progress,
             )  # fmt: skip
             return search.run(older_than // timedelta(milliseconds=1), dry_run)
+
+    def remove_dangling_deletes(self) -> DanglingReport:
+        """Remove delete files that hit no live data file any more, in one REPLACE commit that leaves every data file as
+        it is."""
+        from icesize.maintenance.dangling_deletes import remove_dangling_deletes
+
+        with self._lock:
+            current = self._handle.load(self._environment)
+            return self._seen(remove_dangling_deletes(self._handle, current, self._environment))
 
     def rewrite_manifests(self) -> ManifestReport:
         """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""

@@ -254,7 +254,7 @@ class TableMachine(RuleBasedStateMachine):
             work = lambda: restore(handle, current, key, snapshot_id, self.water.environment())  # noqa: E731
             done = self.attempt(work, bad, others, death)
             self.restored(snapshot_id, key)
-            plain_case = not (bad or others or death or self.water.deletes or self.water.specs_changed)
+            plain_case = not (bad or others or death or self.water.specs_changed)
             assert done or not plain_case, "nothing stood in the way of this restore"
 
     def restored(self, snapshot_id: int, key: PartitionKey) -> None:
@@ -269,6 +269,13 @@ class TableMachine(RuleBasedStateMachine):
     def rewrite_manifests(self, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None) -> None:
         """Fewer manifests of the same files."""
         self.attempt(self.opened().rewrite_manifests, bad, others, death)
+
+    @rule(bad=faults, others=acts, death=deaths)
+    def remove_dangling_deletes(
+        self, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None
+    ) -> None:
+        """Delete files that hit nothing go, and no row comes back."""
+        self.attempt(self.opened().remove_dangling_deletes, bad, others, death)
 
     @rule(days=st.sampled_from([0, 4]))
     def clean_up(self, days: int) -> None:

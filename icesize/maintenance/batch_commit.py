@@ -223,12 +223,14 @@ def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, An
         "bytes_ingested": written.bytes_ingested,
         "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in landed for f in g.files))),
         "rows": written.rows.new_rows,
+        "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in landed),
         "files_added": len(appended) + sum(len(g.files) for g in landed),
         "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
         "bytes_copied": sum(g.bytes_copied for g in merged),
         "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
         "pages_copied": sum(g.pages_copied for g in merged),
         "decoded_because": dict(sum((Counter(g.decoded_because) for g in merged), Counter[str]())),
+        "delete_files_max": _most_delete_files(written, touched, landed),
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),
         "skipped": written.plan.skipped_by_reason,
@@ -251,6 +253,15 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], la
     for older in written.rows.absorbed:
         counts[older.partition] -= 1
     return max(counts.values(), default=0)
+
+
+def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:
+    """The most delete files that are read with one older file of the touched partitions, of those that may be
+    rewritten, after the commit."""
+    gone = {file.path for file in (*written.rows.absorbed, *(f for g in landed for f in g.inputs))}
+    facts = [facts for key in touched if (facts := written.layout.partitions.get(key))]
+    left = (f for some in facts for f in some.with_deletes if f.obstacle is None and f.path not in gone)
+    return max((file.delete_files for file in left), default=0)
 
 
 def remember(backoff: BackOff, outcome: Outcome) -> None:

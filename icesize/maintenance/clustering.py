@@ -91,7 +91,7 @@ class ClusterScan:
 
         Raises TableError when storage does not give the manifests.
         """
-        found = handle.cluster_reader(by).read(current.table.metadata, current.table.io, keep)
+        found = handle.cluster_reader(by, current.policy).read(current.table.metadata, current.table.io, keep)
         return cls(current, layout, by, {key: found[key] for key in layout.partitions if key in found})
 
     def plan(

@@ -19,6 +19,7 @@ from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
+from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
@@ -110,7 +111,7 @@ def compact(
     def rounds() -> Iterator[Callable[[], Report]]:
         for groups, now in zip(rounds_of(whole.groups, most_bytes), _states(context, where, selection), strict=False):
             owned = (now.layout.partitions.get(group.partition) for group in groups)
-            files = (file for facts in owned if facts for file in facts.small)
+            files = (file for facts in owned if facts for file in facts.small + facts.large)
             plan, lost = as_they_are(whole, groups, now.layout, files)
             yield partial(_merge, context, now, plan, progress, lost)
 
@@ -127,7 +128,8 @@ def _states(context: TableContext, where: Where, selection: Selection) -> Iterat
 
 
 def merge_changed(context: TableContext) -> Report:
-    """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave."""
+    """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave;
+    deletes that are due go, wherever they are."""
     selection = context.select()
     current, layout, policy = selection.current, selection.layout, selection.current.policy
     changed = partitions_changed(current.table.metadata, current.table.io)
@@ -170,9 +172,10 @@ def _merge(
 
 
 def _with_backlog(layout: Layout, policy: SizePolicy) -> set[PartitionKey]:
-    """Partitions with more mergeable small files than they may hold."""
+    """Partitions with more mergeable small files than they may hold, or with deletes that are due."""
     return {
         key
         for key, facts in layout.partitions.items()
         if sum(f.obstacle is None for f in facts.small) > policy.max_small_files
+        or any(f.obstacle is None and is_due(f, policy) for f in facts.with_deletes)
     }

@@ -1,9 +1,10 @@
-"""A partition back to what it was at an older snapshot: copies of the files that it had, one OVERWRITE.
+"""A partition back to what it was at an older snapshot: the files that it had under new names, one OVERWRITE.
 
 Files that are still there stay. The others come back under new names, because no path may be removed by one snapshot
 and live in a later one: engines that expire snapshots (Iceberg's Java library) delete what an expired one has removed
 without looking whether it is there again. A copy is made byte for byte, as a data file knows neither its name nor its
-table. It is a new file, so no delete since then reaches it.
+table. It is a new file, so no delete since then reaches it, nor one of then: files that had deletes are written again
+without the deleted rows.
 
 The snapshot is tagged while this works, so that no expiry takes its files before they are copied. The commit asserts
 the tag as well as the head that everything was checked on.
@@ -12,6 +13,7 @@ the tag as well as the head that everything was checked on.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,7 +33,10 @@ from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
+from icesize.maintenance.restore_rewrites import without_deleted_rows
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.threads import THREADS
@@ -71,23 +76,31 @@ class _Planned:
     work: Restoration
     difference: Difference
     undone: dict[str, list[int]]
+    settings: WriteSettings | None
+    """Of files that are written again, None where there are none."""
 
     def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
         """What would be done; says so when that is nothing."""
         table, planned = current.table, self.difference
         notes = [*current.warnings]
-        if not planned.removed and not planned.copied:
+        if not planned.removed and not planned.brought_back:
             notes.append(f"{self.work.label(table)} is what it was at snapshot {self.work.snapshot_id}")
         return Report(
             table=current.name,
-            files_added=len(planned.copied),
+            files_added=planned.brought_back,
             files_removed=len(planned.removed),
-            partitions_touched=int(bool(planned.removed or planned.copied)),
+            partitions_touched=int(bool(planned.removed or planned.brought_back)),
             rows_before=planned.rows_before,
             rows_after=planned.rows_after,
             seconds=rounded(seconds),
             notes=tuple(notes),
         )
+
+    def written_again(self, io: FileIO, run_id: str) -> tuple[MergeResult, ...]:
+        """New files for those that had deletes."""
+        if self.settings is None:
+            return ()
+        return without_deleted_rows(self.difference.rewritten, io, self.settings, _prefix(run_id))
 
 
 def plan_restore(current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment) -> Report:
@@ -103,11 +116,11 @@ def restore(
 ) -> Report:
     """Make a partition what it was at a snapshot; other partitions stay as they are.
 
-    Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes
-    that were pending on its files; UnsupportedTable when the partition spec has changed; RewriteFailed when a copy is
-    not what the original was; CommitConflict when the partition is not what it was in `current` any more, or others
-    keep committing. Nothing has changed then, the copies are removed, and the tag as far as the catalog lets us.
-    CommitStateUnknown: it may have landed.
+    Raises TableError for an unknown snapshot, one without files of the partition, a file that is gone, and deletes that
+    were pending on its files and cannot be applied; UnsupportedTable when the partition spec has changed; RewriteFailed
+    when a copy is not what the original was, or deletes or files with deletes cannot be read; CommitConflict when the
+    partition is not what it was in `current` any more, or others keep committing. Nothing has changed then, the copies
+    are removed, and the tag as far as the catalog lets us. CommitStateUnknown: it may have landed.
     """
     watch = Stopwatch(environment)
     run_id = environment.new_id()
@@ -119,25 +132,23 @@ def restore(
     tag = TAG_PREFIX + run_id
     handle.change(current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
     copies = _copies(current.table, partition, planned.difference.copied, run_id)
-    storage = Storage(current.table.io)
+    storage = planned.settings.storage if planned.settings else Storage(current.table.io)
     try:
         with uncommitted(storage, environment) as telling:
             _make(current, storage, copies)
+            new = _New(tuple(copies), planned.written_again(current.table.io, run_id))
             watch.lap("copy")
-            landed = handle.change(current, _restored(run_id, tag, planned, copies, environment.now_ms), telling)
+            landed = handle.change(current, _restored(run_id, tag, planned, new, environment.now_ms), telling)
     except CommitStateUnknown:
         raise
     except BaseException:
         _untag(handle, current, tag, environment)
         raise
     watch.lap("commit")
-    size_bytes = sum(copy.entry.size_bytes for copy in copies)
     return replace(
-        report,
+        new.counted(report),
         snapshot_ids=(landed,),
         operations=("overwrite",),
-        bytes_written=size_bytes,
-        bytes_copied=size_bytes,
         seconds=rounded(watch.seconds),
         notes=(*report.notes, *_consequences(current.table, planned, landed)),
     )
@@ -148,13 +159,14 @@ def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Plann
     with readable(current.name):
         difference = work.difference(current.table)
         # read before anything is committed: an expiry may take the older snapshots meanwhile
-        return _Planned(work, difference, _batches_undone(current.table, partition, difference.version))
+        undone = _batches_undone(current.table, partition, difference.version)
+    return _Planned(work, difference, undone, current.settings() if difference.rewritten else None)
 
 
 def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run_id: str) -> list[Copy]:
     metadata = table.metadata
     provider = load_location_provider(metadata.location, metadata.properties)
-    spec, schema, own_prefix = metadata.specs()[partition.spec_id], metadata.schema(), f"{stream_hash(run_id)}-0"
+    spec, schema, own_prefix = metadata.specs()[partition.spec_id], metadata.schema(), _prefix(run_id)
 
     def copy(number: int, entry: Entry) -> Copy:
         name = FileNames(copy_prefix(entry.path, own_prefix), number, 0).next(entry.file_format.lower())
@@ -163,12 +175,49 @@ def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run
     return [copy(number, entry) for number, entry in enumerate(entries)]
 
 
+def _prefix(run_id: str) -> str:
+    return f"{stream_hash(run_id)}-0"
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A data file as a manifest describes it, and where its copy goes."""
 
     entry: Entry
     new_path: str
+
+
+@dataclass(frozen=True)
+class _New:
+    """The files that come back."""
+
+    copies: tuple[Copy, ...]
+    rewrites: tuple[MergeResult, ...]
+
+    @property
+    def written(self) -> list[WrittenFile]:
+        """Those that were written again."""
+        return [file for result in self.rewrites for file in result.files]
+
+    @property
+    def paths(self) -> list[str]:
+        return [*(copy.new_path for copy in self.copies), *(file.path for file in self.written)]
+
+    def counted(self, report: Report) -> Report:
+        """A forecast with what has become of it; which rows are deleted is known by now."""
+        copied_bytes = sum(copy.entry.size_bytes for copy in self.copies)
+        known_before = sum(file.deleted_rows for result in self.rewrites for file in result.inputs)
+        deleted = sum(result.rows_deleted for result in self.rewrites)
+        return replace(
+            report,
+            files_added=len(self.paths),
+            bytes_written=copied_bytes + sum(file.size_bytes for file in self.written),
+            bytes_copied=copied_bytes + sum(result.bytes_copied for result in self.rewrites),
+            bytes_decoded=sum(result.bytes_decoded for result in self.rewrites),
+            pages_copied=sum(result.pages_copied for result in self.rewrites),
+            decoded_because=dict(sum((Counter(result.decoded_because) for result in self.rewrites), Counter[str]())),
+            rows_after=(report.rows_after or 0) + known_before - deleted,
+        )
 
 
 def copy_files(io: FileIO, storage: Storage, copies: Sequence[Copy]) -> None:
@@ -293,11 +342,9 @@ def _may_be_left(tag: str) -> str:
     return f"tag '{tag}' may be left over, and expiry removes it after a day"
 
 
-def _restored(
-    run_id: str, tag: str, planned: _Planned, copies: Sequence[Copy], now_ms: Callable[[], int]
-) -> MetadataChange[int]:
-    """The change that brings the copies, which gives its snapshot; what was planned is checked again on each state that
-    it is tried on."""
+def _restored(run_id: str, tag: str, planned: _Planned, new: _New, now_ms: Callable[[], int]) -> MetadataChange[int]:
+    """The change that brings the new files, which gives its snapshot; what was planned is checked again on each state
+    that it is tried on."""
     version_id = planned.work.snapshot_id
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
@@ -305,8 +352,8 @@ def _restored(
         _check_again(loaded, tag, planned)
         with SnapshotBuilder(loaded.table, now_ms()) as builder:
             snapshot = builder.overwrite(
-                [e.path for e in planned.difference.removed], [],
-                [under_new_path(copy.entry, copy.new_path) for copy in copies],
+                [e.path for e in planned.difference.removed], new.written,
+                [under_new_path(copy.entry, copy.new_path) for copy in new.copies],
                 {RUN_ID: run_id, RESTORED_ID: str(version_id)},
             )  # fmt: skip
         same = (AssertRefSnapshotId(ref=tag, snapshot_id=version_id), loaded.same_spec, loaded.same_schema)
@@ -316,7 +363,7 @@ def _restored(
     advice = (
         f"Look for a snapshot whose summary has {RUN_ID}={run_id}; restoring again is safe. T{_may_be_left(tag)[1:]}"
     )
-    return MetadataChange(run_id, advice, build, files=[copy.new_path for copy in copies])
+    return MetadataChange(run_id, advice, build, files=new.paths)
 
 
 def _check_again(loaded: PyIcebergLoaded, tag: str, planned: _Planned) -> None:
@@ -348,6 +395,10 @@ def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
             f"rows of stream '{stream_id}' are gone from the partition and will not be replayed: "
             f"{several if len(ids) > 1 else f'batch {ids[0]} stays'} marked as committed"
         )
+    if rewritten := planned.difference.rewritten:
+        several = f"{len(rewritten)} files of that version had deletes: they were" if len(rewritten) > 1 else ""
+        one = "1 file of that version had deletes: it was"
+        notes.append(f"{several or one} written again without the deleted rows")
     version = planned.difference.version
     if version.schema_id is not None and version.schema_id != table.metadata.current_schema_id:
         notes.append("the schema has changed since that version: columns that came later are NULL in its rows")

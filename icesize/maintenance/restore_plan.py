@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
@@ -13,22 +13,31 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import TableError, UnsupportedTable
 from icesize.maintenance.batch_commit import missing_files
-from icesize.planning.files import PartitionKey
+from icesize.planning.deletes import may_hit
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import brief
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.live_files import fact_of
+from icesize.table.state.live_files import fact_of, with_deletes
 from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
 _Identity = tuple[str, int | None]
 
+_WHY = {
+    SkipReason.HAS_DELETES: "they are not Parquet",
+    SkipReason.NOT_PARQUET: "the files are not Parquet",
+    SkipReason.ENCRYPTED: "the files are encrypted",
+}
+
 
 @dataclass(frozen=True)
 class Difference:
-    """What has to go from the head, and of which files of the version copies have to come, with the rows in all data
-    files of the partition before and after. `deletes` may apply in the partition now.
+    """What has to go from the head, of which files of the version copies have to come, and which are `rewritten`: their
+    deletes cannot apply to a new file, so they come back without the deleted rows. With the rows in all data files of
+    the partition before and after, as far as that is known before deletes are read. `deletes` may apply in the
+    partition now.
 
     Where a path would go and stay as well, as one that is listed twice and was once, all its listings go and those that
     stay are copied: engines that expire snapshots delete a file that any of them has removed.
@@ -37,20 +46,26 @@ class Difference:
     version: Snapshot
     removed: tuple[Entry, ...]
     copied: tuple[Entry, ...]
+    rewritten: tuple[FileFact, ...]
     deletes: frozenset[_Identity]
     rows_before: int
     rows_after: int
 
+    @property
+    def brought_back(self) -> int:
+        """Files of the version that come back, at most: one may have no row left."""
+        return len(self.copied) + len(self.rewritten)
+
     def same_as(self, other: Difference) -> bool:
         """Whether both make the same of the partition: it has not changed in between."""
         mine, theirs = (
-            (Counter(map(_identity, each.removed)), Counter(map(_identity, each.copied)), each.deletes)
+            (*(Counter(map(_identity, files)) for files in (each.removed, each.copied, each.rewritten)), each.deletes)
             for each in (self, other)
         )
         return mine == theirs
 
 
-def _identity(entry: Entry) -> _Identity:
+def _identity(entry: Entry | DeleteFile | FileFact) -> _Identity:
     """A file and its data sequence number, which decides on the deletes that apply to it."""
     return entry.path, entry.sequence_number
 
@@ -78,6 +93,7 @@ class Restoration:
         self._name = table_name
         self.partition, self.snapshot_id = partition, snapshot_id
         self._known: dict[str, list[Entry]] = {}
+        self._manifest_of: dict[str, str] = {}
         self._listed_beside: dict[str, set[str]] = {}
 
     def label(self, table: Table) -> str:
@@ -102,17 +118,19 @@ class Restoration:
         self._check_specs(table, version, head)
         kept, gone = _parted(now, then)
         _, missing = _parted(then, now)
-        deletes_then, deletes = (_Deletes.of(table.io, snapshot, self.partition) for snapshot in (version, head))
-        # of a file that stays they may still be the same
-        changed = kept if deletes_then.identities != deletes.identities else ()
-        self._check_deletes(table, deletes_then, [*missing, *changed])
+        deletes_then, deletes = (_Deletes.of(table, snapshot, self.partition) for snapshot in (version, head))
         paths = {entry.path for entry in gone}
-        again = [e for e in kept if e.path in paths or (deletes.apply_to(e) and not deletes_then.apply_to(e))]
-        removed, copied = (*gone, *again), (*missing, *again)
+        again = [e for e in kept if e.path in paths or deletes_then.of_file(e) != deletes.of_file(e)]
+        removed, back = (*gone, *again), (*missing, *again)
+        copied = tuple(entry for entry in back if not deletes_then.of_file(entry))
+        rewritten = tuple(self._noted(entry, deletes_then) for entry in back if deletes_then.of_file(entry))
+        self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
-        self._check_files(table, copied)
+        applied = {path for entry in back for path, _ in deletes_then.of_file(entry)}
+        self._check_files(table, {entry.path for entry in back} | applied)
         rows_before, rows_after = (sum(entry.rows for entry in entries) for entries in (now, then))
-        return Difference(version, removed, copied, deletes.identities, rows_before, rows_after)
+        rows_after -= sum(file.deleted_rows for file in rewritten)
+        return Difference(version, removed, copied, rewritten, deletes.identities, rows_before, rows_after)
 
     def cannot(self, table: Table) -> str:
         """How the message of a refusal begins."""
@@ -128,6 +146,7 @@ class Restoration:
                     entries = read_entries(io, manifest)
                     known = [e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition]
                     self._known[manifest.manifest_path] = known
+                    self._manifest_of |= dict.fromkeys((entry.path for entry in known), manifest.manifest_path)
                 files += known
         return files
 
@@ -150,12 +169,17 @@ class Restoration:
         data = manifests_of(snapshot, io).data
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
-    def _check_deletes(self, table: Table, deletes: _Deletes, files: Sequence[Entry]) -> None:
-        """No deletes were pending on files that would come, or stay, without them."""
-        if bad := sum(map(deletes.apply_to, files)):
+    def _noted(self, entry: Entry, deletes: _Deletes) -> FileFact:
+        """A file as those that merge it need it, with its deletes."""
+        return with_deletes(fact_of(entry, self.partition, self._manifest_of[entry.path]), deletes.index)
+
+    def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
+        """The deletes that were pending on files that come back can be applied to them."""
+        if bad := [file for file in files if file.obstacle is not None]:
+            why = " or ".join(sorted({_WHY[file.obstacle] for file in bad if file.obstacle}))
             raise TableError(
-                f"{self.cannot(table)}: deletes were pending on {format_count(bad, 'file')} of that version, so "
-                "deleted rows could come back. Read that version and write the rows again instead",
+                f"{self.cannot(table)}: deletes were pending on {format_count(len(bad), 'file')} of that version, and "
+                f"{why}, so deleted rows could come back. Read that version and write the rows again instead",
                 table=self._name,
             )
 
@@ -177,9 +201,9 @@ class Restoration:
                 table=self._name,
             )
 
-    def _check_files(self, table: Table, files: Sequence[Entry]) -> None:
-        """Every file to be copied is on storage."""
-        paths = sorted({entry.path for entry in files})
+    def _check_files(self, table: Table, files: Collection[str]) -> None:
+        """Every file to be read is on storage."""
+        paths = sorted(files)
         try:
             gone = missing_files(table.io, paths)
         except Exception as error:  # of whatever storage it is
@@ -200,12 +224,15 @@ class _Deletes:
     index: DeleteIndex
 
     @classmethod
-    def of(cls, io: FileIO, snapshot: Snapshot | None, partition: PartitionKey) -> _Deletes:
-        return cls(partition, DeleteIndex.of(io, manifests_of(snapshot, io).deletes))
+    def of(cls, table: Table, snapshot: Snapshot | None, partition: PartitionKey) -> _Deletes:
+        manifests = manifests_of(snapshot, table.io).deletes
+        return cls(partition, DeleteIndex.of(table.io, manifests, table.metadata.specs()))
 
     @property
     def identities(self) -> frozenset[_Identity]:
-        return frozenset(map(_identity, (*self.index.by_partition.get(self.partition, ()), *self.index.everywhere)))
+        return frozenset(map(_identity, self.index.of_partition(self.partition).files))
 
-    def apply_to(self, entry: Entry) -> bool:
-        return self.index.applies(fact_of(entry, self.partition, ""))
+    def of_file(self, entry: Entry) -> frozenset[_Identity]:
+        """Those that hit rows of a data file, or may."""
+        fact = fact_of(entry, self.partition, "")
+        return frozenset(_identity(d) for d in self.index.of_partition(self.partition).files if may_hit(d, fact))

@@ -308,7 +308,7 @@ def roll_back(water: Water) -> None:
 
 REMOVED, DELETED = "another writer removed a file of it", "another writer deleted rows of it"
 RIVALS: list[tuple[Act, str]] = [
-    (compact_a, REMOVED), (delete_by_position, DELETED), (delete_by_equality, DELETED), (drop_a, REMOVED),
+    (compact_a, REMOVED), (delete_by_position, DELETED), (drop_a, REMOVED),
 ]  # fmt: skip
 SWAPS = [(*each, "before-swap") for each in RIVALS]
 SWAPS += [slow(*each, moment) for each in RIVALS for moment in ("planned", "files-written")]
@@ -325,6 +325,15 @@ def test_victims_that_others_touch_cost_their_group_alone(rest: Water, act: Act,
     assert sorted_files(rest, "b")
     settled(rest)
     assert leftovers(rest) == set()
+
+
+@pytest.mark.parametrize("moment", ["planned", "files-written", "before-swap"])
+def test_rows_deleted_by_equality_meanwhile_are_deleted_in_new_files(rest: Water, moment: str) -> None:
+    """New files carry numbers of their inputs, so deletes of others reach them, and nothing is in vain."""
+    with failpoints.armed(moment, one_by_one(lambda: delete_by_equality(rest))):
+        report = opened(rest).cluster()
+    assert (report.operations, report.partitions_touched, report.conflicts) == (("replace",), 2, ())
+    settled(rest)
 
 
 def test_a_delete_behind_later_appends_is_still_seen(sqlite: Water) -> None:

@@ -17,9 +17,10 @@ from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, PolicyError, RewriteFailed, TableError, TableNotFound, UnsupportedTable
 from icesize.sized_table import SizedTable
 from icesize.table.state.partition_changes import partitions_changed
+from tests.support.delete_files import live_deletes
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
-from tests.support.row_deletes import delete_rows
+from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     FakeTime,
     append,
@@ -143,9 +144,24 @@ def test_a_v1_table_is_compacted(lake: SqlCatalog) -> None:
     assert ids_of(lake) == list(range(6))
 
 
-def test_files_with_deletes_pending_are_left_and_named(lake: SqlCatalog) -> None:
-    """A file whose rows were deleted by position is not merged, its rows stay deleted, its partition is named."""
+def test_deletes_are_applied_and_go(lake: SqlCatalog) -> None:
+    """Rows deleted by position and by equality are left out, and no delete file is left that could hit any."""
     make_table(lake)
+    first, second, _ = small_files(fill(lake, 3, "a"))
+    delete_rows(lake, first)
+    delete_ids(lake, second, [1, 2])
+    append(lake, [1])
+    report = opened(lake).compact()
+    table = lake.load_table("db.t")
+    check(table)
+    assert ids_of(lake) == [1]
+    assert (report.rows_deleted, files_by_kind(table)) == (3, {"a": 1})
+    assert live_deletes(table) == []
+
+
+def test_a_policy_may_leave_files_with_deletes_alone(lake: SqlCatalog) -> None:
+    """A file whose rows were deleted is not merged then, its rows stay deleted, its partition is named."""
+    make_table(lake, properties={"icesize.policy.apply-deletes": "false"})
     delete_rows(lake, small_files(fill(lake, 3, "a"))[0])
     report = opened(lake).compact()
     assert ids_of(lake) == [1, 2]
@@ -483,7 +499,10 @@ def test_what_others_change_between_rounds_is_left_to_the_next_call(lake: SqlCat
     after = lake.load_table("db.t")
     check(after)
     assert len(ids_of(lake)) == (8 if work == "delete rows" else 9)
-    assert files_by_kind(after)[late.label[-1]] == (3 if work == "delete rows" else 1)
+    assert files_by_kind(after)[late.label[-1]] == 1
+    if work == "delete rows":
+        assert (len(report.snapshot_ids), report.rows_deleted, report.conflicts) == (3, 1, ())
+        return
     assert len(report.snapshot_ids) == 2
     [conflict] = report.conflicts
     assert f"in '{late.label}' dropped: another writer" in conflict

@@ -6,29 +6,36 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 from pyiceberg.types import StringType
 
 from icesize import failpoints
 from icesize.clock import Environment
-from icesize.errors import CommitConflict, CommitStateUnknown, TableError, UnsupportedTable
+from icesize.errors import CommitConflict, CommitStateUnknown, RewriteFailed, TableError, UnsupportedTable
+from icesize.maintenance import restore_plan
 from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, plan_restore, restore
 from icesize.parquet.files.names import FileNames, copy_prefix, set_of, set_prefix
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
+from icesize.table.state.live_files import files_at as files_of_version
+from tests.support.delete_files import delete_positions, live_deletes
+from tests.support.machine import Reader
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -42,6 +49,7 @@ from tests.support.tables import (
     live_paths,
     local,
     make_table,
+    make_visible,
     merged,
     metadata_files_on_disk,
     operations,
@@ -106,9 +114,9 @@ def contents(paths: set[str]) -> set[bytes]:
 
 
 def data_files_needed(table: Table) -> set[str]:
-    """Data and delete files that some snapshot of the table reads."""
-    tasks = [t for s in table.metadata.snapshots for t in table.scan(snapshot_id=s.snapshot_id).plan_files()]
-    return {file.file_path for task in tasks for file in (task.file, *task.delete_files)}
+    """Data and delete files that some snapshot of the table lists."""
+    manifests = [m for s in table.metadata.snapshots for m in s.manifests(table.io)]
+    return {entry.data_file.file_path for m in manifests for entry in m.fetch_manifest_entry(table.io)}
 
 
 def unchanged(catalog: Catalog, before: Table) -> Table:
@@ -435,8 +443,8 @@ def test_a_file_with_newer_deletes_is_copied(lake: SqlCatalog) -> None:
     assert (report.files_added, report.files_removed) == (1, 1)
 
 
-def test_deletes_that_are_gone_are_refused(lake: SqlCatalog) -> None:
-    """The version had a row deleted; its delete file went with a rival's snapshot: the row would come back."""
+def test_deletes_that_went_apply_again(lake: SqlCatalog) -> None:
+    """The version had a row deleted; its delete file went with a rival's snapshot: the file is written without it."""
     make_table(lake)
     table = append(lake, [1, 2])
     clean = table.metadata.current_snapshot()
@@ -444,27 +452,195 @@ def test_deletes_that_are_gone_are_refused(lake: SqlCatalog) -> None:
     deleted = delete_rows(lake, small_files(table)[0]).metadata.current_snapshot_id
     assert deleted is not None
     lake.load_table("db.t").manage_snapshots().rollback_to_snapshot(clean.snapshot_id).commit()
-    before = append(lake, [3])
-    with pytest.raises(TableError, match="deletes were pending on 1 file of that version, so deleted rows could come"):
-        restored(lake, deleted)
+    append(lake, [3])
+    report = restored(lake, deleted)
+    landed(lake, [2])
+    assert (report.files_added, report.files_removed, report.rows_before, report.rows_after) == (1, 2, 3, 1)
+
+
+def replaced(catalog: Catalog, gone: Sequence[FileFact], ids: Sequence[int] = ()) -> Table:
+    """Another engine puts these rows in the place of files; what was deleted goes with them."""
+    table = catalog.load_table("db.t")
+    with SnapshotBuilder(table, table.metadata.last_updated_ms) as builder:
+        snapshot = builder.overwrite([file.path for file in gone], [write(table, ids)] if ids else [], [], {})
+    make_visible(catalog, table, [snapshot])
+    return catalog.load_table("db.t")
+
+
+def rows_at(catalog: Catalog, snapshot_id: int | None = None) -> list[int]:
+    """What a reader of a snapshot sees, or of the newest, deletes of both kinds applied."""
+    table = catalog.load_table("db.t")
+    snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else table.metadata.current_snapshot()
+    assert snapshot is not None
+    return sorted(row[0] for (_, row), times in Reader().rows(snapshot, table.io).items() for _ in range(times))
+
+
+def test_files_with_deletes_come_back_without_the_deleted_rows(catalog: Catalog) -> None:
+    """By position and by equality, each by the number of its file; clean ones are copied, one without rows stays away;
+    none of the deletes reaches what came back."""
+    make_table(catalog)
+    append(catalog, [1, 2, 3])
+    append(catalog, [4])
+    table = append(catalog, [5, 6])
+    first, second, third = small_files(table)
+    delete_positions(table, {first.path: [0], third.path: [1]})
+    delete_ids(catalog, first, [2, 4])
+    append(catalog, [2])
+    append(catalog, [8], "b")
+    then = catalog.load_table("db.t").metadata.current_snapshot_id
+    assert then is not None
+    assert rows_at(catalog) == [2, 3, 5, 8]
+    clean = files(catalog.load_table("db.t"), "a")[-1][0]
+    replaced(catalog, small_files(catalog.load_table("db.t"), "a"), [70])
+    forecast = plan_restore(TableHandle(catalog, ("db", "t")).load(), A, then, Environment())
+    assert (forecast.files_added, forecast.files_removed, forecast.rows_before) == (4, 1, 1)
+    report = restored(catalog, then)
+    after = catalog.load_table("db.t")
+    check(after)
+    assert rows_at(catalog) == [2, 3, 5, 8]
+    assert rows_at(catalog, then) == [2, 3, 5, 8]
+    assert (report.files_added, report.files_removed, report.rows_before, report.rows_after) == (3, 1, 1, 3)
+    assert {number for _, number in files(after, "a")} == {after.metadata.last_sequence_number}
+    assert contents({clean}) < contents({path for path, _ in files(after, "a")})
+    assert second.path not in live_paths(after)
+    assert report.bytes_written == sum(local(path).stat().st_size for path, _ in files(after, "a"))
+    assert report.notes[1:] == (
+        "3 files of that version had deletes: they were written again without the deleted rows",
+    )
+    assert data_files_on_disk(after) == data_files_needed(after)
+
+
+def test_a_version_whose_rows_were_all_deleted_is_empty_again(lake: SqlCatalog) -> None:
+    """Nothing comes back, what came since goes."""
+    make_table(lake)
+    file = small_files(append(lake, [1]))[0]
+    then = delete_rows(lake, file).metadata.current_snapshot_id
+    assert then is not None
+    replaced(lake, [file], [2])
+    report = restored(lake, then)
+    landed(lake, [])
+    assert (report.files_added, report.files_removed, report.rows_after) == (0, 1, 0)
+
+
+def test_a_file_that_stays_with_other_deletes_is_written_again(lake: SqlCatalog) -> None:
+    """One row was deleted then, another since: the version's deletes alone apply, and a file without new ones stays."""
+    make_table(lake)
+    append(lake, [1, 2])
+    table = append(lake, [3, 4])
+    first, second = small_files(table)
+    delete_rows(lake, second)
+    then = delete_rows(lake, first).metadata.current_snapshot_id
+    assert then is not None
+    delete_rows(lake, first, [1])
+    assert ids_of(lake) == [4]
+    report = restored(lake, then)
+    table = landed(lake, [2, 4])
+    assert (report.files_added, report.files_removed) == (1, 1)
+    assert second.path in live_paths(table)
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_any_version_comes_back_with_its_rows(data: st.DataObject) -> None:
+    """After any history of appends, deletes of both kinds, merges and overwrites: the rows of the version in its
+    partition, those of now in the other."""
+    with TemporaryDirectory() as folder:
+        lake = sqlite_catalog(Path(folder))
+        make_table(lake)
+        append(lake, range(3))
+        append(lake, [50], "b")
+        known = []
+        for number in range(data.draw(st.integers(1, 8))):
+            change_rows(lake, data, 3 * number + 3)
+            known.append((lake.load_table("db.t").metadata.current_snapshot_id, rows_at(lake)))
+        snapshot_id, rows = data.draw(st.sampled_from(known))
+        assert snapshot_id is not None
+        if not small_at(lake, snapshot_id):
+            return
+        restored(lake, snapshot_id)
+        assert rows_at(lake) == rows
+        check(lake.load_table("db.t"))
+        lake.close()
+
+
+def small_at(catalog: Catalog, snapshot_id: int) -> list[Any]:
+    """Data files of partition a at a snapshot."""
+    table = catalog.load_table("db.t")
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    return files_of_version(table.metadata, table.io, snapshot, A)
+
+
+def change_rows(catalog: Catalog, data: st.DataObject, next_id: int) -> None:
+    """Something happens to partition a."""
+    live = small_files(catalog.load_table("db.t"), "a")
+    verb = data.draw(st.sampled_from(["append", "positions", "equality", "merge", "overwrite"]))
+    if verb == "append" or not live:
+        append(catalog, range(next_id, next_id + 3))
+    elif verb == "positions":
+        chosen = data.draw(st.lists(st.sampled_from(live), min_size=1, max_size=2, unique_by=lambda f: f.path))
+        positions = {f.path: [data.draw(st.integers(0, f.rows - 1))] for f in chosen}
+        delete_positions(catalog.load_table("db.t"), positions)
+    elif verb == "equality":
+        delete_ids(catalog, live[0], data.draw(st.lists(st.integers(0, next_id), min_size=1, max_size=3)))
+    elif verb == "merge":
+        compact(catalog, "a")
+    else:
+        replaced(catalog, live[:1], [next_id])
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda fact: {"encrypted": True}, "the files are encrypted"),
+        (lambda fact: {"file_format": "ORC"}, "the files are not Parquet"),
+    ],
+)
+def test_deletes_that_cannot_be_applied_are_refused(
+    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, damage: Callable[[object], dict[str, Any]], why: str
+) -> None:
+    """A byte copy of such a file would bring its deleted rows back."""
+    make_table(lake)
+    file = small_files(append(lake, [1, 2]))[0]
+    then = delete_rows(lake, file).metadata.current_snapshot_id
+    assert then is not None
+    before = replaced(lake, [file], [3])
+    read = restore_plan.read_entries
+    monkeypatch.setattr(restore_plan, "read_entries", lambda *given: [replace(e, **damage(e)) for e in read(*given)])
+    with pytest.raises(TableError, match=f"deletes were pending on 1 file of that version, and {why}, so deleted rows"):
+        restored(lake, then)
     unchanged(lake, before)
 
 
-def test_deletes_that_were_pending_on_files_that_went_are_refused(lake: SqlCatalog) -> None:
-    """A copy would be out of reach of the delete file, though that is still there."""
+def test_a_delete_file_that_is_gone_is_refused(lake: SqlCatalog) -> None:
+    """Before anything is written, named as a data file is."""
     make_table(lake)
-    table = append(lake, [1, 2])
-    old = small_files(table)[0]
-    deleted = delete_rows(lake, old).metadata.current_snapshot_id
-    assert deleted is not None
-    table = lake.load_table("db.t")
-    with SnapshotBuilder(table, table.metadata.last_updated_ms) as builder:
-        snapshot = builder.replace([old], [write(table, [2])], {})
-    updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
-    lake.commit_table(table, (), updates)
-    before = lake.load_table("db.t")
-    with pytest.raises(TableError, match="deletes were pending on 1 file of that version"):
-        restored(lake, deleted)
+    file = small_files(append(lake, [1, 2]))[0]
+    table = delete_rows(lake, file)
+    then = table.metadata.current_snapshot_id
+    assert then is not None
+    gone = live_deletes(table)[0].data_file.file_path
+    before = replaced(lake, [file], [3])
+    before.io.delete(gone)
+    with pytest.raises(TableError, match=f"{gone} is gone"):
+        restored(lake, then)
+    assert lake.load_table("db.t").metadata.refs == before.metadata.refs
+    assert ids_of(lake) == [3]
+
+
+def test_a_delete_file_that_is_damaged_leaves_nothing_behind(lake: SqlCatalog) -> None:
+    """The tag goes, and so do the files that were written before it was read."""
+    make_table(lake)
+    file = small_files(append(lake, [1, 2]))[0]
+    table = delete_rows(lake, file)
+    append(lake, [4])
+    then = lake.load_table("db.t").metadata.current_snapshot_id
+    assert then is not None
+    entry = live_deletes(table)[0].data_file
+    before = replaced(lake, small_files(lake.load_table("db.t")), [3])
+    local(entry.file_path).write_bytes(b"x" * entry.file_size_in_bytes)
+    with pytest.raises(RewriteFailed, match=f"Cannot apply the deletes in {entry.file_path}"):
+        restored(lake, then)
     unchanged(lake, before)
 
 

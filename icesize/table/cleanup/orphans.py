@@ -24,7 +24,13 @@ from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_
 from icesize.table.commit import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleted, delete_all, deleter
 from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
-from icesize.table.storage.ownership import check_may_delete, check_metadata_files, check_spelling, is_metadata_file
+from icesize.table.storage.ownership import (
+    UnfinishedMetadataError,
+    check_may_delete,
+    check_metadata_files,
+    check_spelling,
+    is_metadata_file,
+)
 from icesize.table.storage.reachable import Reachable
 from icesize.units import format_bytes, format_count
 
@@ -124,7 +130,7 @@ class OrphanSearch:
         watch.lap("list")
         self._learn(self._again(table))
         due = tuple(file for file in found.due if file.location not in self._reachable)
-        check_metadata_files(table.io, str(table.metadata.table_uuid), found.metadata_files)
+        found.check_owner(table)
         check_spelling(location, self._reachable, [file.location for file in due])
         watch.lap("check")
         report = OrphanReport(
@@ -220,14 +226,27 @@ def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
 @dataclass
 class Found:
     """Files that no state of the table needs: `due` are old enough, `passed` of them ours and left behind. The owner
-    of the `metadata_files` among them is to be checked.
+    of the `metadata_files` among them is to be checked; some of these are too young to be due.
     """
 
     due: list[Listed] = field(default_factory=list)
     metadata_files: list[str] = field(default_factory=list)
+    young_metadata_files: set[str] = field(default_factory=set)
     passed: int = 0
     young: int = 0
     unaddressable: int = 0
+
+    def check_owner(self, table: Table) -> None:
+        """Raises TableError when one of the metadata files is another table's, or nobody can say whose.
+
+        One that is young and has no whole text yet is being written: for the table, or for one that has older ones or
+        nothing that is due.
+        """
+
+        def being_written(location: str, error: TableError) -> bool:
+            return isinstance(error, UnfinishedMetadataError) and location in self.young_metadata_files
+
+        check_metadata_files(table.io, str(table.metadata.table_uuid), self.metadata_files, being_written)
 
 
 def find_orphans(
@@ -245,9 +264,11 @@ def find_orphans(
     for file in listed:
         if not visible(file.location) or file.location in reachable:
             continue
+        age_ms = now_ms - file.modified_ms
         if is_metadata_file(file.location):
             found.metadata_files.append(file.location)
-        age_ms = now_ms - file.modified_ms
+            if age_ms < older_than_ms:
+                found.young_metadata_files.add(file.location)
         match = _OURS.fullmatch(file.location.rpartition("/")[2])
         ours = match is not None and int(match[2]) <= passed_by.get(match[1], -1)
         if not is_addressable(file.location):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -48,17 +49,24 @@ def is_metadata_file(location: str) -> bool:
     return location.endswith(_METADATA)
 
 
-def check_metadata_files(io: FileIO, uuid: str, locations: Iterable[str], unreadable: bool = False) -> None:
-    """Refuse when one of these metadata files is another table's, or nobody can say whose (unless `unreadable`).
+class UnfinishedMetadataError(TableError):
+    """A metadata file whose text ends too early or is none, as of one that is being written to a local folder."""
 
-    Raises TableError that names the file. A file that is gone by now is no reason.
+
+def check_metadata_files(
+    io: FileIO, uuid: str, locations: Iterable[str], may_pass: Callable[[str, TableError], bool] = lambda *_: False
+) -> None:
+    """Refuse when one of these metadata files is another table's, or nobody can say whose.
+
+    Raises TableError that names the file. A file that is gone by now is no reason, nor is one that cannot be read where
+    `may_pass` says so of its location and the error.
     """
 
     def owner(location: str) -> str | None:
         try:
             return _owner(io, location)
-        except TableError:
-            if unreadable:
+        except TableError as error:
+            if may_pass(location, error):
                 return None
             raise
 
@@ -83,28 +91,41 @@ def check_alone(table: Table, lister: Lister = list_files) -> None:
     folder = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
     found = (file.location for file in lister(table.io, folder) if is_metadata_file(file.location))
     others = (each for each in found if normalised(each) not in own)
-    check_metadata_files(table.io, str(metadata.table_uuid), others, unreadable=True)
+    check_metadata_files(table.io, str(metadata.table_uuid), others, lambda *_: True)
 
 
 def _owner(io: FileIO, location: str) -> str | None:
     """The UUID of the table that a metadata file describes; None when the file is gone."""
     try:
         if not is_addressable(location):
-            raise ValueError("its name cannot be opened")
+            raise OSError("its name cannot be opened")
         with io.new_input(location).open() as stream:
             head = stream.read(_HEAD_BYTES)
             match = _UUID.search(uncompressed(head))
             if match is not None:
                 return match[1].decode()
-            return str(json.loads(uncompressed(head + stream.read()))["table-uuid"])
+            text = uncompressed(head + stream.read())
+        return str(_parsed(text)["table-uuid"])
     except FileNotFoundError:
         return None
     except Exception as error:  # of whatever the storage is reached by, and of whatever is wrong with the file
-        raise TableError(
+        kind = UnfinishedMetadataError if isinstance(error, _HalfError) else TableError
+        raise kind(
             f"Cannot look for orphan files: {location} cannot be read ({brief(error)}), it may be metadata of another "
             "table whose files lie in the same location; remove it or move it away when it is nobody's",
             location=location,
         ) from error
+
+
+class _HalfError(ValueError):
+    """A text is no JSON, or not all of it."""
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # half a character as well
+        raise _HalfError(str(error)) from error
 
 
 def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str]) -> None:

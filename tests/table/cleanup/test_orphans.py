@@ -366,9 +366,30 @@ def test_whose_metadata_a_file_is(lake: SqlCatalog, search: Search, name: str, p
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"format-version": 1}', "[]", "\x1f\x8b nonsense"])
 def test_metadata_that_cannot_be_read_is_refused(lake: SqlCatalog, search: Search, text: str) -> None:
-    """Nobody can say whose it is; young ones count as well."""
+    """Nobody can say whose it is."""
     table = two_files(lake)
-    path = leftover(table, "metadata/v3.metadata.json", HOUR_MS, text)
+    path = leftover(table, "metadata/v3.metadata.json", text=text)
+    with pytest.raises(TableError, match=f"Cannot look for orphan files: {path} cannot be read"):
+        search()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format-version": 2, "location": "file:///é'])
+@pytest.mark.parametrize("whole", [True, False])
+def test_metadata_that_is_being_written_is_no_reason(lake: SqlCatalog, search: Search, text: str, whole: bool) -> None:
+    """A young file without a whole text stays and keeps nothing else from going, also cut within a character."""
+    table = two_files(lake)
+    path, old = leftover(table, "metadata/v3.metadata.json", HOUR_MS, text), leftover(table, "data/x.parquet")
+    if not whole:
+        local(path).write_bytes(text.encode()[:-1])
+    assert search().files_deleted == 1
+    assert (exists(path), exists(old)) == (True, False)
+    check(search.table)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"format-version": 1}', "[]"])
+def test_young_metadata_that_is_whole_and_of_nobody_is_refused(lake: SqlCatalog, search: Search, text: str) -> None:
+    """Nothing more will be written to it, so its age is no excuse."""
+    path = leftover(two_files(lake), "metadata/v3.metadata.json", HOUR_MS, text)
     with pytest.raises(TableError, match=f"Cannot look for orphan files: {path} cannot be read"):
         search()
 

@@ -1,0 +1,122 @@
+"""Delete files that hit no live data file any more, whoever left them: one REPLACE that changes no row, no data file.
+
+Merges remove those that they make obsolete themselves; engines that rewrite or drop data files mostly leave them, and
+every scan that plans with them reads their entries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from icesize.clock import Environment, Stopwatch, rounded
+from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.positions import paths_named
+from icesize.parquet.files.storage import Storage
+from icesize.parquet.rewriting.threads import THREADS
+from icesize.planning.files import DeleteFile
+from icesize.report import with_text_ids
+from icesize.table.catalog import opening
+from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.summary import RUN_ID
+from icesize.table.state.handle import Current, TableHandle
+from icesize.units import format_bytes, format_count
+
+LOG = logging.getLogger("icesize")
+
+_READ_AT_ONCE = 8
+"""Delete files whose paths are read at a time: mostly small, and each a round trip away."""
+
+
+@dataclass(frozen=True)
+class DanglingReport:
+    """Outcome of removing delete files that hit nothing; `snapshot_id` is None when there were none.
+
+    `delete_files` were removed, of so many `bytes`. They stay on storage until the snapshots before have expired.
+    """
+
+    table: str = ""
+    snapshot_id: int | None = None
+    delete_files: int = 0
+    bytes: int = 0
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values."""
+        return with_text_ids(asdict(self))
+
+    def __str__(self) -> str:
+        if self.snapshot_id is None:
+            text = f"nothing to do in {self.table}: no delete file hits nothing"
+        else:
+            files = format_count(self.delete_files, "delete file")
+            text = f"{files} of {format_bytes(self.bytes)} in {self.table} hit nothing and went"
+            text = f"{text}  {self.seconds.get('total', 0.0):.2f} s"
+        return "  ".join((text, *self.notes))
+
+
+def remove_dangling_deletes(handle: TableHandle, current: Current, environment: Environment) -> DanglingReport:
+    """Remove every delete file that hits no live data file, in one commit of metadata only.
+
+    Position delete files that may name several data files are read for that; one that cannot be read stays and is
+    told. Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
+    """
+    watch = Stopwatch(environment)
+    change = _removal(environment.new_id(), environment.now_ms, Storage(current.table.io))
+    report = handle.change(current, change, environment)
+    watch.lap("commit")
+    return replace(report, table=current.name, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
+
+
+def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage) -> MetadataChange[DanglingReport]:
+    """The change: whatever hits nothing on the state that it is tried on."""
+    names = _Names(storage)
+
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, DanglingReport]:
+        opening.check_supported(loaded.table)
+        with SnapshotBuilder(loaded.table, now_ms()) as builder:
+            snapshot = builder.without_dangling_deletes(names.of, {RUN_ID: run_id})
+        if snapshot is None:
+            return None, DanglingReport(notes=names.notes)
+        facts = snapshot.summary.additional_properties if snapshot.summary else {}
+        files, size_bytes = (int(facts.get(key, 0)) for key in ("removed-delete-files", "removed-files-size"))
+        report = DanglingReport("", snapshot.snapshot_id, files, size_bytes, names.notes)
+        return loaded.staged_snapshots(builder, [snapshot]), report
+
+    advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; removing such files again is safe"
+    return MetadataChange(run_id, advice, build)
+
+
+class _Names:
+    """The data files that position delete files name; each is read once, however many attempts a commit takes."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, frozenset[str] | None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Says of how many nothing is known."""
+        unread = sum(names is None for names in self._known.values())
+        return (f"{format_count(unread, 'position delete file')} could not be read, left as it is",) if unread else ()
+
+    def of(self, deletes: Sequence[DeleteFile]) -> dict[str, frozenset[str]]:
+        """By the path of each delete file that can be read."""
+        new = [delete for delete in deletes if delete.path not in self._known]
+        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix=THREADS) as pool:
+            self._known |= zip((delete.path for delete in new), pool.map(self._read, new), strict=True)
+        found = ((delete.path, self._known[delete.path]) for delete in deletes)
+        return {path: names for path, names in found if names is not None}
+
+    def _read(self, delete: DeleteFile) -> frozenset[str] | None:
+        try:
+            return paths_named(delete, self._storage)
+        except RewriteFailed as error:
+            LOG.info("%s", error)
+            return None
