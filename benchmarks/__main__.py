@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("policy", "stream", "compact", "merge", "plan", "expire", "shuffle", "rivals", "cluster", "connect")
+NAMES = ("policy", "stream", "compact", "deletes", "merge", "plan", "expire", "shuffle", "rivals", "cluster", "connect")
 
 
 def main(argv: list[str]) -> int:

@@ -94,17 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=int, default=5)
     everybody = parser.add_argument_group(f"only with {', '.join(compact_tables.CASES)}")
     ways = ",".join(compact_rivals.WAYS)
-    everybody.add_argument("--ways", type=_ways, default=ways, help="who takes part (default: %(default)s)")
+    everybody.add_argument(
+        "--ways", type=compact_rivals.ways_named, default=ways, help="who runs (default: %(default)s)"
+    )
     huge = parser.add_argument_group("only with huge")
     huge.add_argument("--gigabytes", type=float, default=10, help="bytes of data files (default: %(default)s)")
     kept = parser.add_argument_group(f"only with {', '.join(compact_tables.CASES)}, huge")
     kept.add_argument("--keep", type=Path, metavar="DIR", help="keep the tables there for later runs")
     parser.add_argument("--json", action="store_true")
     return parser
-
-
-def _ways(names: str) -> list[str]:
-    ways = names.split(",")
-    if unknown := [way for way in ways if way not in compact_rivals.WAYS]:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(compact_rivals.WAYS)}")
-    return ways

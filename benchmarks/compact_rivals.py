@@ -1,4 +1,5 @@
-"""Compaction of one table by icesize and by everybody else, each run in a process of its own: `benchmarks.compact`.
+"""Compaction of one table by icesize and by everybody else, each run in a process of its own: `benchmarks.compact` and
+`benchmarks.deletes`.
 
 All find the table in one REST catalog, as Iceberg's Spark writer made it, in an order that turns from round to round.
 What the catalog's server works for them is not counted. `process` is all from its start to its end, with what it has
@@ -28,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
 from benchmarks import compact_ways, measured, peers
@@ -70,6 +73,11 @@ class Bench:
                 yield catalog
             finally:
                 catalog.drop_table(TABLE)
+
+    def contents(self) -> dict[str, Any]:
+        """Of the table as it was made."""
+        with self.registered() as catalog:
+            return contents(catalog.load_table(TABLE))
 
 
 @dataclass(frozen=True)
@@ -116,17 +124,33 @@ _BASES = {"process": "icesize", "call": "call"}
 def main(args: argparse.Namespace) -> dict[str, Any]:
     """Run the rounds and print tables, or JSON."""
     present, left_out = chosen(args.ways)
+    with on_server(CASES[args.case], args.case, args.keep) as bench:
+        before = bench.contents()
+        ways = compared({way: Contestant(WAYS[way], bench, before) for way in present}, args.pairs)
+    result = {"benchmark": "compact", "case": args.case, "table": before, "ways": ways, "left_out": left_out}
+    return show(result, WAYS, args.json)
+
+
+def ways_named(names: str) -> list[str]:
+    """The type of the option `--ways`."""
+    ways = names.split(",")
+    if unknown := [way for way in ways if way not in WAYS]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(WAYS)}")
+    return ways
+
+
+@contextmanager
+def on_server(case: Case, name: str, keep: Path | None) -> Iterator[Bench]:
+    """The table of a case, made in the folder `name` of `keep` unless it is there, and a catalog that has been up."""
     # as pip does when it installs: otherwise each process of ours may compile what it imports
     compileall.compile_dir(_ROOT / "icesize", quiet=1)
     with tempfile.TemporaryDirectory(prefix="icesize-compact-") as folder:
-        tables = args.keep.resolve() if args.keep else Path(folder) / "tables"
+        tables = keep.resolve() if keep else Path(folder) / "tables"
         with local_rest_catalog(Path(folder)) as uri:
-            bench = made(CASES[args.case], tables / args.case, uri)
+            bench = made(case, tables / name, uri)
             _warm_up(bench)
-            before, ways = compared(bench, present, args.pairs)
+            yield bench
             shutil.rmtree(bench.table)
-    result = {"benchmark": "compact", "case": args.case, "table": before, "ways": ways, "left_out": left_out}
-    return _show(result | {"ratios": ratios(ways), "rows_exact": all(way["rows_exact"] for way in ways.values())}, args)
 
 
 def chosen(ways: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -158,22 +182,29 @@ def _warm_up(bench: Bench) -> None:
             transaction.set_properties({"warm-up": str(number)})
 
 
-def compared(bench: Bench, ways: Sequence[str], rounds: int) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The table as it was, and of each way what every round cost and the table as the last round left it."""
-    with bench.registered() as catalog:
-        before = contents(catalog.load_table(TABLE))
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+@dataclass(frozen=True)
+class Contestant:
+    """A way, the table that it finds, and the `rows` and their `checksum` that it has to leave."""
+
+    way: Way
+    bench: Bench
+    expected: Mapping[str, Any]
+
+    def run(self) -> dict[str, Any]:
+        """What one run cost, and the table after it."""
+        with self.bench.registered() as catalog:
+            process, answer = run_measured(self.way.command(self.bench))
+            call = json.loads(answer) if self.way.has_call else None
+            return {"process": process, "call": call, "after": contents(catalog.load_table(TABLE))}
+
+
+def compared(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, dict[str, Any]]:
+    """Of each way what every round cost, and the table as the last round left it."""
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in contestants}
     for number in range(rounds):
-        for way in ways if number % 2 == 0 else reversed(ways):
-            runs[way].append(_run(bench, WAYS[way]))
-    return before, {way: _together(some, before) for way, some in runs.items()}
-
-
-def _run(bench: Bench, way: Way) -> dict[str, Any]:
-    with bench.registered() as catalog:
-        process, answer = run_measured(way.command(bench))
-        call = json.loads(answer) if way.has_call else None
-        return {"process": process, "call": call, "after": contents(catalog.load_table(TABLE))}
+        for way in contestants if number % 2 == 0 else reversed(contestants):
+            runs[way].append(contestants[way].run())
+    return {way: _together(some, contestants[way].expected) for way, some in runs.items()}
 
 
 def run_measured(command: Sequence[str]) -> tuple[dict[str, float], str]:
@@ -189,18 +220,35 @@ def run_measured(command: Sequence[str]) -> tuple[dict[str, float], str]:
 
 def data_paths(table: Table) -> list[str]:
     """Where the local file system has the data files of a table."""
-    files = [task.file.file_path for task in table.scan().plan_files()]
-    return ["/" + file.removeprefix("file:").lstrip("/") for file in files]
+    return _paths(table)[0]
+
+
+def _paths(table: Table) -> tuple[list[str], list[str]]:
+    """Data files, and delete files; PyIceberg plans no scan where rows are deleted by equality."""
+    data, deletes = list[str](), list[str]()
+    snapshot = table.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        for entry in manifest.fetch_manifest_entry(table.io):
+            file = entry.data_file
+            kind = data if file.content == DataFileContent.DATA else deletes
+            kind.append(local(file.file_path))
+    return data, deletes
+
+
+def local(path: str) -> str:
+    """Where the local file system has a file that manifests name."""
+    return "/" + path.removeprefix("file:").lstrip("/")
 
 
 def contents(table: Table) -> dict[str, Any]:
-    """`files`, `row_groups`, `bytes` and `rows` of a table, and a `checksum` of all rows, the same in any order."""
-    paths = data_paths(table)
+    """`files`, `delete_files`, `row_groups`, `bytes` and `rows` of a table, and a `checksum` of all rows, the same in
+    any order: those of its data files, deleted or not."""
+    paths, deletes = _paths(table)
     # a path says of a partition what is a column of the file as well
-    query = "SELECT count(*), sum(hash(t)::HUGEINT)::VARCHAR FROM read_parquet(?, hive_partitioning = false) t"
-    [(rows, checksum)] = duckdb.connect().execute(query, [paths]).fetchall()
+    rows, checksum = summed("SELECT * FROM read_parquet(?, hive_partitioning = false)", paths)
     return {
         "files": len(paths),
+        "delete_files": len(deletes),
         "row_groups": sum(pq.read_metadata(path).num_row_groups for path in paths),
         "bytes": sum(os.path.getsize(path) for path in paths),
         "rows": rows,
@@ -208,14 +256,24 @@ def contents(table: Table) -> dict[str, Any]:
     }
 
 
-def _together(runs: Sequence[Mapping[str, Any]], before: Mapping[str, Any]) -> dict[str, Any]:
+def summed(query: str, paths: Sequence[str], **tables: pa.Table) -> tuple[int, str]:
+    """How many rows a query of Parquet files, `?`, and of tables by their names has, and their checksum."""
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        sums = f"SELECT count(*), sum(hash(t)::HUGEINT)::VARCHAR FROM ({query}) t"
+        [(rows, checksum)] = connection.execute(sums, [paths]).fetchall()
+    return rows, checksum
+
+
+def _together(runs: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) -> dict[str, Any]:
     parts = {
         part: {key: [round(run[part][key], 3) for run in runs] for key in _SECONDS} for part in _BASES if runs[0][part]
     }
     return parts | {
         "peak_bytes": max(run["process"]["peak_bytes"] for run in runs),
         "after": runs[-1]["after"],
-        "rows_exact": all(run["after"][key] == before[key] for run in runs for key in ("rows", "checksum")),
+        "rows_exact": all(run["after"][key] == expected[key] for run in runs for key in ("rows", "checksum")),
     }
 
 
@@ -232,28 +290,33 @@ def ratios(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]
     }
 
 
-def _show(result: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def show(result: dict[str, Any], known: Mapping[str, Way], as_json: bool) -> dict[str, Any]:
+    """Print the result of a benchmark, with `ratios` and whether all `rows_exact`; returns it."""
     before, ways = result["table"], result["ways"]
-    title = f"compact, {args.case}: {before['files']} files, {before['bytes'] / 1e6:.1f} MB, {before['rows']:,} rows"
-    times = [_times(way, run, result["ratios"]) for way, run in ways.items()]
-    finish(result, title, ("seconds, median", "process", "CPU", "x ours", "call", "CPU", "x ours"), times, args.json)
-    if not args.json:
-        outcomes = [_outcome(way, run) for way, run in ways.items()]
-        finish(result, "what it left", ("", "peak MB", "MB", "files", "row groups", "rows"), outcomes, False)
+    result |= {"ratios": ratios(ways), "rows_exact": all(way["rows_exact"] for way in ways.values())}
+    title = f"{result['benchmark']}, {result['case']}: {before['files']} files, {before['bytes'] / 1e6:.1f} MB, "
+    title += f"{before['rows']:,} rows"
+    times = [[known[way].title, *_times(way, run, result["ratios"])] for way, run in ways.items()]
+    finish(result, title, ("seconds, median", "process", "CPU", "x ours", "call", "CPU", "x ours"), times, as_json)
+    if not as_json:
+        outcomes = [[known[way].title, *_outcome(run)] for way, run in ways.items()]
+        header = ("", "peak MB", "MB", "files", "delete files", "row groups", "rows")
+        finish(result, "what it left", header, outcomes, False)
         for way, why in result["left_out"].items():
-            print(f"left out: {WAYS[way].title}, as {why}")
+            print(f"left out: {known[way].title}, as {why}")
     return result
 
 
 def _times(way: str, run: Mapping[str, Any], compared_to_icesize: Mapping[str, Mapping[str, float]]) -> list[str]:
-    cells = [WAYS[way].title]
+    cells = []
     for part in _BASES:
         cells += [f"{statistics.median(run[part][key]):.2f}" if part in run else "-" for key in _SECONDS]
         cells.append(str(compared_to_icesize.get(part, {}).get(way, "-")))
     return cells
 
 
-def _outcome(way: str, run: Mapping[str, Any]) -> list[str]:
+def _outcome(run: Mapping[str, Any]) -> list[str]:
     after = run["after"]
     sizes = [f"{size / 1e6:.1f}" for size in (run["peak_bytes"], after["bytes"])]
-    return [WAYS[way].title, *sizes, after["files"], after["row_groups"], "exact" if run["rows_exact"] else "NOT EXACT"]
+    counts = [str(after[key]) for key in ("files", "delete_files", "row_groups")]
+    return [*sizes, *counts, "exact" if run["rows_exact"] else "NOT EXACT"]

@@ -238,8 +238,8 @@ def _rewrite(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def call_rewrite(spark: SparkSession, table: str, target_bytes: int) -> dict[str, Any]:
-    """Run the procedure on a table of the catalog `c`; what it answers."""
-    options = f"'target-file-size-bytes', '{target_bytes}', 'min-input-files', '2'"
+    """Run the procedure on a table of the catalog `c`, so that all deletes are applied; what it answers."""
+    options = f"'target-file-size-bytes', '{target_bytes}', 'min-input-files', '2', 'delete-file-threshold', '1'"
     options += ", 'max-concurrent-file-group-rewrites', '2'"
     call = f"CALL c.system.rewrite_data_files(table => '{table}', options => map({options}))"
     result: dict[str, Any] = spark.sql(call).collect()[0].asDict()

@@ -42,9 +42,7 @@ class Rounds:
         for group in (group for plan in plans for group in plan.groups):
             self.groups["planned"] += 1
             self.groups["landed"] += not live & {file.path for file in group.inputs}
-        failed = self.table.maintain().failed
-        # whose a metadata file is that is being written cannot be told, in a local folder
-        assert not failed or (failed.keys() == {"orphans"} and "cannot be read" in failed["orphans"])
+        assert self.table.maintain().failed == {}
 
 
 @pytest.mark.slow
@@ -71,3 +69,4 @@ def test_rows_are_exact_beside_a_stream_of_upserts(
     left = f"{len(live_paths(table))} data files, {len(live_deletes(table))} delete files"
     print(f"\nbatches: {upserts.landed} landed, {len(upserts.refused)} refused; groups: {dict(rounds.groups)}; {left}")
     assert upserts.landed >= 0.95 * (BATCHES + 1)
+    assert rounds.groups["landed"] >= 0.95 * rounds.groups["planned"] > 0

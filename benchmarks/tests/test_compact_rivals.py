@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks import compact, compact_rivals
-from benchmarks.compact_rivals import WAYS, Bench, Way, chosen, compared, made, ratios, run_measured
+from benchmarks.compact_rivals import WAYS, Bench, Contestant, Way, chosen, compared, made, ratios, run_measured
 from benchmarks.compact_tables import CASES, Case
 
 FILES, ROWS = 6, 500
@@ -85,7 +85,8 @@ def test_each_run_finds_the_table_as_it_was_made(bench: Bench, monkeypatch: pyte
 
     monkeypatch.setitem(WAYS, "idle", Way("idle", idle, has_call=False))
     monkeypatch.setitem(WAYS, "losing", Way("losing", losing, has_call=False))
-    before, results = compared(bench, ["idle", "losing"], 2)
+    before = bench.contents()
+    results = compared({way: Contestant(WAYS[way], bench, before) for way in ("idle", "losing")}, 2)
     assert ran == ["idle", "losing", "losing", "idle"]
     assert {way: run["rows_exact"] for way, run in results.items()} == {"idle": True, "losing": False}
     assert results["idle"]["after"] == before

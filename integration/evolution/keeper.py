@@ -42,7 +42,7 @@ def operation(name: str) -> Callable[[Operation], Operation]:
 def _policy(draw: Draw) -> Mapping[str, Any]:
     policy: dict[str, Any] = {
         "max_small_files": draw.few(1, 3), "target_file_size_bytes": draw.chance.choice(_TARGETS),
-        "merge_by_copying": draw.maybe(0.7),
+        "merge_by_copying": draw.maybe(0.7), "apply_deletes": draw.maybe(0.85),
     }  # fmt: skip
     return policy | ({"keep_versions": draw.few(1, 2)} if draw.maybe(0.1) else {})
 
