@@ -84,6 +84,7 @@ class WrittenBatch:
         older = Counter[PartitionKey]()
         for file in self.rows.absorbed:
             older[file.partition] += file.rows
+        older.subtract(self.rows.deleted)
         size_bytes, rows = Counter[PartitionKey](), Counter[PartitionKey]()
         for written in self.rows.files:
             size_bytes[written.partition] += written.size_bytes

@@ -4,6 +4,7 @@ which older files those of a merge take the place of.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -94,13 +95,18 @@ Results = dict[int, MergeResult | MergeFailure]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Finished files, the older files whose live rows are in them too, how many rows of these were deleted, and in
-    sentences why others were not taken along."""
+    """Finished files, the older files whose live rows are in them too, in sentences why others were not taken along,
+    and by partition how many rows of the older files were deleted."""
 
     files: tuple[WrittenFile, ...] = ()
     absorbed: tuple[FileFact, ...] = ()
     failed: tuple[str, ...] = ()
-    rows_deleted: int = 0
+    deleted: Mapping[PartitionKey, int] = field(default_factory=dict)
+
+    @property
+    def rows_deleted(self) -> int:
+        """Rows of the older files that are in none of the new ones."""
+        return sum(self.deleted.values())
 
     @property
     def new_rows(self) -> int:
@@ -115,5 +121,5 @@ class Written:
             tuple(f for part in all_of for f in part.files),
             tuple(f for part in all_of for f in part.absorbed),
             tuple(e for part in all_of for e in part.failed),
-            sum(part.rows_deleted for part in all_of),
+            sum((Counter(part.deleted) for part in all_of), Counter[PartitionKey]()),
         )

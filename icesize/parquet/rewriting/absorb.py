@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -61,7 +62,10 @@ def write_with(
             failed.append(str(damaged))
         else:
             absorbed = tuple(input_file for group in taken for input_file in group.inputs)
-            return Written(tuple(files), absorbed, tuple(failed), sum(rows.rows for rows in deleted))
+            counts = Counter[PartitionKey]()
+            for group, left_out in zip(taken, deleted, strict=True):
+                counts[group.partition] += left_out.rows
+            return Written(tuple(files), absorbed, tuple(failed), +counts)
 
 
 class _DamagedError(Exception):
