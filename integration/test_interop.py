@@ -18,6 +18,7 @@ from icesize import failpoints
 from icesize.report import Report
 from integration.streams import created, rows_of
 from integration.tools import data_files, files_per_partition, local_path, operations, sized, spark_rows
+from tests.support.delete_files import live_deletes
 from tests.support.spark_lake import conf
 
 WIDE = (
@@ -153,16 +154,15 @@ def ids(spark: SparkSession, table: str) -> list[int]:
     return sorted(row["id"] for row in spark.table(table).select("id").collect())
 
 
-def test_files_with_deletes_are_held_back(spark: SparkSession, rest: Catalog, namespace: str) -> None:
-    """Data files that Spark's position deletes apply to stay as they are, named in the report; the others merge."""
+def test_deletes_of_spark_are_applied(spark: SparkSession, rest: Catalog, namespace: str) -> None:
+    """Data files that Spark's position deletes apply to are merged without these rows, and the delete files go."""
     table = f"rest.{namespace}.t"
     with_deletes(spark, table, "merge-on-read")
     spark.sql(f"DELETE FROM {table} WHERE id IN (0, 4)")
-    inputs = sum(bool(t.delete_files) for t in rest.load_table(f"{namespace}.t").scan().plan_files())
+    assert live_deletes(rest.load_table(f"{namespace}.t"))
     report = sized(spark, table).compact()
-    assert report.held_back == {"hour=h0": inputs}
-    assert report.skipped["HAS_DELETES"] == inputs > 0
-    assert report.partitions_touched == 3 + (inputs < 2)
+    assert (report.rows_deleted, report.held_back, report.partitions_touched) == (2, {}, 4)
+    assert live_deletes(rest.load_table(f"{namespace}.t")) == []
     assert ids(spark, table) == [i for i in range(120) if i not in (0, 4)]
     sized(spark, table).sink("s", query_id="q").run(rows_of(spark, 200), 0)
     assert ids(spark, table) == [i for i in range(120) if i not in (0, 4)] + list(range(200, 240))

@@ -27,7 +27,9 @@ def after_step(pair: Pair, number: int) -> None:
         seed = zlib.crc32(f"{pair.number} {number}".encode())
         wanted = filters(pair.schema, seed, each=4)
         _only_here(pair, lambda side: _java_filters(side, wanted, False))
-        _only_here(pair, lambda side: _pyiceberg_filters(side, wanted[seed % 6 :: 6]))
+        # it does not read equality deletes: after a restore or a merge only one of the two tables may have some
+        if not any(_has_equality_deletes(side.table) for side in pair.sides):
+            _only_here(pair, lambda side: _pyiceberg_filters(side, wanted[seed % 6 :: 6]))
 
 
 def _only_here(pair: Pair, complaints: Callable[[Side], Mapping[str, str]]) -> None:
@@ -121,8 +123,6 @@ def _java_filters(side: Side, wanted: Sequence[Filter], also_read: bool) -> Mapp
 
 def _pyiceberg_filters(side: Side, wanted: Sequence[Filter]) -> Mapping[str, str]:
     found, table = {}, side.table
-    if _has_equality_deletes(table):
-        return found
     for one, answer in zip(wanted, side.engine.probe.filters(side.java, [f.java for f in wanted], False), strict=True):
         needed = {_local(path) for path in answer.split(FIELD)[1:]}
         if lost := needed - {_local(path) for path in _planned(table, one)}:
@@ -131,7 +131,6 @@ def _pyiceberg_filters(side: Side, wanted: Sequence[Filter]) -> Mapping[str, str
 
 
 def _has_equality_deletes(table: Any) -> bool:
-    """PyIceberg does not read them: after a restore or a merge only one of the two tables may have some."""
     head = table.metadata.current_snapshot()
     return head is not None and head.summary["total-equality-deletes"] != "0"
 

@@ -196,7 +196,8 @@ def test_rows_are_deleted_from_a_file_that_we_merge(rest_story: Story, iceberg: 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("how", each("append", slow=("absorb", "absorb once", "compact", "maintain")))
 def test_keys_are_deleted_from_a_partition_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str) -> None:
-    """Rows that an equality delete (as of Flink) hits after we have read them stay deleted, new rows are not hit."""
+    """Rows that an equality delete (as of Flink) hits after we have read them stay deleted, new rows are not hit;
+    merges of older files alone land all the same."""
     work = Work(rest_story, how)
     work.prepare()
 
@@ -207,7 +208,7 @@ def test_keys_are_deleted_from_a_partition_that_we_merge(rest_story: Story, iceb
 
     with armed("files-written", work.once(delete)):
         report = work.act()
-    assert dropped(report, "another writer deleted rows of it")
+    assert bool(dropped(report, "another writer deleted rows of it")) == how.startswith("absorb")
     assert report.operations == OPERATIONS[how]
     # PyIceberg counts delete files otherwise than Iceberg does, and cannot apply all of them
     iceberg.compact()
