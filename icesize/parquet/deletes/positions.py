@@ -67,23 +67,16 @@ def mark_named_rows(
     return found
 
 
-def names_input(delete: DeleteFile, paths: Collection[str], storage: Storage) -> bool:
-    """Whether a position delete file names one of these data files; reads its paths only, as far as needed.
+def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | None = None) -> frozenset[str]:
+    """The data files that a position delete file names, of all or `among` some, as `plain_path` writes them; reads its
+    paths only, and only where these may be.
 
     Raises `RewriteFailed` when it cannot be read.
     """
-    wanted = {plain_path(path) for path in paths}
+    wanted = None if among is None else frozenset(map(plain_path, among))
     with _by_codes(delete, storage) as parquet:
-        return any(plain_path(path) in wanted for path in _distinct_paths(parquet, wanted))
-
-
-def paths_named(delete: DeleteFile, storage: Storage) -> frozenset[str]:
-    """The data files that a position delete file names, as `plain_path` writes them; reads its paths only.
-
-    Raises `RewriteFailed` when it cannot be read.
-    """
-    with _by_codes(delete, storage) as parquet:
-        return frozenset(map(plain_path, _distinct_paths(parquet, None)))
+        found = frozenset(map(plain_path, _distinct_paths(parquet, wanted)))
+    return found if wanted is None else found & wanted
 
 
 @contextmanager

@@ -202,7 +202,7 @@ class PyIcebergLoaded:
         if delete.equality_ids or only_path(delete) is not None:
             return files
         try:
-            named = set(map(plain_path, paths_named(delete, Storage(self.table.io))))
+            named = paths_named(delete, Storage(self.table.io), [file.path for file in files])
         except RewriteFailed:  # nobody can tell
             return files
         return [file for file in files if plain_path(file.path) in named]

@@ -11,7 +11,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import VoidTransform
 
-from icesize.planning.deletes import PartitionDeletes, may_hit
+from icesize.planning.deletes import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
 
@@ -57,10 +57,6 @@ class DeleteIndex:
         if partition not in self._ready:
             self._ready[partition] = PartitionDeletes([*self.by_partition.get(partition, ()), *self.everywhere])
         return self._ready[partition]
-
-    def applies(self, file: FileFact) -> bool:
-        """Whether some delete of this index hits rows of `file` (or may: bounds can only rule it out)."""
-        return any(may_hit(delete, file) for delete in self.of_partition(file.partition).files)
 
     def noted(self, file: FileFact) -> FileFact:
         """The file with what this index has of it; the given object where that is nothing."""

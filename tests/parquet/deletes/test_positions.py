@@ -16,7 +16,7 @@ from pyiceberg.types import LongType
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import NONE_DELETED, deleted_rows
-from icesize.parquet.deletes.positions import names_input, paths_named
+from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.deletes import plain_path
 from icesize.planning.files import DeleteFile
@@ -104,14 +104,14 @@ def test_exactly_the_rows_are_deleted_that_are_named_later_than_written(
 def test_the_paths_of_a_delete_file_are_known(
     named: list[tuple[str, int]], options: dict[str, Any], asked: set[str]
 ) -> None:
-    """All of them, and whether it names one of some, in any spelling."""
+    """All of them, and those among some, in any spelling."""
     with tempfile.TemporaryDirectory() as name:
         rows = position_rows(named)
         delete = delete_file(*written(Path(name), "d.parquet", rows, **options), rows.num_rows)
         storage = settings_in(Path(name)).storage
         paths = {plain_path(path) for path, _ in named}
         assert paths_named(delete, storage) == paths
-        assert names_input(delete, {f"file:{path}" for path in asked}, storage) == bool(paths & asked)
+        assert paths_named(delete, storage, {f"file:{path}" for path in asked}) == paths & asked
 
 
 def test_inputs_without_deletes_cost_nothing(tmp_path: Path) -> None:
