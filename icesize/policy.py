@@ -199,7 +199,7 @@ DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
     (name.replace("_", "-"), "unset" if key.shown is None else str(key.shown).replace("True", "true"), key.source)
     for name, key in _FIELDS.items()
 )
-"""(key, default, source of the default) of every policy key, as the README prints them."""
+"""(key, default, source of the default) of every policy key, as `docs/policy.md` prints them."""
 
 
 def _dashed(name: str) -> str:

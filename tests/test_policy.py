@@ -284,7 +284,7 @@ def test_merge_deadline_is_as_long_as_the_write(write_ms: int) -> None:
 
 
 def test_documented_keys_are_the_fields() -> None:
-    """The table of the README has every key once, in field order, each with a default and a source."""
+    """The documented table has every key once, in field order, each with a default and a source."""
     names = [f.name.replace("_", "-") for f in fields(SizePolicy) if f.name != "given"]
     assert [row[0] for row in DOCUMENTED] == names
     assert {key: default for key, default, _ in DOCUMENTED} == {

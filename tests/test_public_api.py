@@ -1,4 +1,4 @@
-"""The public names, and the README's word about options, policy keys and commands."""
+"""The public names, and the word of README and docs about options, policy keys and commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from icesize.policy import DOCUMENTED
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+DOCS = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_all_is_sorted_and_exact() -> None:
@@ -29,15 +30,21 @@ def test_every_error_is_public_and_drawn() -> None:
     assert all(re.search(rf"\b{name}\b", errors.__doc__ or "") for name in classes)
 
 
-def test_the_readme_lists_every_policy_key() -> None:
-    """The policy table of the README has each key with its default and its source."""
+def test_the_docs_list_every_policy_key() -> None:
+    """The table of the policy page has each key with its default and its source."""
     for key, default, source in DOCUMENTED:
-        assert f"| `{key}` | {default} | {source} |" in README
+        assert f"| `{key}` | {default} | {source} |" in DOCS["policy.md"]
 
 
-def test_the_readme_names_every_command() -> None:
-    """Each command of the command line stands in the README."""
-    assert [name for name in main.commands if f"icesize {name}" not in README] == []
+def test_the_docs_name_every_command() -> None:
+    """Each command of the command line stands in the README or in the docs."""
+    words = README + "".join(DOCS.values())
+    assert [name for name in main.commands if f"icesize {name}" not in words] == []
+
+
+def test_the_readme_is_short() -> None:
+    """The README has at most 120 lines."""
+    assert len(README.splitlines()) <= 120
 
 
 def test_every_change_passes_the_command_of_the_readme() -> None:
