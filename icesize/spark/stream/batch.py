@@ -42,7 +42,7 @@ OVERWRITES = 3
 
 
 def take_in(df: DataFrame, options: BatchOptions, state: StreamState) -> Outcome:
-    """Write and commit one batch, exactly once. Raises what `docs/going-wrong.md` lists; then nothing is visible."""
+    """Write and commit one batch, exactly once. Raises what `docs/promises.md` lists; then nothing is visible."""
     with state.lock:
         failpoints.reach("batch-started")
         spark, watch = df.sparkSession, Stopwatch(options.environment)

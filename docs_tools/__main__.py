@@ -1,0 +1,9 @@
+"""`python -m docs_tools`: writes anew what in README and docs comes from the code. No options."""
+
+from __future__ import annotations
+
+from docs_tools import drawings, parts, transcripts
+
+parts.write()
+drawings.write()
+transcripts.write()

@@ -1,0 +1,72 @@
+"""Command lines in shell blocks and transcripts: run in this process, or parsed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+from click.testing import CliRunner
+
+from docs_tools.blocks import Block
+from icesize.cli.main import main
+
+_LINE = re.compile(r"(?<![\w/.-])icesize (?P<arguments>(?:[a-z-]+ [^\n#]*|--\w[^\n#]*))")
+_ELSEWHERE = frozenset({"--master", "--remote", "--conf", "--catalog-uri"})
+"""Options that start Spark or ask a server of the reader's: such lines are parsed. Tests have a session
+already, which a command would end."""
+
+
+def command_lines(block: Block) -> list[list[str]]:
+    """The arguments of each `icesize` in a block, whatever stands around it (cron, Airflow, a prompt)."""
+    lines = block.code.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        lines = [line[2:] for line in lines if line.startswith("$ ")]
+    found = (_LINE.search(line) for line in lines if not line.startswith("#") and "pip install" not in line)
+    return [_words(match["arguments"]) for match in found if match]
+
+
+def _words(arguments: str) -> list[str]:
+    """What a shell would pass on: up to the quotation that the line stands in, a pipe or a redirection."""
+    words = []
+    for word in _shell_words(arguments):
+        if word in ("|", ">", ">>", "&&", ";", "||"):
+            break
+        words.append(word)
+    return words
+
+
+def _shell_words(arguments: str) -> Iterator[str]:
+    text = arguments
+    while True:
+        try:
+            yield from shlex.split(text)
+            return
+        except ValueError:  # the closing quotation mark of whatever the command stands in
+            text = text[: max(text.rfind('"'), text.rfind("'"))]
+
+
+def parse(arguments: list[str]) -> click.Context:
+    """The command that would run, with its options; raises click.UsageError."""
+    command: click.Command = main
+    name, rest = "icesize", list(arguments)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name, *rest = rest
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            raise click.UsageError(f"there is no command '{name}'")
+        command = found
+    return command.make_context(name, rest)
+
+
+def is_run(arguments: list[str]) -> bool:
+    """Whether tests run it: not what works elsewhere, nor the demo."""
+    return arguments[0] != "demo" and _ELSEWHERE.isdisjoint(arguments)
+
+
+def run(arguments: list[str]) -> str:
+    """What a command prints; raises AssertionError with it when the command fails."""
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False, terminal_width=100, color=False)
+    assert result.exit_code == 0, f"icesize {shlex.join(arguments)}: exit code {result.exit_code}\n{result.output}"
+    return result.output

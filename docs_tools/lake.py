@@ -1,0 +1,78 @@
+"""A table gone bad, made without Spark: what a stream of small batches leaves that nobody merges."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyiceberg.catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
+from pyiceberg.utils.config import Config
+
+EVENTS = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "hour", StringType()),
+    NestedField(3, "user_id", LongType()),
+    NestedField(4, "event_time", TimestampType()),
+    NestedField(5, "amount", DoubleType()),
+)
+HOURS = 12
+BATCHES = 16
+_ROWS = 1_200
+
+
+def batch_of(number: int, rows: int = _ROWS) -> pa.Table:
+    """The events of one batch: over all hours, in no order of users."""
+    ids = range(number * rows, (number + 1) * rows)
+    start = datetime.datetime(2026, 1, 1)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "hour": pa.array([f"h{i % HOURS:02}" for i in ids], pa.string()),
+            "user_id": pa.array([i * 7919 % 5000 for i in ids], pa.int64()),
+            "event_time": pa.array([start + datetime.timedelta(seconds=i) for i in ids], pa.timestamp("us")),
+            "amount": pa.array([i % 997 / 10 for i in ids], pa.float64()),
+        }
+    )
+
+
+def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES) -> None:
+    """Make the table in a catalog, partitioned by hour, and append to it as a stream that merges nothing does."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "hour"))
+    location = f"{catalog.properties['warehouse']}/{uuid.uuid4().hex}"
+    table = catalog.create_table(name, EVENTS, location, spec)
+    for number in range(batches):
+        table.append(batch_of(number))
+
+
+@contextmanager
+def configured(uri: str, name: str = "lake") -> Iterator[None]:
+    """PyIceberg's configuration knows the catalog while the block runs, as if its variables had been exported."""
+    variable = {f"PYICEBERG_CATALOG__{name.upper()}__URI": uri}
+    # PyIceberg reads its configuration once, when it is imported
+    with mock.patch.dict(os.environ, variable), mock.patch.object(pyiceberg.catalog, "_ENV_CONFIG", Config()):
+        yield
+
+
+@contextmanager
+def gone_bad(folder: Path) -> Iterator[SqlCatalog]:
+    """A catalog `lake` in a folder with the table `db.events`; commands find it by its name."""
+    uri = f"sqlite:///{folder}/catalog.db"
+    catalog = SqlCatalog("lake", uri=uri, warehouse=folder.as_uri())
+    try:
+        catalog.create_namespace("db")
+        fill(catalog)
+        with configured(uri):
+            yield catalog
+    finally:
+        catalog.close()

@@ -1,0 +1,46 @@
+"""What the commands in transcripts print today, on the table of `docs_tools.lake`, one after the other in each page."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from docs_tools.blocks import Block, blocks, pages
+from docs_tools.commands import command_lines, run
+from docs_tools.lake import gone_bad
+
+_IDS = re.compile(r"\d{15,}")
+_NUMBERS = re.compile(r"\d[\d.,]*")
+_BARS = re.compile(r"[▏▎▍▌▋▊▉█]+")
+_SPACES = re.compile(r"[ ─-]{2,}")
+
+
+def told_today(page: Path) -> dict[Block, str]:
+    """Each transcript of a page -> what it would say now."""
+    transcripts = blocks(page, "console")
+    if not transcripts:
+        return {}
+    with tempfile.TemporaryDirectory() as folder, gone_bad(Path(folder).resolve()):
+        return {block: _told(block, folder) for block in transcripts}
+
+
+def _told(block: Block, folder: str) -> str:
+    typed = [line for line in block.code.splitlines() if line.startswith("$ ")]
+    answers = (run(arguments).replace(folder, "/lake") for arguments in command_lines(block))
+    return "\n".join(f"{line}\n{answer}" for line, answer in zip(typed, answers, strict=True)).rstrip() + "\n"
+
+
+def without_numbers(text: str) -> str:
+    """The words of a transcript: what does not vary from machine to machine and from day to day."""
+    plain = _SPACES.sub(" ", _BARS.sub("|", _NUMBERS.sub("0", _IDS.sub("ID", text))))
+    return "\n".join(line.strip() for line in plain.splitlines())
+
+
+def write() -> None:
+    """Bring all transcripts up to date."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        for block, told in told_today(page).items():
+            text = text.replace(block.code, told)
+        page.write_text(text, encoding="utf-8")

@@ -1,0 +1,123 @@
+"""Every block of code in README and docs runs, and transcripts say what commands say today."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from docs_tools.blocks import DOCS, ROOT, Block, blocks, pages
+from docs_tools.commands import command_lines, is_run, run
+from docs_tools.lake import EVENTS, batch_of, configured, fill
+from docs_tools.transcripts import told_today, without_numbers
+from integration.jars import spark_jars
+
+SCRIPT = DOCS / "quickstart.md"
+RUN = ("python", "sql", "shell")
+PAGES = [page for page in pages() if page != SCRIPT and any(block.is_run for block in blocks(page, *RUN))]
+TRANSCRIPTS = [page for page in pages() if blocks(page, "console")]
+
+
+_UNTIL_THIRD_BATCH = """
+while not query.lastProgress or query.lastProgress["batchId"] < 2:
+    assert not query.awaitTermination(1)
+"""
+
+
+@pytest.fixture
+def events(lake: SqlCatalog, servers_dir: Path) -> Iterator[SqlCatalog]:
+    """The table `lake.db.events`, small files and all, for the pages to work on; commands find it by its name."""
+    lake.create_namespace_if_not_exists("db")
+    fill(lake, batches=3)
+    with configured(f"sqlite:///{servers_dir}/lake.db"):
+        yield lake
+    for name in lake.list_tables("db"):
+        lake.drop_table(name)
+
+
+@pytest.fixture
+def names(spark: SparkSession, tmp_path: Path) -> dict[str, object]:
+    """What pages take for granted: a session, a stream of two files, a batch, and folders."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(2):
+        batch_of(20 + number, 60).to_pandas().to_json(
+            folder / f"{number}.json", orient="records", lines=True, date_format="iso"
+        )
+    schema = "id bigint, hour string, user_id bigint, event_time timestamp_ntz, amount double"
+    stream = spark.readStream.schema(StructType.fromDDL(schema)).option("maxFilesPerTrigger", 1).json(str(folder))
+    df = spark.read.schema(schema).json(str(folder))
+    assert {field.name for field in EVENTS.fields} == set(df.columns)
+    return {"spark": spark, "stream": stream, "df": df, "checkpoint": str(tmp_path / "checkpoint")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_a_page_runs(
+    page: Path, events: SqlCatalog, names: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The blocks of a page run one after the other, as its reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    spark = names["spark"]
+    assert isinstance(spark, SparkSession)
+    for block in blocks(page, *RUN):
+        if block.is_run:
+            _run(block, spark, names)
+
+
+def _run(block: Block, spark: SparkSession, names: dict[str, object]) -> None:
+    if "SparkSession.builder" in block.code:
+        return  # the quick start: it has a test of its own
+    if block.language == "python":
+        # line numbers in errors are those of the page
+        exec(compile("\n" * block.line + block.code, block.place, "exec"), names)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
+    elif block.language == "sql":
+        for statement in filter(str.strip, block.code.split(";")):
+            spark.sql(statement)
+    else:
+        for arguments in filter(is_run, command_lines(block)):
+            run(arguments)
+
+
+def test_the_quick_start_works(tmp_path: Path) -> None:
+    """The script of the quick start, in a process of its own, then its commands, as a new user would type them."""
+    jars = ",".join(str(jar) for jar in spark_jars())
+    script = "\n".join(block.code for block in blocks(SCRIPT, "python") if block.is_run)
+    assert '.config("spark.jars.packages", jars)' in script
+    script = script.replace('.config("spark.jars.packages", jars)', f'.config("spark.jars", "{jars}")')
+    script = script.replace("/tmp/lake", str(tmp_path / "lake"))
+    assert "query.awaitTermination(20)\n" in script
+    script = script.replace("query.awaitTermination(20)\n", _UNTIL_THIRD_BATCH)
+    told = _python(["-c", script], tmp_path, {})
+    assert "INFO:icesize:lake.db.events: batch 0: " in told.stderr
+    assert "lake.db.events  4 partitions" in told.stdout
+    typed = [line for block in blocks(SCRIPT, "shell") for line in command_lines(block) if "lake.db.events" in line]
+    assert len(typed) >= 4
+    uri = {"PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path / 'lake.db'}"}
+    for arguments in typed:
+        assert _python(["-m", "icesize", *arguments], tmp_path, uri).stdout
+
+
+def _python(arguments: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("page", TRANSCRIPTS, ids=lambda page: page.name)
+def test_transcripts_say_what_commands_say(page: Path) -> None:
+    """But for numbers, each transcript is what its commands print today; `python -m docs_tools` writes them anew."""
+    for block, told in told_today(page).items():
+        assert without_numbers(block.code) == without_numbers(told), block.place

@@ -1,0 +1,188 @@
+"""README and docs: every page is in the menu, every block is well formed, what comes from the code is up to date."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import click
+import pytest
+import yaml
+
+from docs_tools.blocks import DOCS, LANGUAGES, NOT_RUN, ROOT, blocks, pages
+from docs_tools.commands import command_lines, parse
+from docs_tools.messages import is_printed
+from docs_tools.parts import PARTS, rewritten
+from icesize import Report, errors
+from icesize.cli.main import main
+from icesize.planning.files import SkipReason
+
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in pages()}
+_BRITTLE = frozenset({"commands", "rooms"})
+"""Parts whose words may be changed without a page being wrong: names alone are compared."""
+
+
+def _each(*languages: str) -> list[pytest.param]:  # type: ignore[valid-type]
+    return [pytest.param(block, id=block.place) for page in pages() for block in blocks(page, *languages)]
+
+
+def test_every_page_is_in_the_menu() -> None:
+    """The menu of the docs has every page, and no other."""
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("\nplugins:")[0]
+    assert sorted(re.findall(r"- ([\w-]+\.md)$", menu, re.MULTILINE)) == sorted(path.name for path in DOCS.glob("*.md"))
+
+
+def test_every_block_says_what_it_is() -> None:
+    """Code stands between fences that name its language, so that none escapes the tests."""
+    found = [block.place for page in pages() for block in blocks(page) if block.language not in LANGUAGES]
+    assert found == []
+
+
+def test_what_does_not_run_says_why() -> None:
+    """A block that no test runs tells its reader the reason."""
+    for page in pages():
+        for block in blocks(page):
+            first = block.code.partition("\n")[0]
+            assert block.is_run or any(len(first) > len(mark) + 10 for mark in NOT_RUN), block.place
+
+
+@pytest.mark.parametrize("block", _each("python"))
+def test_python_is_python(block) -> None:  # type: ignore[no-untyped-def]
+    """Each block of Python can be compiled, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(block.code, block.place, "exec")
+
+
+@pytest.mark.parametrize("block", _each("yaml"))
+def test_yaml_is_yaml(block) -> None:  # type: ignore[no-untyped-def]
+    """Each file of settings has the form that PyIceberg reads."""
+    assert set(yaml.safe_load(block.code)) == {"catalog"}
+
+
+@pytest.mark.parametrize("block", _each("shell", "console"))
+def test_commands_exist(block) -> None:  # type: ignore[no-untyped-def]
+    """Each command line that a page shows is understood, with all its options."""
+    for arguments in command_lines(block):
+        try:
+            parse(arguments)
+        except click.exceptions.Exit:
+            continue
+        except click.UsageError as error:
+            pytest.fail(f"{block.place}: icesize {' '.join(arguments)}: {error.message}")
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    """An unknown option is told, also where the command stands in a cron table."""
+    with pytest.raises(click.UsageError):
+        parse(["maintain", "lake.db.events", "--budget-minutes", "3"])
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_parts_from_code_are_up_to_date(page: Path) -> None:
+    """What pages take from the code is what the code says; `python -m docs_tools` writes it anew."""
+    today, written = _parts(rewritten(page)), _parts(PAGES[page.name])
+    assert written.keys() <= PARTS.keys()
+    for name, text in written.items():
+        told = today[name]
+        assert (_names(text) == _names(told)) if name in _BRITTLE else (text == told), (
+            f"{page.name}: '{name}' is not what the code says; run python -m docs_tools"
+        )
+
+
+def _parts(text: str) -> dict[str, str]:
+    return dict(re.findall(r"<!-- begin: ([a-z-]+) -->\n(.*?)<!-- end: \1 -->", text, re.DOTALL))
+
+
+def _names(text: str) -> list[str]:
+    """Headings, options, rooms, and arrows between them."""
+    return re.findall(r"^## .*|(?<![\w-])--[a-z][a-z-]+(?= |,|\n)|^\| `[\w.]+`|^  \w+ --> \w+", text, re.MULTILINE)
+
+
+def test_every_field_of_a_report_is_explained() -> None:
+    """The operating page has each field of a report, and each reason why a file stays."""
+    names = {field.name for field in fields(Report)} | {"write_amplification"}
+    page = PAGES["operating.md"]
+    report = page.partition("## Every field of a Report")[2].partition("\n## ")[0]
+    told = [name for row in re.findall(r"^\| (`.*?) \|", report, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(names)
+    reasons = page.partition("## Why files stay as they are")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([A-Z_]+)`", reasons, re.MULTILINE)) == sorted(SkipReason.__members__)
+
+
+def test_phases_of_a_batch_are_named() -> None:
+    """The phases in the seconds of a report are those that the code takes the time of."""
+    code = "".join(path.read_text() for path in (ROOT / "icesize" / "spark" / "stream").glob("batch*.py"))
+    row = next(line for line in PAGES["operating.md"].splitlines() if line.startswith("| `seconds`"))
+    assert set(re.findall(r'\.lap\("(\w+)"\)', code)) <= set(re.findall(r"`(\w+)`", row))
+
+
+def test_messages_are_printed_by_the_code() -> None:
+    """Each message that the runbook explains stands in the code, word for word but for its values."""
+    told = re.findall(r"^\| `(.*?)` \|", PAGES["runbook.md"].partition("## Messages")[2], re.MULTILINE)
+    assert len(told) >= 40
+    assert [message for message in told if not is_printed(message)] == []
+
+
+def test_a_message_of_nobody_is_found() -> None:
+    """Words that the code does not have are no message."""
+    assert not is_printed("Cannot find the table '…'")
+
+
+def test_the_loggers_are_those_that_the_docs_name() -> None:
+    """All of icesize logs to the loggers of the operating page."""
+    names = set()
+    for path in (ROOT / "icesize").rglob("*.py"):
+        names |= set(re.findall(r'getLogger\("([\w.]+)"\)', path.read_text(encoding="utf-8")))
+    assert names == {"icesize", "py4j.clientserver"}
+    assert all(f"`{name}`" in PAGES["operating.md"] for name in names)
+
+
+def test_every_error_is_in_the_docs() -> None:
+    """Each error that icesize raises stands in the tree of the page about promises."""
+    classes = [
+        node.name for node in ast.parse(Path(errors.__file__).read_text()).body if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name in classes if name not in PAGES["promises.md"]] == []
+
+
+def test_every_command_is_in_the_docs() -> None:
+    """Each command has its place on the page of commands."""
+    assert [name for name in main.commands if f"## icesize {name}\n" not in PAGES["commands.md"]] == []
+
+
+def test_jars_are_those_of_the_tests() -> None:
+    """Pages name the versions of Iceberg's jars, and of the SQLite driver, that the tests run with."""
+    place = "{http://maven.apache.org/POM/4.0.0}"
+    tree = ElementTree.parse(ROOT / "integration" / "pom.xml")
+    jars = {
+        f"{d.findtext(place + 'artifactId')}:{d.findtext(place + 'version')}" for d in tree.iter(place + "dependency")
+    }
+    for text in PAGES.values():
+        assert set(re.findall(r"(?:iceberg-spark-runtime|sqlite-jdbc)[\w.-]*:[\d.]+\d", text)) <= jars
+
+
+def test_the_quick_start_of_the_readme_is_that_of_the_docs() -> None:
+    """README and docs show the same program, which a test runs."""
+    scripts = [
+        next(block.code for block in blocks(page, "python") if "SparkSession.builder" in block.code)
+        for page in (ROOT / "README.md", DOCS / "quickstart.md")
+    ]
+    assert scripts[0] == scripts[1]
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    """What the README links to exists, headings included; links of the docs are checked by their build."""
+    for link in re.findall(r"\]\(([^)]+)\)", PAGES["README.md"]):
+        parts = urlsplit(link)
+        assert parts.scheme in ("", "https")
+        target = ROOT / parts.path
+        assert parts.scheme or target.exists(), link
+        if parts.fragment:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert parts.fragment in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, link
