@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
-from icesize.units import format_bytes, format_count, format_strategies
+from icesize.units import format_bytes, format_count, format_strategies, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
     from icesize.table.commit.ledger import LedgerEntry
+    from icesize.table.state.commits import History, PastCommit
     from icesize.table.state.versions import Version
 
 MOST_BAR_CELLS = 36
@@ -35,6 +36,8 @@ MOST_REASONS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _NUMBERS = (4, 5, 6)
 """Columns of versions that are aligned to the right."""
+_TEXTS = 3
+"""Columns of a history that are aligned to the left; the others are numbers."""
 
 
 def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool = False) -> Console:
@@ -198,7 +201,7 @@ def show_versions(console: Console, table: str, versions: Sequence[Version]) -> 
     rows = [("partition", "snapshot", "time (UTC)", "operation", "files", "size", "rows", "written by")]
     rows += [
         (
-            v.label or "(whole table)", str(v.snapshot_id), _time(v.timestamp_ms), v.operation,
+            v.label or "(whole table)", str(v.snapshot_id), format_time(v.timestamp_ms), v.operation,
             f"{v.files:,}", format_bytes(v.size_bytes), f"{v.rows:,}", _writer(v),
         )
         for v in versions
@@ -217,8 +220,49 @@ def _writer(version: Version) -> str:
     return "" if version.stream_id is None else f"{version.stream_id} batch {version.batch_id}"
 
 
-def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+def show_history(console: Console, history: History) -> None:
+    """One line per commit, newest first, and what all of them came to."""
+    show_line(console, str(history), "bold")
+    if not history.commits:
+        return
+    heads = (
+        "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "W", "W so far", "small",
+        "total", "deletes", "seconds",
+    )  # fmt: skip
+    rows = [heads, *map(_past, history.commits)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        cells = (
+            f"{cell:<{width}}" if column < _TEXTS else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        show_line(console, "  ".join(cells).rstrip(), "" if number else "bold")
+
+
+def _past(commit: PastCommit) -> tuple[str, ...]:
+    """A commit as cells; blank is what its snapshots do not tell."""
+    ratios = (commit.write_amplification, commit.amplification_so_far)
+    return (
+        format_time(commit.timestamp_ms), commit.kind, commit.author, _count(commit.rows),
+        _change(commit.files_added, commit.files_removed),
+        _change(commit.delete_files_added, commit.delete_files_removed),
+        _size(commit.bytes_ingested), _size(commit.bytes_written),
+        *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        _count(commit.small_files_max), _count(commit.total_files), _count(commit.total_delete_files),
+        "" if commit.seconds is None else f"{commit.seconds:.2f}",
+    )  # fmt: skip
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _size(size_bytes: int | None) -> str:
+    return format_bytes(size_bytes) if size_bytes else ""
+
+
+def _change(added: int | None, removed: int | None) -> str:
+    return f"+{added or 0:,} -{removed or 0:,}" if added or removed else ""
 
 
 def show_restored(console: Console, report: Report) -> None:

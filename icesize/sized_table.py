@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.full_pass import UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
-    from icesize.maintenance.table_context import ClusterWork, Progress
+    from icesize.maintenance.table_context import ClusterWork, Progress, Selection
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.planning.inspection import Inspection
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
-    from icesize.table.state import versions as history
+    from icesize.table.state.commits import History
+    from icesize.table.state.versions import Version
     from icesize.table.state.where import Where
 
 Partition = Mapping[str, Any]
@@ -112,9 +113,11 @@ class SizedTable:
 
     def inspect(self, where: Where = None) -> Inspection:
         """How well sized the files are; `where` limits it to partitions that match as a whole."""
+        return self._inspected(self._context.select(where))
+
+    def _inspected(self, selection: Selection) -> Inspection:
         from icesize.planning.inspection import inspect as inspect_layout
 
-        selection = self._context.select(where)
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
         return inspect_layout(
@@ -293,7 +296,7 @@ class SizedTable:
         change = forget_stream(self.name, stream_id, self._environment.new_id())
         self._handle.change(self._handle.load(), change, self._environment)
 
-    def versions(self, partition: Partition | None = None) -> list[history.Version]:
+    def versions(self, partition: Partition | None = None) -> list[Version]:
         """Versions of a partition, newest first; of every partition when none is given.
 
         What one icesize commit did is one version, named by its last snapshot. Only what the table still keeps is
@@ -305,6 +308,17 @@ class SizedTable:
             return found
         key = find_partition(current.table.metadata, {v.key for v in found}, partition)
         return [v for v in found if v.key == key]
+
+    def history(self, limit: int | None = None) -> History:
+        """What was committed to `main`, newest first, as the summaries of its snapshots tell: batches of streams with
+        their files, bytes, W and seconds, merges, and what others did; the newest `limit` commits, or all.
+
+        Only what the table still keeps is here. Raises ValueError for a limit below 1.
+        """
+        from icesize.table.state.commits import history_of
+
+        current = self._handle.load(self._environment)
+        return history_of(current.table.metadata, current.name, limit)
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None
@@ -416,11 +430,11 @@ class SizedTable:
         with self._lock:
             return self._seen(rewrite_manifests(self._handle, self._handle.load(self._environment), self._environment))
 
-    def _versions(self, current: Current) -> list[history.Version]:
-        from icesize.table.state import versions as history
+    def _versions(self, current: Current) -> list[Version]:
+        from icesize.table.state.versions import versions
 
         with readable(current.name):
-            return history.versions(current.table.metadata, current.table.io, self._changes)
+            return versions(current.table.metadata, current.table.io, self._changes)
 
     def _key(self, current: Current, partition: Partition) -> PartitionKey:
         return find_partition(current.table.metadata, {v.key for v in self._versions(current)}, partition)

@@ -1,6 +1,8 @@
-"""Numbers as people read them: sizes in MiB and GiB, counts with separators."""
+"""Numbers as people read them: sizes in MiB and GiB, counts with separators, times in UTC."""
 
 from __future__ import annotations
+
+from datetime import datetime, timezone
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -26,3 +28,8 @@ def format_strategies(bytes_copied: int, pages_copied: int, bytes_decoded: int) 
     pages = f" in {format_count(pages_copied, 'page')}" if pages_copied else ""
     parts = [(bytes_copied, f"copied{pages}"), (bytes_decoded, "decoded")]
     return ", ".join(f"{format_bytes(size)} {word}" for size, word in parts if size)
+
+
+def format_time(timestamp_ms: int) -> str:
+    """`2026-11-20 14:05:01` of milliseconds since 1970, in UTC."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

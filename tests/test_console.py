@@ -18,6 +18,7 @@ from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
 from icesize.report import Report
+from icesize.table.state.commits import History, PastCommit
 from icesize.units import format_bytes, format_count
 
 MIB = 2**20
@@ -231,3 +232,26 @@ def test_printed_sizes_are_close_to_the_truth(size: int) -> None:
 def test_one_is_not_a_plural() -> None:
     """1 file, 2 files."""
     assert [format_count(n, "file") for n in (0, 1, 1_212)] == ["0 files", "1 file", "1,212 files"]
+
+
+def test_a_history_is_a_table_with_blanks() -> None:
+    """One line per commit, numbers to the right, nothing where a commit does not tell; a sum in the first line."""
+    batch = PastCommit(
+        (1, 2), 1_700_000_000_000, "batch", "append+replace", "clicks", 17, None, 20_000, 0, 3, 5, 0, 1,
+        2**20, 3 * 2**20, 2.5, 4, 120, 0, 2**30, 10**6, 1.234,
+    )  # fmt: skip
+    other = PastCommit((3,), 1_699_999_000_000, "other", "append", writer="spark 4.1.4")
+    lines = shown(show.show_history, History("lake.db.t", (batch, other), 9, 1_699_000_000_000)).splitlines()
+    assert lines[0] == (
+        "lake.db.t  9 commits since 2023-11-03 08:26:40  newest: batch 1, other 1  W 2.50  1.23 s a batch"
+    )
+    assert " ".join(lines[1].split()) == (
+        "time (UTC) kind by rows files deletes ingested written W W so far small total deletes seconds"
+    )
+    assert " ".join(lines[2].split()) == (
+        "2023-11-14 22:13:20 batch clicks batch 17 20,000 +3 -5 +0 -1 1 MiB 3 MiB 3.00 2.50 4 120 0 1.23"
+    )
+    assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
+    assert shown(show.show_history, History("lake.db.t", ())).splitlines() == [
+        "lake.db.t has no history: nothing was ever written to it"
+    ]

@@ -23,6 +23,7 @@ from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.input_metrics import with_carried_over_metrics
 
@@ -120,6 +121,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     failpoints.reach("files-written")
     request = _request(written, merged, how)
     check_still_there(handle, sorted(request.paths()), how.watch)
+    request = replace(request, summary=_told(written, merged, how.watch.seconds["total"]))
     with how.lock:
         outcome = CommitOutcome()
         if appended or merged:
@@ -143,6 +145,17 @@ def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: Commit
         ledger=how.ledger,
         accept_new_checkpoint=how.accept_new_checkpoint,
     )
+
+
+def _told(written: WrittenBatch, merged: Sequence[MergeResult], seconds: float) -> dict[str, str]:
+    """What the snapshots tell of the work, for `icesize.table.state.commits`, beyond files, bytes and rows."""
+    small_files_max = _most_small_files(written, _touched(written, merged), merged)
+    facts = {SECONDS: f"{seconds:.3f}", SMALL_FILES_MAX: str(small_files_max)}
+    if written.rows.absorbed:
+        facts[BYTES_INGESTED] = str(written.bytes_ingested)
+    if written.plan.clustering and not written.rows.files:
+        facts[CLUSTERED_BY] = ",".join(written.plan.clustering.by.columns)
+    return facts
 
 
 def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:
@@ -219,7 +232,7 @@ def outcome_of(
 def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, Any]:
     """What the report says of files."""
     merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
-    touched = {f.partition for f in appended} | {g.inputs[0].partition for g in landed}
+    touched = _touched(written, landed)
     return {
         "bytes_ingested": written.bytes_ingested,
         "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in landed for f in g.files))),
@@ -237,6 +250,10 @@ def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, An
         "skipped": written.plan.skipped_by_reason,
         "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
     }
+
+
+def _touched(written: WrittenBatch, landed: Sequence[MergeResult]) -> set[PartitionKey]:
+    return {f.partition for f in written.rows.files} | {g.inputs[0].partition for g in landed}
 
 
 def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:

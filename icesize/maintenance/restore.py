@@ -50,7 +50,7 @@ from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.commit.summary import RESTORED_ID, RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
@@ -60,8 +60,6 @@ from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")
 
-RESTORED_ID = "icesize.restored-snapshot-id"
-"""Snapshot summary key of a restore: the snapshot whose version the partition has again."""
 TAG_PREFIX = "icesize-restore-"
 _TAG_AGE_MS = 86_400_000
 PIECE_BYTES = 8 * 2**20

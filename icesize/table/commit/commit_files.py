@@ -18,7 +18,7 @@ from icesize.table.commit.ledger import is_done
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded, PyIcebergStaged
 from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
 from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, commit_change
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.commit.summary import RUN_ID, SMALL_FILES_MAX
 
 SLOW_STAGE_SECONDS = 1.0
 """A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""
@@ -142,12 +142,18 @@ class _Files:
             self._conflicts.append(_dropped((group,), why))
             if why != BASE_EXPIRED:
                 self._contested.append(group.inputs[0].partition)
-        self._request = replace(self._request, merged=tuple(kept))
+        self._keep(tuple(kept))
 
     def _drop_merges(self, why: str) -> None:
         if self._request.merged:
             self._conflicts.append(_dropped(self._request.merged, why))
-            self._request = replace(self._request, merged=())
+            self._keep(())
+
+    def _keep(self, merged: tuple[MergeResult, ...]) -> None:
+        """Go on with these merges; what was counted with others of them is not known any more."""
+        if len(merged) < len(self._request.merged):
+            summary = {key: value for key, value in self._request.summary.items() if key != SMALL_FILES_MAX}
+            self._request = replace(self._request, merged=merged, summary=summary)
 
 
 def _dropped(groups: tuple[MergeResult, ...], why: str) -> str:

@@ -15,6 +15,17 @@ LEDGER = "icesize.ledger"
 """Snapshot summary key: the ledger entry of the batch that was committed, for people and for `versions`."""
 BASE_ID = "icesize.base-snapshot-id"
 """Snapshot summary key of a merge: the snapshot that was planned on; what came after it was not considered."""
+SECONDS = "icesize.seconds"
+"""Snapshot summary key of a batch or of merges: what was spent on them before the commit, in seconds."""
+SMALL_FILES_MAX = "icesize.small-files-max"
+"""Snapshot summary key: the largest number of mergeable small files that a touched partition holds after the commit, as
+in the report; left out where some of its merges were lost."""
+BYTES_INGESTED = "icesize.bytes-ingested"
+"""Snapshot summary key of an overwrite that holds new rows beside older ones: the bytes of the new ones."""
+CLUSTERED_BY = "icesize.clustered-by"
+"""Snapshot summary key of a pass of clustering: the columns, separated by commas."""
+RESTORED_ID = "icesize.restored-snapshot-id"
+"""Snapshot summary key of a restore: the snapshot whose version the partition has again."""
 
 
 def counts(

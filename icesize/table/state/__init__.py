@@ -2,6 +2,7 @@
 
 - `cluster_reader`: the files that clustering looks at: all live ones, with bounds of the columns that they are
   clustered by
+- `commits`: what was committed to `main`, as snapshot summaries tell of it: batches, merges, and what others did
 - `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
   rollbacks
 - `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
@@ -12,6 +13,7 @@
 - `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and back
 - `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, which ones got new files
   since icesize last merged (what `after_batch` has to look at), and what the last commits put into each
+- `past_states`: what a table held at some of its commits: files, small files and delete files of each partition
 - `versions`: versions of partitions: what readers of `main` saw of each after every commit that touched it
 - `where`: `where`: which partitions a person means, by columns of the table or by fields of the partition spec
 """

@@ -7,21 +7,18 @@ ones follow by taking changes back. Only behind a gap, where snapshots have expi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
-from icesize.errors import BatchError
 from icesize.planning.files import PartitionKey
 from icesize.report import with_text_ids
-from icesize.table.catalog.history import main_history, summary_of
-from icesize.table.commit import ledger
-from icesize.table.commit.summary import LEDGER, RUN_ID
+from icesize.table.catalog.history import main_history
+from icesize.table.state.commits import Commit, runs_of
 from icesize.table.state.naming import Labels
 from icesize.table.state.partition_changes import NOTHING, ChangeReader, Contents, States, differing
 
@@ -68,11 +65,11 @@ def versions(
     states = States(io, partition)
     listing = _Listing(Labels(metadata))
     history = main_history(metadata)
-    runs = _runs(history)
+    runs = runs_of(history)
     contents = states.at(runs[0][0].last) if runs else {}
     for run, older in zip_longest(runs, runs[1:]):
         for commit in run:
-            net = commit.net(metadata, io, reader, partition)
+            net = _net(commit, metadata, io, reader, partition)
             listing.add(commit, {key: contents.get(key, NOTHING) for key in net}, *commit.batch)
             if commit is not run[-1]:
                 contents.update((key, contents.get(key, NOTHING).plus(change, -1)) for key, change in net.items())
@@ -85,55 +82,16 @@ def versions(
     return sorted(listing.versions, key=lambda v: (places[v.snapshot_id], v.label, v.key.spec_id))
 
 
-@dataclass(frozen=True)
-class _Commit:
-    """One commit of `main`: its snapshots, newest first."""
-
-    snapshots: list[Snapshot]
-
-    @property
-    def last(self) -> Snapshot:
-        return self.snapshots[0]
-
-    @property
-    def operation(self) -> str:
-        return "+".join(s.summary.operation.value for s in reversed(self.snapshots) if s.summary)
-
-    @property
-    def batch(self) -> tuple[str | None, int | None]:
-        """Stream and batch id; None where there are none, or where a newer release wrote them differently."""
-        value = summary_of(self.last, LEDGER)
-        try:
-            entry = ledger.parse(value) if value else None
-        except BatchError:
-            entry = None
-        return (entry.stream_id, entry.batch_id) if entry else (None, None)
-
-    def net(
-        self, metadata: TableMetadata, io: FileIO, reader: ChangeReader, partition: PartitionKey | None
-    ) -> dict[PartitionKey, Contents]:
-        """The partitions that it touched, with what each has more than before."""
-        total: dict[PartitionKey, Contents] = defaultdict(Contents)
-        for snapshot in self.snapshots:
-            for key, change in reader.touched(metadata, io, snapshot).items():
-                if partition in (None, key):
-                    total[key] = total[key].plus(change.net)
-        return dict(total)
-
-
-def _runs(history: Iterable[Snapshot]) -> list[list[_Commit]]:
-    """A history as commits, newest first, cut where snapshots have expired."""
-    runs: list[list[_Commit]] = []
-    newer: Snapshot | None = None
-    for snapshot in history:
-        if newer is None or newer.parent_snapshot_id != snapshot.snapshot_id:
-            runs.append([_Commit([snapshot])])
-        elif (run_id := summary_of(snapshot, RUN_ID)) is not None and run_id == summary_of(newer, RUN_ID):
-            runs[-1][-1].snapshots.append(snapshot)
-        else:
-            runs[-1].append(_Commit([snapshot]))
-        newer = snapshot
-    return runs
+def _net(
+    commit: Commit, metadata: TableMetadata, io: FileIO, reader: ChangeReader, partition: PartitionKey | None
+) -> dict[PartitionKey, Contents]:
+    """The partitions that a commit touched, with what each has more than before."""
+    total: dict[PartitionKey, Contents] = defaultdict(Contents)
+    for snapshot in commit.snapshots:
+        for key, change in reader.touched(metadata, io, snapshot).items():
+            if partition in (None, key):
+                total[key] = total[key].plus(change.net)
+    return dict(total)
 
 
 @dataclass
@@ -146,7 +104,7 @@ class _Listing:
 
     def add(
         self,
-        commit: _Commit,
+        commit: Commit,
         contents: Mapping[PartitionKey, Contents],
         stream_id: str | None = None,
         batch_id: int | None = None,
