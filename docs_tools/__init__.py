@@ -2,10 +2,11 @@
 
 - `blocks`: the code blocks of a page, and what a reader is told of each
 - `commands`: command lines in shell blocks and transcripts: run in this process, or parsed
-- `drawings`: the plots of the policy page, drawn from the simulation that the benchmark `policy` runs
+- `drawings`: the plots of the policy page, from the simulation that the benchmark `policy` runs, and the rooms
 - `lake`: a table gone bad, made without Spark, for transcripts and examples
 - `messages`: texts that the code can print, as templates, for the page that explains them
 - `parts`: the parts of pages that are written from code, between two comments
+- `rooms`: the rooms of the code: which floor each is on, what it is for, and which floor uses which
 - `transcripts`: what the commands in transcripts print today
 
 `python -m docs_tools` writes everything anew. Imported by tests, never by icesize.

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-LANGUAGES = frozenset({"python", "sql", "shell", "console", "yaml", "text", "mermaid"})
+LANGUAGES = frozenset({"python", "sql", "shell", "console", "yaml", "text"})
 """`console` is a transcript: lines after `$ ` are typed, the others printed. `text` is read by people only."""
 NOT_RUN = ("# not run here:", "-- not run here:")
 """How a block that cannot run in the tests begins; the reason follows, for the reader."""

@@ -1,18 +1,25 @@
-"""The plots of the policy page, drawn from the simulation that the benchmark `policy` runs."""
+"""The plots of the policy page, from the simulation that the benchmark `policy` runs, and the rooms of the code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from docs_tools.blocks import DOCS
+from docs_tools.rooms import FLOORS, arrows, floor_of, rooms
 from icesize.planning.merging.schedule import choose_prefix
 from tests.support.merge_optimum import equal_batches, optima, simulate
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+IMAGES = DOCS / "images"
 SLOTS = (1, 2, 3, 4, 6, 8, 12)
 """Values of `max-small-files`."""
 ARRIVALS = (17, 32, 64, 128, 256)
 """Batches that make one full file, in one partition."""
+Key = Callable[[int, int], tuple[int, int]]
 _LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
 
 
@@ -41,7 +48,7 @@ def _words(ours: float, best: float) -> str:
 
 
 def write() -> None:
-    """Draw both plots, each light enough for a phone and readable on dark and light pages."""
+    """Draw all of them, each light enough for a phone and readable on dark and light pages."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -49,15 +56,15 @@ def write() -> None:
     mpl.rcParams.update({"svg.hashsalt": "icesize", "svg.fonttype": "none", "font.size": 11})
     _draw("policy-w-k.svg", "max-small-files (k)", SLOTS, ARRIVALS, lambda k, n: (k, n), "{} batches per full file")
     _draw("policy-w-n.svg", "batches per full file", ARRIVALS, SLOTS, lambda n, k: (k, n), "k = {}")
+    _draw_house()
 
 
-def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key: object, label: str) -> None:
+def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key: Key, label: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    figure.patch.set_facecolor("white")
     for index, line in enumerate(lines):
-        ours = [measured()[key(x, line)][0] for x in along]  # type: ignore[operator]
+        ours = [measured()[key(x, line)][0] for x in along]
         style = _LINE_STYLES[index % len(_LINE_STYLES)]
         axes.plot(along, ours, marker="o", markersize=4, linestyle=style, label=label.format(line))
     axes.set_xlabel(title)
@@ -69,7 +76,36 @@ def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
+    _save(figure, name)
+
+
+def _save(figure: Figure, name: str) -> None:
+    from matplotlib import pyplot
+
+    figure.patch.set_facecolor("white")
     figure.tight_layout()
-    (DOCS / "images").mkdir(exist_ok=True)
-    figure.savefig(DOCS / "images" / name, metadata={"Date": None, "Creator": None})
+    IMAGES.mkdir(exist_ok=True)
+    figure.savefig(IMAGES / name, metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
+
+
+def _draw_house() -> None:
+    """The floors of the code as boxes, each with its rooms; arrows from the user to the used."""
+    from matplotlib import pyplot
+
+    floors = list(FLOORS)
+    inside = {floor: [name for name, _ in rooms() if floor_of(name) == floor and name != floor] for floor in floors}
+    figure, axes = pyplot.subplots(figsize=(7, 0.95 * len(floors)))
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, len(floors))
+    axes.axis("off")
+    for level, floor in enumerate(floors):
+        axes.add_patch(pyplot.Rectangle((0.02, level + 0.12), 0.96, 0.68, facecolor="#e8eaf6", edgecolor="#3f51b5"))
+        axes.text(0.04, level + 0.58, floor, weight="bold", va="center")
+        axes.text(0.32, level + 0.58, FLOORS[floor], va="center", fontsize=9)
+        names = "   ".join(name.rpartition(".")[2] for name in inside[floor])
+        axes.text(0.04, level + 0.29, names, va="center", fontsize=9, color="#3f51b5")
+    for floor, used in arrows():
+        ends = {"xytext": (0.5, floors.index(floor) + 0.12), "xy": (0.5, floors.index(used) + 0.80)}
+        axes.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": "#3f51b5"})
+    _save(figure, "rooms.svg")

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 import pyarrow as pa
@@ -28,20 +29,23 @@ EVENTS = Schema(
 )
 HOURS = 12
 BATCHES = 16
-_ROWS = 1_200
+_ROWS = 12_000
+_PROPERTIES = {"write.target-file-size-bytes": str(320 * 1024)}
+"""Small, so that so few rows make well sized files."""
 
 
 def batch_of(number: int, rows: int = _ROWS) -> pa.Table:
     """The events of one batch: over all hours, in no order of users."""
     ids = range(number * rows, (number + 1) * rows)
+    random = Random(number)
     start = datetime.datetime(2026, 1, 1)
     return pa.table(
         {
             "id": pa.array(ids, pa.int64()),
             "hour": pa.array([f"h{i % HOURS:02}" for i in ids], pa.string()),
-            "user_id": pa.array([i * 7919 % 5000 for i in ids], pa.int64()),
+            "user_id": pa.array([random.getrandbits(48) for _ in ids], pa.int64()),
             "event_time": pa.array([start + datetime.timedelta(seconds=i) for i in ids], pa.timestamp("us")),
-            "amount": pa.array([i % 997 / 10 for i in ids], pa.float64()),
+            "amount": pa.array([random.random() for _ in ids], pa.float64()),
         }
     )
 
@@ -50,7 +54,7 @@ def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES) -
     """Make the table in a catalog, partitioned by hour, and append to it as a stream that merges nothing does."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "hour"))
     location = f"{catalog.properties['warehouse']}/{uuid.uuid4().hex}"
-    table = catalog.create_table(name, EVENTS, location, spec)
+    table = catalog.create_table(name, EVENTS, location, spec, properties=_PROPERTIES)
     for number in range(batches):
         table.append(batch_of(number))
 

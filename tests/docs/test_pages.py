@@ -18,6 +18,7 @@ from docs_tools.blocks import DOCS, LANGUAGES, NOT_RUN, ROOT, blocks, pages
 from docs_tools.commands import command_lines, parse
 from docs_tools.messages import is_printed
 from docs_tools.parts import PARTS, rewritten
+from docs_tools.rooms import rooms
 from icesize import Report, errors
 from icesize.cli.main import main
 from icesize.planning.files import SkipReason
@@ -101,7 +102,15 @@ def _parts(text: str) -> dict[str, str]:
 
 def _names(text: str) -> list[str]:
     """Headings, options, rooms, and arrows between them."""
-    return re.findall(r"^## .*|(?<![\w-])--[a-z][a-z-]+(?= |,|\n)|^\| `[\w.]+`|^  \w+ --> \w+", text, re.MULTILINE)
+    return re.findall(
+        r"^## .*|(?<![\w-])--[a-z][a-z-]+(?= |,|\n)|^\| `[\w.]+`|`[\w.]+` uses `[\w.]+`", text, re.MULTILINE
+    )
+
+
+def test_every_room_is_drawn() -> None:
+    """The drawing of the rooms has each of them; `python -m docs_tools` draws it anew."""
+    drawn = (DOCS / "images" / "rooms.svg").read_text(encoding="utf-8")
+    assert [name for name, _ in rooms() if name.rpartition(".")[2] not in drawn] == []
 
 
 def test_every_field_of_a_report_is_explained() -> None:

@@ -1,0 +1,70 @@
+"""The rooms of the code: which floor each is on, what it is for, and which floor uses which."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from docs_tools.blocks import ROOT
+
+FLOORS = {
+    "icesize": "what everybody may use: errors, policy, report, clock",
+    "icesize.planning": "facts and plans, pure",
+    "icesize.parquet": "bytes: knows no catalog",
+    "icesize.table": "Iceberg: what becomes visible, what may be deleted",
+    "icesize.maintenance": "whole jobs, without Spark",
+    "icesize.spark": "the only rooms with pyspark",
+    "icesize.sized_table": "the facade",
+    "icesize.cli": "commands, pictures, the demo",
+}
+"""The floors of the house from the ground up; every room belongs to the longest name that its own begins with."""
+
+
+def floor_of(module: str) -> str:
+    whole = module.split(".")
+    names = [".".join(whole[:n]) for n in range(len(whole), 0, -1)]
+    floor = next(name for name in names if name in FLOORS)
+    return "icesize.cli" if whole[1:2] and whole[1] in ("console", "demo", "__main__") else floor
+
+
+def arrows() -> list[tuple[str, str]]:
+    """Floor -> the floors that it imports from, without what one of those imports itself."""
+    used = defaultdict(set)
+    for path in sorted((ROOT / "icesize").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if module == "icesize":
+            continue
+        for imported in _imported(path):
+            if floor_of(imported) != floor_of(module):
+                used[floor_of(module)].add(floor_of(imported))
+    below = {floor: _reached(used, floor) for floor in FLOORS}
+    return [
+        (floor, other)
+        for floor in FLOORS
+        for other in FLOORS
+        if other in used[floor] and not any(other in below[third] for third in used[floor] - {other})
+    ]
+
+
+def _reached(used: dict[str, set[str]], floor: str) -> set[str]:
+    found: set[str] = set()
+    ahead = [floor]
+    while ahead:
+        for other in used[ahead.pop()] - found:
+            found.add(other)
+            ahead.append(other)
+    return found
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("icesize."):
+            yield node.module
+
+
+def rooms() -> Iterator[tuple[str, str]]:
+    for path in sorted((ROOT / "icesize").rglob("__init__.py"))[1:]:
+        words = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
+        yield ".".join(path.parent.relative_to(ROOT).parts), " ".join(words.split()).replace("|", r"\|")
