@@ -32,6 +32,8 @@ MOST_BAR_CELLS = 36
 MOST_LINES = 10
 """Partitions that are named one by one; the others are counted."""
 MOST_REASONS = 8
+MOST_VERSIONS = 20
+"""Versions that are listed unless more are asked for."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _NUMBERS = (4, 5, 6)
@@ -66,7 +68,17 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
     )  # fmt: skip
     _show_partitions(console, "ineligible", inspection.held_back_in, lambda p: _reasons(p.held_back))
     _show_deletes(console, inspection.deletes)
+    if not inspection.files_to_merge:
+        _line(console, ("nothing to merge", "green"))
     show_notes(console, inspection.advice)
+
+
+def show_health(console: Console, inspection: Inspection) -> None:
+    """Whether a table is well, in one line."""
+    if inspection.problems:
+        _line(console, (f"{inspection.table} is not well", "bold red"), f": {'; '.join(inspection.problems)}")
+    else:
+        _line(console, (f"{inspection.table} is well", "bold green"))
 
 
 def _show_deletes(console: Console, deletes: PendingDeletes) -> None:
@@ -193,8 +205,8 @@ def show_line(console: Console, text: str, style: str = "") -> None:
     _line(console, (text, style))
 
 
-def show_versions(console: Console, table: str, versions: Sequence[Version]) -> None:
-    """One line per version, newest first."""
+def show_versions(console: Console, table: str, versions: Sequence[Version], limit: int = MOST_VERSIONS) -> None:
+    """One line per version, newest first, and how to see those beyond the first `limit`."""
     if not versions:
         show_line(console, f"{table} has no versions: nothing was ever written to it")
         return
@@ -204,7 +216,7 @@ def show_versions(console: Console, table: str, versions: Sequence[Version]) -> 
             v.label or "(whole table)", str(v.snapshot_id), format_time(v.timestamp_ms), v.operation,
             f"{v.files:,}", format_bytes(v.size_bytes), f"{v.rows:,}", _writer(v),
         )
-        for v in versions
+        for v in versions[:limit]
     ]  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):
@@ -214,6 +226,9 @@ def show_versions(console: Console, table: str, versions: Sequence[Version]) -> 
         )
         is_bold = number == 0 or versions[number - 1].current
         show_line(console, "  ".join(cells).rstrip(), "bold" if is_bold else "")
+    if len(versions) > limit:
+        older = format_count(len(versions) - limit, "older version")
+        show_line(console, f"and {older}: --limit {len(versions)} shows all, --partition those of one partition", "dim")
 
 
 def _writer(version: Version) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icesize.errors import PolicyError
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, parse_bytes, parse_ms
 
 MIB = 2**20
 PROPERTY_PREFIX = "icesize.policy."
@@ -179,6 +180,11 @@ _FRACTIONS = {
     "delete_ratio_threshold": "a share of rows, such as 0.3",
 }
 """Fields that need not be whole numbers, and what they are."""
+_UNITS = {
+    "bytes": (parse_bytes, f"a size {SIZE_EXAMPLES}", "bytes"),
+    "ms": (parse_ms, f"a duration {DURATION_EXAMPLES}", "milliseconds"),
+}
+"""How a whole number may be written besides, by the last word of its field's name."""
 _FIELDS = {name: key for name, key in vars(SizePolicy).items() if isinstance(key, _Key)}
 AT_LEAST: dict[str, tuple[int, str]] = {
     "target_file_size_bytes": (1, "no file could hold a row"),
@@ -220,7 +226,8 @@ def _refused(key: str, value: object, why: str) -> PolicyError:
 
 
 def _value(name: str, key: str, value: object) -> Any:
-    """What `value` states for a field that was given by this key; '512MB' means two things and is refused."""
+    """What `value` states for a field that was given by this key: a number, or a size or duration as people write it.
+    '512MB' means two things and is refused."""
     if value is None and _FIELDS[name].shown is None:
         return None
     text = str(value).strip()
@@ -236,7 +243,13 @@ def _value(name: str, key: str, value: object) -> Any:
     else:
         if is_number and re.fullmatch(r"[+-]?\d+", text, re.ASCII):
             return int(text)
-        wanted = "a whole number without a unit, such as 536870912"
+        wanted = "a whole number without a unit"
+        # Iceberg's own properties are read by other engines, too, which know no units
+        if key != ICEBERG_TARGET and (unit := _UNITS.get(name.rpartition("_")[2])):
+            parse, examples, plain = unit
+            if isinstance(value, str) and (number := parse(text)) is not None:
+                return number
+            wanted = f"{examples}, or a whole number of {plain}"
     raise _refused(key, value, f"must be {wanted}")
 
 

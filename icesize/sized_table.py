@@ -24,6 +24,7 @@ from icesize.table.state.partition_changes import ChangeReader, bytes_per_partit
 # what one call needs is imported by it: importing everything takes as long as compacting a small table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
 
     from icesize.maintenance.cluster_settings import ForgottenClusterBy
@@ -117,6 +118,7 @@ class SizedTable:
 
     def _inspected(self, selection: Selection) -> Inspection:
         from icesize.planning.inspection import inspect as inspect_layout
+        from icesize.planning.merging.planner import plan_merges
 
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
@@ -124,20 +126,24 @@ class SizedTable:
             selection.layout,
             selection.current.policy,
             {key: labels.values(key) for key in selection.layout.partitions},
+            plan_merges(selection.layout, selection.current.policy),
             table=selection.current.name,
             bytes_per_partition_and_day=bytes_per_partition_and_day(metadata),
             notes=(*selection.current.warnings, *selection.notes),
         )
 
-    def plan(self, where: Where = None) -> Plan:
+    def plan(self, where: Where = None, budget_bytes: int | None = None) -> Plan:
         """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
         from icesize.maintenance import compaction
+        from icesize.maintenance.rounds import Budget
 
-        return compaction.plan_compaction(self._context.select(where))
+        return compaction.plan_compaction(self._context.select(where), Budget(budget_bytes).size_bytes)
 
     def compact(
         self,
         where: Where = None,
+        budget_bytes: int | None = None,
+        budget_seconds: float | None = None,
         *,
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
@@ -145,13 +151,16 @@ class SizedTable:
         """Merge the small files of every partition to as few as possible, in one REPLACE commit; without Spark in
         rounds of about 1 GiB, each with a commit, so an interrupt keeps what was done before.
 
-        `on_plan` hears the plan before anything is done, `progress` the bytes of each finished group. Merges that
-        failed are the first of the report's notes. Raises RewriteFailed when every one did.
+        `budget_bytes` bounds what is rewritten, what pays most first; with `budget_seconds` merges are committed in
+        rounds of about 2 GiB, of which none begins later. `on_plan` hears the plan before anything is done, `progress`
+        the bytes of each finished group. Merges that failed are the first of the report's notes. Raises RewriteFailed
+        when every one did.
         """
         from icesize.maintenance import compaction
+        from icesize.maintenance.rounds import Budget
 
         with self._lock:
-            return compaction.compact(self._context, where, on_plan, progress)
+            return compaction.compact(self._context, where, Budget(budget_bytes, budget_seconds), on_plan, progress)
 
     def after_batch(self) -> Report:
         """Another writer has appended: merge what is due in the partitions changed since icesize last merged.
@@ -171,8 +180,9 @@ class SizedTable:
         next goes on with. A step that fails is named in the report and the others run; raises CommitStateUnknown.
         """
         from icesize.maintenance.full_pass import Upkeep
+        from icesize.maintenance.rounds import Budget
 
-        return Upkeep(self, self._environment, budget_bytes, budget_seconds).run()
+        return Upkeep(self, self._environment, Budget(budget_bytes, budget_seconds)).run()
 
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
         """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
@@ -330,19 +340,22 @@ class SizedTable:
         """
         if self._spark is None:
             raise EngineUnavailable("Cannot read a version: it needs Spark; open the table with a session")
-        if (snapshot_id is None) == (as_of is None):
-            raise ValueError("Cannot read a version: give either 'snapshot_id' or 'as_of'")
         from icesize.spark.engine.read_version import read_version
 
         current = self._handle.load(self._environment)
-        metadata = current.table.metadata
-        if as_of is not None:
-            snapshot_id = snapshot_as_of(metadata, as_of)
-        version = known_snapshot(metadata, snapshot_id or 0)
+        version = _version("read", current, snapshot_id, as_of)
         return read_version(self._spark, current, self._key(current, partition), version.snapshot_id)
 
-    def restore(self, partition: Partition, snapshot_id: int | str, *, dry_run: bool = False) -> Report:
-        """Make a partition what it was at a snapshot, in one `overwrite` commit.
+    def restore(
+        self,
+        partition: Partition,
+        snapshot_id: int | str | None = None,
+        *,
+        as_of: datetime | int | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Make a partition what it was at a snapshot, or as of a time (naive: UTC; or milliseconds since 1970), in one
+        `overwrite` commit.
 
         Files that it has no more are copied byte for byte, in threads of this process, to new names; the report says
         how many rows the partition has before and after. With `dry_run` nothing is changed, and the report says what
@@ -354,11 +367,11 @@ class SizedTable:
 
         with self._lock:
             current = self._handle.load(self._environment)
-            snapshot_id = known_snapshot(current.table.metadata, snapshot_id).snapshot_id
+            version = _version("restore", current, snapshot_id, as_of)
             key = self._key(current, partition)
             if dry_run:
-                return plan_restore(current, key, snapshot_id, self._environment)
-            return self._seen(restore(self._handle, current, key, snapshot_id, self._environment))
+                return plan_restore(current, key, version.snapshot_id, self._environment)
+            return self._seen(restore(self._handle, current, key, version.snapshot_id, self._environment))
 
     def expire_snapshots(
         self,
@@ -423,12 +436,13 @@ class SizedTable:
             current = self._handle.load(self._environment)
             return self._seen(remove_dangling_deletes(self._handle, current, self._environment))
 
-    def rewrite_manifests(self) -> ManifestReport:
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""
         from icesize.maintenance.rewrite_manifests import rewrite_manifests
 
         with self._lock:
-            return self._seen(rewrite_manifests(self._handle, self._handle.load(self._environment), self._environment))
+            current = self._handle.load(self._environment)
+            return self._seen(rewrite_manifests(self._handle, current, self._environment, dry_run=dry_run))
 
     def _versions(self, current: Current) -> list[Version]:
         from icesize.table.state.versions import versions
@@ -498,3 +512,11 @@ def _handle_without_spark(name: str, catalog: Catalog | None, policy: PolicyArgu
 def _names(by: Columns) -> Columns:
     """To be read more than once."""
     return by if by is None or isinstance(by, str) else list(by)
+
+
+def _version(what: str, current: Current, snapshot_id: int | str | None, as_of: datetime | int | None) -> Snapshot:
+    """The snapshot that a version is named by, itself or by a time."""
+    if (snapshot_id is None) == (as_of is None):
+        raise ValueError(f"Cannot {what} a version: give either 'snapshot_id' or 'as_of'")
+    metadata = current.table.metadata
+    return known_snapshot(metadata, snapshot_as_of(metadata, as_of) if as_of is not None else snapshot_id or 0)

@@ -1,7 +1,8 @@
-"""Numbers as people read them: sizes in MiB and GiB, counts with separators, times in UTC."""
+"""Numbers as people read and write them: sizes in MiB and GiB, durations, counts with separators, times in UTC."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -33,3 +34,25 @@ def format_strategies(bytes_copied: int, pages_copied: int, bytes_decoded: int) 
 def format_time(timestamp_ms: int) -> str:
     """`2026-11-20 14:05:01` of milliseconds since 1970, in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]iB|B)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+SIZE_EXAMPLES = "such as 64MiB or 1.5GiB, in powers of 1024"
+DURATION_EXAMPLES = "such as 90s, 30m or 1h30m"
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes of a size with a unit, `64MiB` or `1.5 GiB`; None for anything else: `512MB` means two things."""
+    if match := _SIZE.fullmatch(text.strip()):
+        return round(float(match[1]) * (1 << 10 * _UNITS.index(match[2])))
+    return None
+
+
+def parse_ms(text: str) -> int | None:
+    """Milliseconds of a duration with units, `500ms`, `2h` or `1h30m`; None for anything else."""
+    text = text.strip()
+    if not re.fullmatch(rf"({_DURATION.pattern}\s*)+", text):
+        return None
+    return round(sum(float(number) * _MS[unit] for number, unit in _DURATION.findall(text)))

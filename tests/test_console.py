@@ -40,7 +40,9 @@ INSPECTION = Inspection(
     worst=(PartitionSizes({"hour": "h191", "kind": "x"}, 1_300, 2**30, 1_212, 1_212, 96 * MIB, {}),),
     held_back={},
     held_back_in=(),
-    advice=("1 partition with more than 6 mergeable small files: run `icesize compact`",),
+    advice=("1 partition with more than 6 mergeable small files", "`icesize compact` would merge 1,212 files into 1"),
+    files_to_merge=1_212,
+    files_merged=1,
 )
 
 
@@ -76,7 +78,8 @@ def test_inspection_reads_as_in_the_readme() -> None:
         "well sized                  209    118 GiB  ▏",
         "most small files",
         "  hour=h191/kind=x  1,212 small files of 1,300, 96 MiB",
-        "! 1 partition with more than 6 mergeable small files: run `icesize compact`",
+        "! 1 partition with more than 6 mergeable small files",
+        "! `icesize compact` would merge 1,212 files into 1",
     ]
 
 
@@ -102,12 +105,14 @@ def test_no_colours_where_there_is_no_terminal_and_ascii_where_there_is_no_utf8(
 
 def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     """No files: no bars, no partitions, no division by zero."""
-    empty = inspect(Layout(None, 0, 0, 384 * MIB), SizePolicy(), {}, table="lake.db.t")
+    nothing = Layout(None, 0, 0, 384 * MIB)
+    empty = inspect(nothing, SizePolicy(), {}, plan_merges(nothing, SizePolicy()), table="lake.db.t")
     lines = shown(show.show_inspection, empty).splitlines()
     assert lines[0] == "lake.db.t  no snapshot  0 partitions  0 files  0 B  0 rows"
     assert [line.strip() for line in lines[1:]] == [
         "small files (< 384 MiB)  0        0 B",
         "well sized               0        0 B",
+        "nothing to merge",
     ]
 
 
@@ -116,7 +121,8 @@ def test_inspection_names_files_of_old_specs_as_held_back() -> None:
     deleted = facts("d", [MIB] * 8, obstacle=SkipReason.HAS_DELETES)
     old = facts("o", [MIB] * 2, spec_id=3)
     table = layout(facts("m", [MIB] * 7), deleted, old)
-    found = inspect(table, SizePolicy(), {k: {"kind": str(k.values[0])} for k in table.partitions}, table="t")
+    labels = {k: {"kind": str(k.values[0])} for k in table.partitions}
+    found = inspect(table, SizePolicy(), labels, plan_merges(table, SizePolicy()), table="t")
     assert (found.small_files, found.small_files_max) == (17, 7)
     assert found.held_back == {"HAS_DELETES": 8, "OLD_SPEC": 2}
     assert [(p.label, p.held_back) for p in found.held_back_in] == [
@@ -133,7 +139,7 @@ def test_pending_deletes_have_lines_of_their_own() -> None:
     classes = (DeletesClass(1, 1_200), DeletesClass(2, 1))
     pending = PendingDeletes(1_201, 0, 7, 0.02, 0.5, {"hour": "h191"}, 2.25, 3, classes)
     lines = shown(show.show_inspection, replace(INSPECTION, deletes=pending)).splitlines()
-    assert lines[-4:-1] == [
+    assert lines[-5:-2] == [
         "deletes pending on 1,201 files, 7 deleted rows known (2.0%), 0.5 delete files to be read with a file "
         "(2.2 in hour=h191), 3 at most",
         "  1,200 files with 1 delete file",

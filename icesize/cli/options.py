@@ -1,33 +1,38 @@
-"""Options that several commands share: which table, in which catalog, which partitions, which policy."""
+"""What several commands share: which table, in which catalog, which partitions, which policy; questions and answers."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from icesize.cli.process import collect_from_now_on, load_arrow_alone
+from icesize.cli.values import Seconds, Size, pair_option, pairs
 from icesize.clock import Environment
-from icesize.console import console_on
-from icesize.errors import EngineUnavailable, TableNotFound
+from icesize.console import console_on, show_error
+from icesize.errors import TableNotFound
+from icesize.planning.cluster_by import STRATEGIES
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from icesize.sized_table import SizedTable
+
+FAILED = 1
+USAGE = 2
+UNKNOWN = 3
+UNWELL = 4
 
 _CATALOG_TYPES = {
     "sqlite": "sql", "postgresql": "sql", "mysql": "sql", "http": "rest", "https": "rest", "thrift": "hive",
@@ -94,52 +99,18 @@ class Target:
         return open_catalog(name, {"init_catalog_tables": "false", **given})
 
 
-def pair_option(name: str, help_text: str) -> Callable[[_Command], _Command]:
-    """A repeatable option `K=V` that arrives as a mapping."""
-    return click.option(name, metavar="K=V", multiple=True, callback=_pairs, help=help_text + " Repeatable.")
-
-
-def _pairs(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        key, equals, rest = value.partition("=")
-        if not equals or not key:
-            # the value is not repeated: it may be a secret
-            raise click.BadParameter("expected KEY=VALUE", ctx=ctx, param=parameter)
-        pairs[key] = rest
-    return pairs
-
-
-_AGE = re.compile(r"(\d+)\s*(s|m|h|d|w)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def age_option(default: str | None = None, *, or_time: bool = False, help_text: str) -> Callable[[_Command], _Command]:
-    """`--older-than` with an age such as `3d`, as a timedelta; with `or_time` also an ISO 8601 time (no zone: UTC)."""
-
-    def parsed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | datetime | None:
-        if value is None:
-            return None
-        if match := _AGE.fullmatch(value):
-            return timedelta(**{_UNITS[match[2]]: int(match[1])})
-        if or_time:
-            with suppress(ValueError):
-                time = datetime.fromisoformat(value)
-                return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-        expected = "an age such as 3d, 12h or 30m" + (", or a time such as 2026-01-31T12:00" if or_time else "")
-        raise click.BadParameter(f"'{value}' is not {expected}", ctx=ctx, param=parameter)
-
-    return click.option(
-        "--older-than", default=default, show_default=default is not None, callback=parsed, help=help_text,
-        metavar="AGE|TIME" if or_time else "AGE",
-    )  # fmt: skip
+def command(name: str, short: str, *examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of the program: what it does in a few words for the list of all, and examples for its own help, each a
+    command line as it is typed."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    return click.command(name, short_help=short, epilog=f"\b\nExamples:\n{lines}")
 
 
 def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
     """`--partition K=V`, once per partition field, that arrives as a mapping (None when it is not given)."""
 
     def given(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-        return _pairs(ctx, parameter, values) if values or required else None
+        return pairs(ctx, parameter, values) if values or required else None
 
     return click.option(
         "--partition", metavar="FIELD=VALUE", multiple=True, callback=given,
@@ -147,53 +118,69 @@ def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
     )  # fmt: skip
 
 
-def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--master`, `--remote` and `--conf`, which arrive as one SparkChoice named `spark`."""
+def by_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--by`, which arrives as names or None, and `--strategy`."""
 
-    @click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'.")
-    @click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host.")
-    @pair_option("--conf", "A setting of the Spark session.")
-    @wraps(command)
-    def with_choice(*, master: str | None, remote: str | None, conf: Mapping[str, str], **options: Any) -> Any:
-        if master and remote:
-            raise click.UsageError("--master and --remote exclude each other")
-        return command(spark=SparkChoice(master, remote, conf, options["as_json"]), **options)
+    def names(ctx: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+        return None if value is None else [name.strip() for name in value.split(",")]
 
-    return with_choice
+    by = click.option("--by", metavar="COLUMNS", callback=names, help=f"Columns, separated by commas{help_text}.")
+    strategy = click.option("--strategy", type=click.Choice(STRATEGIES), help="How: sort unless the table says it.")
+    return lambda command: by(strategy(command))
 
 
-@dataclass(frozen=True)
-class SparkChoice:
-    """Which Spark a command line wants, if any; `conf` can hold credentials. `silent`: its processes print nothing."""
+def choice_options(command: _Command) -> _Command:
+    """`--where` and `--policy`."""
+    where = click.option("--where", metavar="FILTER", help="Only partitions that match as a whole: \"hour = 'h191'\".")
+    return where(policy_option(command))
 
-    master: str | None
-    remote: str | None
-    conf: Mapping[str, str] = field(repr=False)
-    silent: bool
 
-    @contextmanager
-    def session(self, command: str) -> Iterator[SparkSession | None]:
-        """A session while the block runs, None when none is wanted. Raises EngineUnavailable."""
-        if not (self.master or self.remote or self.conf):
-            yield None
-            return
-        with _without_stderr() if self.silent else nullcontext():
-            spark = self._start(command)
-        try:
-            yield spark
-        finally:
-            spark.stop()
+def policy_option(command: _Command) -> _Command:
+    """`--policy K=V`, which arrives as a mapping."""
 
-    def _start(self, command: str) -> SparkSession:
-        from icesize.spark.engine.launch import start_session
+    def keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
 
-        try:
-            return start_session(f"icesize {command}", master=self.master, remote=self.remote, conf=self.conf)
-        except EngineUnavailable as error:
-            raise EngineUnavailable(
-                f"{error}. Without Spark `icesize {command}` works in its own process, and so does every other command "
-                "(leave out --master, --remote and --conf)"
-            ) from error
+        from icesize.policy import DOCUMENTED
+
+        found = ((key, f"{default}; {source}") for key, default, source in DOCUMENTED if key.startswith(incomplete))
+        return [CompletionItem(f"{key}=", help=told) for key, told in found]
+
+    return click.option(
+        "--policy", metavar="K=V", multiple=True, callback=pairs, shell_complete=keys,
+        help="A key of the size policy: max-small-files=4, target-file-size-bytes=64MiB. Repeatable.",
+    )(command)  # fmt: skip
+
+
+budget_bytes_option = click.option("--budget-bytes", type=Size(), help="How much may be written anew, such as 20GiB.")
+budget_seconds_option = click.option(
+    "--budget-seconds", type=Seconds(), help="How long it may take, such as 25m; what is begun is finished."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")
+
+
+def is_asked(target: Target) -> bool:
+    """Whether somebody sits at the terminal, who is asked before anything is deleted; a scheduler is not."""
+    return not target.as_json and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirmed(question: str) -> None:
+    """Ask on standard error; raises click.Abort when the answer is no."""
+    click.confirm(question, abort=True, err=True)
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    show_error(console_on(stderr=True), message)
+
+
+def warn(target: Target, notes: Sequence[str]) -> None:
+    """On standard error, where cron looks: a filter that chooses nothing ends with exit code 0 all the same."""
+    from icesize.table.state.where import NO_MATCH
+
+    if NO_MATCH in notes and not target.as_json:
+        complain(f"warning: {NO_MATCH}; nothing was chosen")
 
 
 @contextmanager
@@ -210,37 +197,40 @@ def silence() -> Iterator[None]:
 
 
 @contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Processes that are started in the block write no errors: what counts of theirs comes back as exceptions."""
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
+def told(level: int) -> Iterator[None]:
+    """What icesize logs from this level on goes to standard error while the block runs."""
+    logger, handler = logging.getLogger("icesize"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = logger.level
+    logger.setLevel(level)
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
+    if verbose:
+        return told(logging.DEBUG if verbose > 1 else logging.INFO)
+    return silence() if as_json else nullcontext()
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """TABLE, the catalog and `--json`, which arrive as a Target, the command's first argument."""
+    """TABLE, the catalog, `--json` and `-v`, which arrive as a Target, the command's first argument."""
 
     @click.argument("table", metavar="TABLE")
     @click.option("--catalog-uri", help="Address of the catalog; without it PyIceberg's configuration is asked.")
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
     @click.option("--json", "as_json", is_flag=True, help="Print the API's dictionary, and nothing else.")
+    @click.option("--verbose", "-v", count=True, help="Log to standard error what is done; -vv more of it.")
     @wraps(command)
     def with_target(
-        *, table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, **options: Any
-    ) -> Any:
-        with silence() if as_json else nullcontext():
+        *, table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, verbose: int,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        with _logging(verbose, as_json):
             return command(Target(table, catalog_uri, catalog_property, as_json), **options)
 
     return with_target
-
-
-def choice_options(command: _Command) -> _Command:
-    """`--where` and `--policy`."""
-    where = click.option("--where", metavar="FILTER", help="Only partitions that match as a whole: \"hour = 'h191'\".")
-    return where(pair_option("--policy", "A key of the size policy: max-small-files=4.")(command))

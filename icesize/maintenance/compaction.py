@@ -14,7 +14,7 @@ from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
-from icesize.maintenance.rounds import as_they_are, carried_out, noting_rounds, rounds_of
+from icesize.maintenance.rounds import Budget, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -33,6 +33,7 @@ from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
+from icesize.units import format_count
 
 Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
@@ -77,9 +78,9 @@ def _check_listed_once(planned: WrittenBatch) -> None:
             check_listed_once(table.io, table.metadata.current_snapshot(), inputs)
 
 
-def plan_compaction(selection: Selection) -> Plan:
+def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
     """What `compact` would do, with a forecast of what it would copy and decode."""
-    return _forecast(selection, plan_merges(selection.layout, selection.current.policy))
+    return _forecast(selection, plan_merges(selection.layout, selection.current.policy, budget_bytes=budget_bytes))
 
 
 def _forecast(selection: Selection, plan: Plan) -> Plan:
@@ -95,27 +96,41 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
 
 
 def compact(
-    context: TableContext, where: Where, on_plan: Callable[[Plan], object] | None, progress: Progress
+    context: TableContext, where: Where, budget: Budget, on_plan: Callable[[Plan], object] | None, progress: Progress
 ) -> Report:
     """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before.
 
-    More than the engine rewrites at once is merged in rounds, each with a commit. A round of which every merge fails
-    keeps no other from being merged; raises RewriteFailed when there is no other.
+    More than the engine rewrites at once is merged in rounds, each with a commit, and so is what has to end in time;
+    no second round begins after that. A round of which every merge fails keeps no other from being merged; raises
+    RewriteFailed when there is no other.
     """
-    selection = context.select(where)
+    began, selection = context.environment.monotonic(), context.select(where)
     most_bytes = context.engine.most_bytes
-    whole = noting_rounds(plan_merges(selection.layout, selection.current.policy), most_bytes)
+    if budget.seconds is not None:
+        most_bytes = context.affordable(context.environment.limits.round_bytes)
+    merges = plan_merges(selection.layout, selection.current.policy, budget_bytes=budget.size_bytes)
+    whole = noting_rounds(merges, context.engine.most_bytes)
     if on_plan is not None:
         on_plan(_forecast(selection, whole))
+    left = list[MergeGroup]()
+
+    def is_late() -> bool:
+        return budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds
 
     def rounds() -> Iterator[Callable[[], Report]]:
-        for groups, now in zip(rounds_of(whole.groups, most_bytes), _states(context, where, selection), strict=False):
+        states = _states(context, where, selection)
+        for number, (groups, now) in enumerate(zip(rounds_of(whole.groups, most_bytes), states, strict=False)):
+            if number and is_late():
+                left.extend(groups)
+                continue
             owned = (now.layout.partitions.get(group.partition) for group in groups)
             files = (file for facts in owned if facts for file in facts.small + facts.large)
             plan, lost = as_they_are(whole, groups, now.layout, files)
             yield partial(_merge, context, now, plan, progress, lost)
 
-    return carried_out(rounds())
+    report = carried_out(rounds())
+    why = f"{format_count(len(left), 'merge')} left: the {budget.seconds:g} seconds were over" if left else ""
+    return replace(report, notes=(*report.notes, why)) if left else report
 
 
 def _states(context: TableContext, where: Where, selection: Selection) -> Iterator[Selection]:

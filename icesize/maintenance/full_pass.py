@@ -18,6 +18,7 @@ from icesize.clock import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
 from icesize.maintenance.dangling_deletes import DanglingReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
+from icesize.maintenance.rounds import Budget
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import ExpiryReport
@@ -94,19 +95,14 @@ class Maintained(Protocol):
 
 
 class Upkeep:
-    """One pass over one table within a budget of bytes to rewrite and of seconds (None: unbounded)."""
+    """One pass over one table within a budget."""
 
-    def __init__(
-        self, table: Maintained, environment: Environment, budget_bytes: int | None, budget_seconds: float | None
-    ) -> None:
-        for name, value in (("budget-bytes", budget_bytes), ("budget-seconds", budget_seconds)):
-            if value is not None and value < 0:
-                raise ValueError(f"'{name}' ({value}) must be >= 0: leave it out for a pass without that bound")
+    def __init__(self, table: Maintained, environment: Environment, budget: Budget) -> None:
         self._table = table
         self._now, self._round_bytes = environment.monotonic, environment.limits.round_bytes
         self._began = self._now()
-        self._bytes_left = budget_bytes
-        self._budget_seconds = budget_seconds
+        self._bytes_left = budget.size_bytes
+        self._budget_seconds = budget.seconds
         self._failed: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._left: list[str] = []

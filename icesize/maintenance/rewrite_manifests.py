@@ -19,7 +19,7 @@ from icesize.units import format_count
 
 @dataclass(frozen=True)
 class ManifestReport:
-    """Outcome of rewriting manifests; `snapshot_id` is None when nothing was worth it.
+    """Outcome of rewriting manifests; `snapshot_id` is None when nothing was worth it, and after a dry run.
 
     Manifests are all of the current snapshot, those of delete files included; `entries` were copied.
     """
@@ -29,6 +29,7 @@ class ManifestReport:
     manifests_before: int = 0
     manifests_after: int = 0
     entries: int = 0
+    dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -37,28 +38,33 @@ class ManifestReport:
         return with_text_ids(asdict(self))
 
     def __str__(self) -> str:
-        if self.snapshot_id is None:
+        if self.manifests_before == self.manifests_after:
             text = f"nothing to do in {self.table}: {format_count(self.manifests_before, 'manifest')}"
         else:
             text = (
                 f"manifests of {self.table}: {self.manifests_before:,} -> {self.manifests_after:,}  "
-                f"entries copied {self.entries:,}  {self.seconds.get('total', 0.0):.2f} s"
+                f"entries {'to copy' if self.dry_run else 'copied'} {self.entries:,}  "
+                f"{self.seconds.get('total', 0.0):.2f} s"
             )
         return "  ".join((text, *self.notes))
 
 
-def rewrite_manifests(handle: TableHandle, current: Current, environment: Environment) -> ManifestReport:
+def rewrite_manifests(
+    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool
+) -> ManifestReport:
     """Put small data manifests together, sorted by partition, in one commit of metadata only.
+
+    A dry run writes them, too, to count them, and removes them again.
 
     Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
     """
     watch = Stopwatch(environment)
-    report = handle.change(current, _rewrite(environment.new_id(), environment.now_ms), environment)
+    report = handle.change(current, _rewrite(environment.new_id(), environment.now_ms, dry_run), environment)
     watch.lap("commit")
     return replace(report, table=current.name, notes=current.warnings, seconds=rounded(watch.seconds))
 
 
-def _rewrite(run_id: str, now_ms: Callable[[], int]) -> MetadataChange[ManifestReport]:
+def _rewrite(run_id: str, now_ms: Callable[[], int], dry_run: bool) -> MetadataChange[ManifestReport]:
     """The change: whatever is worth it on the state that it is tried on."""
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
@@ -74,6 +80,9 @@ def _rewrite(run_id: str, now_ms: Callable[[], int]) -> MetadataChange[ManifestR
             for key in ("manifests-created", "manifests-kept", "manifests-replaced", "entries-processed")
         )
         report = ManifestReport("", snapshot.snapshot_id, kept + replaced, kept + created, entries)
+        if dry_run:
+            builder.discard()
+            return None, replace(report, snapshot_id=None, dry_run=True)
         return loaded.staged_snapshots(builder, [snapshot]), report
 
     advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; rewriting manifests again is safe"

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from icesize.errors import RewriteFailed
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a call may cost: bytes to rewrite, and seconds after which nothing more is begun; None is no bound.
+
+    Raises ValueError for less than nothing.
+    """
+
+    size_bytes: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("budget-bytes", self.size_bytes), ("budget-seconds", self.seconds)):
+            if value is not None and value < 0:
+                raise ValueError(f"'{name}' ({value}) must be >= 0: leave it out to work without that bound")
 
 
 def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:

@@ -9,6 +9,7 @@ from typing import Any
 
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.plan import Plan
 from icesize.policy import MIB, SizePolicy
 from icesize.report import with_text_ids
 from icesize.units import format_bytes, format_count
@@ -98,8 +99,9 @@ class Inspection:
 
     Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
     `worst` the partitions with the most of them. `held_back` counts small files that must not be merged, by reason;
-    `held_back_in` names the partitions with the most of those. `deletes` are pending on files of any size. `advice`
-    are sentences for people.
+    `held_back_in` names the partitions with the most of those. `deletes` are pending on files of any size. A
+    compaction would merge `files_to_merge` into `files_merged`. `problems` are what the table's policy does not want,
+    in sentences, none for a table that is well; `advice` are sentences for people.
     """
 
     table: str
@@ -120,6 +122,9 @@ class Inspection:
     held_back_in: tuple[PartitionSizes, ...]
     advice: tuple[str, ...]
     deletes: PendingDeletes = PendingDeletes()
+    files_to_merge: int = 0
+    files_merged: int = 0
+    problems: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
@@ -145,17 +150,19 @@ def inspect(
     layout: Layout,
     policy: SizePolicy,
     labels: Mapping[PartitionKey, dict[str, str]],
+    plan: Plan,
     *,
     table: str,
     bytes_per_partition_and_day: float | None = None,
     notes: tuple[str, ...] = (),
 ) -> Inspection:
-    """Count and advise. `labels` print the values of each partition key; None: nobody knows what a partition gets per
-    day."""
+    """Count and advise. `labels` print the values of each partition key, `plan` is what a compaction would do; None:
+    nobody knows what a partition gets per day."""
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
     held, deletes = _ineligible(sizes), _deletes(in_order, policy, labels)
+    problems = (*_too_many_files(policy, sizes), *_too_many_deletes(policy, deletes))
     return Inspection(
         table=table,
         snapshot_id=layout.snapshot_id,
@@ -174,7 +181,16 @@ def inspect(
         held_back=dict(sum((Counter(p.held_back) for p in held), Counter())),
         held_back_in=tuple(sorted(held, key=lambda p: -sum(p.held_back.values()))[:WORST_SHOWN]),
         deletes=deletes,
-        advice=(*notes, *_advice(policy, bytes_per_partition_and_day, sizes, held), *_due(deletes)),
+        advice=(
+            *notes,
+            *problems,
+            *_advice(policy, bytes_per_partition_and_day, held),
+            *_due(deletes),
+            *_merges(plan),
+        ),
+        files_to_merge=sum(len(group.inputs) for group in plan.groups),
+        files_merged=sum(group.outputs for group in plan.groups),
+        problems=problems,
     )
 
 
@@ -254,16 +270,27 @@ def _due(deletes: PendingDeletes) -> list[str]:
     return [f"{files} to be rewritten without {whose} deleted rows: run `icesize compact`"]
 
 
-def _advice(
-    policy: SizePolicy, bytes_per_day: float | None, partitions: list[PartitionSizes], held: list[PartitionSizes]
-) -> list[str]:
-    advice = []
+def _too_many_files(policy: SizePolicy, partitions: Iterable[PartitionSizes]) -> list[str]:
     over = sum(p.mergeable > policy.max_small_files for p in partitions)
-    if over:
-        advice.append(
-            f"{format_count(over, 'partition')} with more than {policy.max_small_files} mergeable small files: "
-            "run `icesize compact`"
-        )
+    most = f"with more than {policy.max_small_files} mergeable small files"
+    return [f"{format_count(over, 'partition')} {most}"] if over and policy.merging else []
+
+
+def _too_many_deletes(policy: SizePolicy, deletes: PendingDeletes) -> list[str]:
+    if deletes.delete_files_max <= policy.max_delete_files:
+        return []
+    most = f"up to {deletes.delete_files_max:,} delete files to be read with a file"
+    return [f"{most}, more than {policy.max_delete_files}"]
+
+
+def _merges(plan: Plan) -> list[str]:
+    inputs = sum(len(group.inputs) for group in plan.groups)
+    outputs = sum(group.outputs for group in plan.groups)
+    return [f"`icesize compact` would merge {format_count(inputs, 'file')} into {outputs:,}"] if inputs else []
+
+
+def _advice(policy: SizePolicy, bytes_per_day: float | None, held: list[PartitionSizes]) -> list[str]:
+    advice = []
     stuck = sum(sum(p.held_back.values()) > policy.max_small_files for p in held)
     if stuck:
         advice.append(

@@ -141,7 +141,7 @@ def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int
     [
         (("--by", "id", "--strategy", "z-order"), 2, "Invalid value for '--strategy'"),
         (("--by", "id", "--budget-bytes", "-1"), 2, "Invalid value for '--budget-bytes'"),
-        (("--by", "id", "--forget"), 2, "--forget goes without --by, --strategy, --where and --budget-bytes"),
+        (("--by", "id", "--forget"), 2, "--forget goes without --by, --strategy, --where, --budget-bytes"),
         (("--by", "idd"), 1, "icesize: Cannot cluster 'lake.db.t' by 'idd': the table has no such column, the nearest"),
         (("--by", "id,id"), 1, "icesize: Cannot cluster 'lake.db.t' by 'id': it is named twice"),
         (("--by", " "), 1, "icesize: Cannot cluster 'lake.db.t': no column is named"),

@@ -14,6 +14,7 @@ from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
+from icesize.maintenance.rounds import Budget
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
@@ -81,7 +82,7 @@ class FakeTable:
 
 def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
     """One pass by a clock that goes on only when the table works."""
-    return Upkeep(table, Environment(monotonic=lambda: table.seconds), budget_bytes, budget_seconds).run()
+    return Upkeep(table, Environment(monotonic=lambda: table.seconds), Budget(budget_bytes, budget_seconds)).run()
 
 
 def test_every_step_runs_in_order() -> None:

@@ -195,18 +195,23 @@ def test_an_inspection_shows_deletes() -> None:
     do."""
     facts = partition("a", [99_990, 10, 10], deletes=[about(0, 5_000), *(equality_delete(A, n) for n in (1, 50))])
     layout = layout_of(facts, partition("b", [LIMIT] * 3))
-    seen = inspect(layout, SMALL_TARGET, {A: {"hour": "a"}, key("b"): {"hour": "b"}}, table="t")
+    labels = {A: {"hour": "a"}, key("b"): {"hour": "b"}}
+    seen = inspect(layout, SMALL_TARGET, labels, plan_merges(layout, SMALL_TARGET), table="t")
     deletes = seen.deletes
     assert (deletes.files, deletes.files_due, deletes.deleted_rows) == (3, 1, 5_000)
     assert deletes.row_share == pytest.approx(5_000 / layout.rows)
     assert (deletes.delete_files_per_file, deletes.worst, deletes.worst_per_file) == (5 / 6, {"hour": "a"}, 5 / 3)
     assert [(one.at_least, one.files) for one in deletes.histogram] == [(1, 2), (2, 1)]
-    assert seen.advice == ("1 file to be rewritten without its deleted rows: run `icesize compact`",)
+    assert seen.advice == (
+        "1 file to be rewritten without its deleted rows: run `icesize compact`",
+        "`icesize compact` would merge 3 files into 1",
+    )
     assert seen.to_dict()["deletes"]["delete_files_max"] == 3
     assert (
         "deletes pending on 3 files, 5,000 deleted rows known (15.4%), 0.8 delete files to be read with a file "
         "(1.7 in hour=a), 3 at most" in str(seen)
     )
-    without = inspect(layout_of(partition("b", [LIMIT])), SMALL_TARGET, {key("b"): {"hour": "b"}}, table="t")
+    clean = layout_of(partition("b", [LIMIT]))
+    without = inspect(clean, SMALL_TARGET, {key("b"): {"hour": "b"}}, plan_merges(clean, SMALL_TARGET), table="t")
     assert without.deletes.files == 0
     assert "delete" not in str(without)

@@ -1,0 +1,130 @@
+"""Commands after which something is gone: `restore`, `expire-snapshots`, `remove-orphan-files`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
+
+import click
+
+from icesize import console
+from icesize.cli.options import (
+    FAILED,
+    Target,
+    command,
+    confirmed,
+    dry_run_option,
+    is_asked,
+    partition_option,
+    table_options,
+    yes_option,
+)
+from icesize.cli.values import Time, age_option
+from icesize.console import console_on
+from icesize.units import format_bytes, format_count
+
+
+@command(
+    "restore",
+    "Make a partition what it was",
+    "icesize versions lake.db.events --partition hour=h191",
+    "icesize restore lake.db.events --partition hour=h191 --snapshot 3817798880064455296 --dry-run",
+    "icesize restore lake.db.events --partition hour=h191 --as-of 2026-01-31T12:00",
+)
+@partition_option(required=True)
+@click.option("--snapshot", "snapshot_id", type=int, help="The version, as `icesize versions` names it.")
+@click.option("--as-of", type=Time(), help="The version of this time; UTC unless it says its zone.")
+@yes_option
+@dry_run_option
+@table_options
+def restore(
+    target: Target, *, partition: Mapping[str, str], snapshot_id: int | None, as_of: datetime | None, yes: bool,
+    dry_run: bool,
+) -> None:  # fmt: skip
+    """Make a partition of TABLE what it was at a snapshot or a time; files that it has no more are copied.
+
+    Streaming readers of the table stop at the commit, which is an overwrite.
+    """
+    if (snapshot_id is None) == (as_of is None):
+        raise click.UsageError("give either --snapshot or --as-of")
+    if target.as_json and not (yes or dry_run):
+        raise click.UsageError("--json does not ask: add --yes or --dry-run")
+    sized = target.open()
+    bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
+    if not yes and not dry_run:
+        name = "/".join(f"{field}={value}" for field, value in partition.items()) or "the whole table"
+        rows = console.rows_before_and_after(bring_back(dry_run=True))
+        when = f"snapshot {snapshot_id}" if as_of is None else f"{as_of:%Y-%m-%d %H:%M:%S %Z}"
+        question = f"Restore {name} of {sized.name} to {when}, {rows}?"
+        click.confirm(f"{question} Streaming readers of this table will stop at the overwrite", abort=True, err=True)
+    report = bring_back(dry_run=dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_restored(out, report))
+
+
+@command(
+    "expire-snapshots",
+    "Remove snapshots that no rule keeps, and their files",
+    "icesize expire-snapshots lake.db.events --dry-run",
+    "icesize expire-snapshots lake.db.events --keep-versions 3 --older-than 12h --yes",
+    "icesize expire-snapshots lake.db.events --reader s3://checkpoints/downstream",
+)
+@click.option("--keep-versions", type=int, metavar="N", help="Keep the newest N versions of each partition.")
+@age_option(or_time=True, help_text="Only those older than 5d, 12h or a time.")
+@click.option("--retain-last", type=int, metavar="N", help="Keep the newest N snapshots of each branch.")
+@click.option("--reader", "readers", multiple=True, metavar="PATH", help="A streaming reader's checkpoint. Repeatable.")
+@click.option("--force", is_flag=True, help="Go on where a reader's position cannot be kept.")
+@yes_option
+@dry_run_option
+@table_options
+def expire_snapshots(
+    target: Target,
+    *,
+    keep_versions: int | None,
+    older_than: datetime | timedelta | None,
+    retain_last: int | None,
+    readers: tuple[str, ...],
+    force: bool,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Remove snapshots of TABLE that no rule keeps, and the files that only they needed.
+
+    Without options the table's own rules hold: history.expire.* and icesize.policy.keep-versions. A snapshot stays when
+    any rule keeps it; nothing younger than the table's history.expire.max-snapshot-age-ms goes without --older-than.
+    """
+    sized = target.open()
+    expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
+    if not yes and not dry_run and is_asked(target):
+        found = expire(dry_run=True)
+        files = format_count(sum(found.files_deleted.values()), "file")
+        snapshots = format_count(len(found.snapshot_ids_expired), "snapshot")
+        confirmed(f"Expire {snapshots} of {sized.name} and delete {files} ({format_bytes(found.bytes_deleted)})?")
+    with console.deleting(console_on(silent=target.as_json)) as progress:
+        report = expire(dry_run=dry_run, progress=progress)
+    target.answer(report.to_dict(), lambda out: console.show_expiry(out, report))
+    if report.files_failed > 0:
+        raise click.exceptions.Exit(FAILED)
+
+
+@command(
+    "remove-orphan-files",
+    "Find or delete files that nothing refers to",
+    "icesize remove-orphan-files lake.db.events",
+    "icesize remove-orphan-files lake.db.events --older-than 7d --delete --yes",
+)
+@age_option("3d", help_text="At least 24h.")
+@click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
+@yes_option
+@table_options
+def remove_orphan_files(target: Target, *, older_than: timedelta, dry_run: bool, yes: bool) -> None:
+    """Find files in the location of TABLE that nothing refers to; delete them with --delete."""
+    sized = target.open()
+    if not yes and not dry_run and is_asked(target):
+        found = sized.remove_orphan_files(older_than)
+        files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"
+        confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
+    report = sized.remove_orphan_files(older_than, dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_orphans(out, report))
+    if report.files_failed > 0:
+        raise click.exceptions.Exit(FAILED)

@@ -1,0 +1,169 @@
+"""Commands that write files or manifests anew and keep every row: `compact`, `cluster`, `maintain`,
+`rewrite-manifests`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from icesize import console
+from icesize.cli.options import (
+    FAILED,
+    Target,
+    budget_bytes_option,
+    budget_seconds_option,
+    by_options,
+    choice_options,
+    command,
+    dry_run_option,
+    policy_option,
+    table_options,
+    warn,
+)
+from icesize.cli.spark_choice import SparkChoice, spark_options
+from icesize.console import console_on
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icesize.planning.plan import Plan
+    from icesize.report import Report
+
+
+@command(
+    "compact",
+    "Merge small files",
+    "icesize compact lake.db.events",
+    "icesize compact lake.db.events --where \"hour = 'h191'\" --dry-run",
+    "icesize compact lake.db.events --budget-bytes 20GiB --master 'local[4]'",
+)
+@budget_bytes_option
+@budget_seconds_option
+@dry_run_option
+@spark_options
+@choice_options
+@table_options
+def compact(
+    target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
+    budget_bytes: int | None, budget_seconds: float | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """Merge the small files of TABLE to as few as possible, in one commit.
+
+    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
+    """
+    if dry_run:
+        _show_plan(target, target.open(policy).plan(where, budget_bytes))
+        return
+    with spark.session("compact") as session:
+        _carry_out(partial(target.open(policy, session).compact, where, budget_bytes, budget_seconds), target)
+
+
+@command(
+    "cluster",
+    "Lay rows out for queries by some columns",
+    "icesize cluster lake.db.events --by customer_id,day --strategy hilbert",
+    "icesize cluster lake.db.events --budget-bytes 20GiB",
+)
+@by_options("; remembered in the table's properties, with the strategy")
+@click.option("--forget", is_flag=True, help="Cluster nothing; take back what is remembered, and a sort's sort order.")
+@budget_bytes_option
+@dry_run_option
+@spark_options
+@choice_options
+@table_options
+def cluster(
+    target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
+    strategy: str | None, budget_bytes: int | None, forget: bool, dry_run: bool,
+) -> None:  # fmt: skip
+    """Lay the rows of TABLE out for queries by some columns, in one commit; what is in order is left alone.
+
+    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
+    """
+    if forget and (by or strategy or where or budget_bytes is not None or dry_run):
+        raise click.UsageError("--forget goes without --by, --strategy, --where, --budget-bytes and --dry-run")
+    if dry_run:
+        planned = target.open(policy).plan_clustering(by, strategy, where, budget_bytes)
+        if planned is None:
+            raise click.UsageError("the table does not say by which columns it is clustered: add --by")
+        _show_plan(target, planned)
+        return
+    with spark.session("cluster") as session:
+        sized = target.open(policy, session)
+        if not forget:
+            _carry_out(partial(sized.cluster, by, strategy, where, budget_bytes), target)
+            return
+        forgotten = sized.forget_clustering()
+
+    def show(out: Console) -> None:
+        removed = ", ".join(forgotten.removed)
+        console.show_line(out, f"forgot the clustering of {sized.name}: removed {removed}")
+        console.show_notes(out, forgotten.notes)
+
+    target.answer(forgotten.to_dict(), show)
+
+
+def _show_plan(target: Target, planned: Plan) -> None:
+    warn(target, planned.notes)
+    target.answer(planned.to_dict(), lambda out: console.show_plan(out, planned, groups=True))
+
+
+def _carry_out(work: Callable[..., Report], target: Target) -> None:
+    """Print plan, progress and report; exit code 1 when nothing was committed although there was something to do."""
+    out = console_on(silent=target.as_json)
+    planned: list[Plan] = []
+
+    def on_plan(plan: Plan) -> None:
+        warn(target, plan.notes)
+        console.show_plan(out, plan)
+        planned.append(plan)
+
+    with console.merging(out, lambda: planned[0].bytes_to_write) as progress:
+        report = work(on_plan=on_plan, progress=progress)
+
+    def show(out: Console) -> None:
+        if planned[0].groups:
+            console.show_report(out, report, known=planned[0].notes)
+        else:
+            console.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
+
+    target.answer(report.to_dict(), show)
+    if planned[0].groups and not report.snapshot_ids:
+        raise click.exceptions.Exit(FAILED)
+
+
+@command(
+    "maintain",
+    "One bounded pass of all maintenance",
+    "icesize maintain lake.db.events",
+    "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
+)
+@budget_bytes_option
+@budget_seconds_option
+@spark_options
+@policy_option
+@table_options
+def maintain(
+    target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
+    spark: SparkChoice,
+) -> None:  # fmt: skip
+    """One bounded pass over TABLE: merges, useless delete files, manifests, expiry by its rules, a look at orphans.
+
+    Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
+    """
+    with spark.session("maintain") as session:
+        report = target.open(policy, session).maintain(budget_bytes, budget_seconds)
+    target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
+    if not report.is_well:
+        raise click.exceptions.Exit(FAILED)
+
+
+@command("rewrite-manifests", "Put many small manifests together", "icesize rewrite-manifests lake.db.events")
+@dry_run_option
+@table_options
+def rewrite_manifests(target: Target, *, dry_run: bool) -> None:
+    """Write many small manifests of TABLE together, in one commit."""
+    report = target.open().rewrite_manifests(dry_run=dry_run)
+    target.answer(report.to_dict(), lambda out: console.show_line(out, str(report)))

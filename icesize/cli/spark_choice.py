@@ -1,0 +1,82 @@
+"""Whether a command works in Spark, and in which: `--master`, `--remote` and `--conf`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icesize.cli.values import pair_option
+from icesize.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--master`, `--remote` and `--conf`, which arrive as one SparkChoice named `spark`."""
+
+    @click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'.")
+    @click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host.")
+    @pair_option("--conf", "A setting of the Spark session.")
+    @wraps(command)
+    def with_choice(*, master: str | None, remote: str | None, conf: Mapping[str, str], **options: Any) -> Any:
+        if master and remote:
+            raise click.UsageError("--master and --remote exclude each other")
+        return command(spark=SparkChoice(master, remote, conf, options["as_json"]), **options)
+
+    return with_choice
+
+
+@dataclass(frozen=True)
+class SparkChoice:
+    """Which Spark a command line wants, if any; `conf` can hold credentials. `silent`: its processes print nothing."""
+
+    master: str | None
+    remote: str | None
+    conf: Mapping[str, str] = field(repr=False)
+    silent: bool
+
+    @contextmanager
+    def session(self, command: str) -> Iterator[SparkSession | None]:
+        """A session while the block runs, None when none is wanted. Raises EngineUnavailable."""
+        if not (self.master or self.remote or self.conf):
+            yield None
+            return
+        with _without_stderr() if self.silent else nullcontext():
+            spark = self._start(command)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+    def _start(self, command: str) -> SparkSession:
+        from icesize.spark.engine.launch import start_session
+
+        try:
+            return start_session(f"icesize {command}", master=self.master, remote=self.remote, conf=self.conf)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(
+                f"{error}. Without Spark `icesize {command}` works in its own process, and so does every other command "
+                "(leave out --master, --remote and --conf)"
+            ) from error
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Processes that are started in the block write no errors: what counts of theirs comes back as exceptions."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
