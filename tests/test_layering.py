@@ -111,7 +111,7 @@ def _packages(path: Path) -> set[str]:
 
 def test_only_the_spark_rooms_import_pyspark() -> None:
     """Outside of `spark/` pyspark is imported for types, by the demo's child program, and where a session is made."""
-    allowed = {"icesize.sized_table", "icesize.cli.main", "icesize.cli.options"}
+    allowed = {"icesize.sized_table", "icesize.cli.spark_choice"}
     others = [p for p in MODULES if not _name(p).startswith((*SPARK_ROOMS, "icesize.demo")) and _name(p) not in allowed]
     assert [p for p in others if "pyspark" in _packages(p)] == []
 

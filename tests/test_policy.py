@@ -256,11 +256,18 @@ def test_contradictions_are_refused_with_both_sides_and_the_consequence(
 
 @pytest.mark.parametrize("value", ["", "1e9", "0x10", "1_000", "1.0", "nan", "५", "512 MB"])
 def test_property_numbers_are_read_strictly(value: str) -> None:
-    """A property that is not a plain number is refused by its full name, Iceberg's own one too."""
-    for name in ("icesize.policy.target-file-size-bytes", "write.target-file-size-bytes"):
+    """A property that is no number is refused by its full name; Iceberg's own one is read by others, too, and takes
+    no unit."""
+    for name, wanted in (
+        ("icesize.policy.target-file-size-bytes", "a size such as 64MiB"),
+        ("icesize.policy.max-small-files", "a whole number without a unit"),
+        ("write.target-file-size-bytes", "a whole number without a unit"),
+    ):
         with pytest.raises(PolicyError) as caught:
             SizePolicy.resolve({name: value})
-        assert str(caught.value).startswith(f"'{name}' ({value!r}) must be a whole number")
+        assert str(caught.value).startswith(f"'{name}' ({value!r}) must be {wanted}")
+    with pytest.raises(PolicyError):
+        SizePolicy.resolve({"write.target-file-size-bytes": "64MiB"})
 
 
 @pytest.mark.parametrize("value", ["", "nan", "inf", "1e3", "0.5 kB"])

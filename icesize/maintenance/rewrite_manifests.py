@@ -50,7 +50,7 @@ class ManifestReport:
 
 
 def rewrite_manifests(
-    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool
+    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool = False
 ) -> ManifestReport:
     """Put small data manifests together, sorted by partition, in one commit of metadata only.
 
