@@ -1,5 +1,6 @@
 """What in `docs/` and the README comes from the code: written here, compared by the tests.
 
+- `before_after`: the picture of the README: a table as a plain writer leaves it, and after `compact`
 - `blocks`: the code blocks of a page, and what a reader is told of each
 - `commands`: command lines in shell blocks and transcripts: run in this process, or parsed
 - `drawings`: the plots of the policy page, from the simulation that the benchmark `policy` runs, and the rooms

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from docs_tools import drawings, parts, transcripts
+from docs_tools import before_after, drawings, parts, transcripts
 
 parts.write()
 drawings.write()
+before_after.write()
 transcripts.write()

@@ -14,19 +14,25 @@ FLOORS = {
     "icesize.planning": "facts and plans, pure",
     "icesize.parquet": "bytes: knows no catalog",
     "icesize.table": "Iceberg: what becomes visible, what may be deleted",
-    "icesize.maintenance": "whole jobs, without Spark",
+    "icesize.maintenance": "whole jobs and pictures, without Spark",
     "icesize.spark": "the only rooms with pyspark",
     "icesize.sized_table": "the facade",
-    "icesize.cli": "commands, pictures, the demo",
+    "icesize.cli": "commands, what they print, the demo",
 }
 """The floors of the house from the ground up; every room belongs to the longest name that its own begins with."""
+
+_BESIDE = {
+    "icesize.overview": "icesize.maintenance",
+    **dict.fromkeys(("icesize.console", "icesize.demo", "icesize.__main__"), "icesize.cli"),
+}
+"""What is on a floor that it is not named after."""
 
 
 def floor_of(module: str) -> str:
     whole = module.split(".")
     names = [".".join(whole[:n]) for n in range(len(whole), 0, -1)]
     floor = next(name for name in names if name in FLOORS)
-    return "icesize.cli" if whole[1:2] and whole[1] in ("console", "demo", "__main__") else floor
+    return _BESIDE.get(".".join(whole[:2]), floor)
 
 
 def arrows() -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@
     ├── CommitConflict         nothing landed: others kept winning until the deadline
     ├── CommitStateUnknown     it may have landed: nothing was deleted, look before retrying
     ├── RewriteFailed          files could not be written; ours were removed, the table is unchanged
-    └── EngineUnavailable      Spark, Java or the packages its workers need are missing
+    └── EngineUnavailable      Spark, Java, packages that its workers need, or those of an extra are missing
 
 The last words of each message say what to do. Facts are attributes (`table`, `snapshot_id`, ...), so that a
 scheduler need not parse text.
@@ -114,4 +114,4 @@ class RewriteFailed(IcesizeError):
 
 
 class EngineUnavailable(IcesizeError):
-    """Spark, Java or a package that Spark's workers need is missing."""
+    """Spark, Java, a package that Spark's workers need, or one of an extra (`icesize[report]`) is missing."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.full_pass import UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import ClusterWork, Progress, Selection
+    from icesize.overview.overview import Overview
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.planning.inspection import Inspection
@@ -329,6 +330,21 @@ class SizedTable:
 
         current = self._handle.load(self._environment)
         return history_of(current.table.metadata, current.name, limit)
+
+    def overview(self, since: int | str | None = None) -> Overview:
+        """The whole table on one page, to be looked at: `.write("report.html")`, `.write("report.png")`, `.to_html()`.
+
+        Its files by size now and as `compact` would leave them, or at the snapshot `since` and now; small files and
+        delete files of its partitions at up to 48 of its commits; W and seconds of its batches; the plan; advice with
+        commands to copy. Drawing needs matplotlib (`pip install 'icesize[report]'`); this call does not. Raises
+        TableError for a snapshot that the table does not have.
+        """
+        from icesize.overview.gather import gather
+        from icesize.overview.overview import Overview
+
+        selection = self._context.select()
+        with readable(selection.current.name):
+            return Overview(gather(selection, self._inspected(selection), since, self._environment.now_ms()))
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None

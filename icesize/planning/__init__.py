@@ -6,4 +6,5 @@
 - `inspection`: how well sized a table is: counts, a histogram, the worst partitions and advice
 - `plan`: what will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`
 - `sizing`: from bytes to numbers of files
+- `trends`: how small files and delete files of partitions came about, and file sizes before and after a plan
 """

@@ -223,11 +223,17 @@ def _sum(several: Sequence[PartitionSizes]) -> PartitionSizes:
     )
 
 
-def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
-    """Classes a factor of four apart, from the limit down; empty ones at the small end are left out."""
+def size_bounds(limit_bytes: int) -> list[int]:
+    """Sizes a factor of four apart that small files are counted between, the smallest first, up to their limit."""
     bounds = [limit_bytes]
     while bounds[-1] > 64 * 1024:
         bounds.append(bounds[-1] // 4)
+    return bounds[::-1]
+
+
+def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
+    """Classes from the limit down; empty ones at the small end are left out."""
+    bounds = size_bounds(limit_bytes)[::-1]
     classes = []
     for upper, lower in zip(bounds, [*bounds[1:], -1], strict=True):
         inside = [s for s in sizes if lower <= s < upper]

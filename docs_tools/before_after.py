@@ -1,0 +1,33 @@
+"""The picture of the README: the files of a table as a plain writer leaves them, and after `compact`.
+
+Events of the demo, one append of 20,000 for each of 48 batches, by PyIceberg; the target file size is 1 MiB.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import icesize
+from docs_tools.blocks import DOCS
+from icesize.demo.events import batch
+from icesize.demo.lake import NAMESPACE, Lake
+from icesize.overview.charts import BOTH, sizes, standalone_svg
+from icesize.overview.facts import Comparison
+
+BATCHES, ROWS = 48, 20_000
+
+
+def write() -> None:
+    """Fill such a table, compact it, and draw both."""
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder) / "lake")
+        lake.create("events")
+        for number in range(BATCHES):
+            lake.load("events").append(batch(number, ROWS))
+        table = icesize.open(None, f"{NAMESPACE}.events", catalog=lake.catalog())
+        before = table.overview().facts.sizes.before
+        table.compact()
+        after = table.overview().facts.sizes.after
+    picture = sizes(Comparison(before, "before", after, "after icesize compact"))
+    (DOCS / "images" / "before-after.svg").write_text(standalone_svg(picture, BOTH), encoding="utf-8")

@@ -1,0 +1,348 @@
+"""The pictures of an overview: file sizes, partitions over time, W, seconds and files of its commits.
+
+Every picture is drawn on given axes, so that a page has them one by one as SVG and an image all together. Within a page
+texts stay texts, and colours are CSS variables, so that the page decides on light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import count, pairwise
+from typing import Any
+
+from icesize.errors import EngineUnavailable
+from icesize.overview.facts import Comparison, Facts
+from icesize.planning.trends import PartitionTrend, Trends, evenly
+from icesize.table.state.commits import PastCommit
+from icesize.units import format_bytes, format_count, format_time
+
+try:
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise EngineUnavailable(
+        f"Cannot draw: {error}. Pictures are drawn by matplotlib: pip install 'icesize[report]'"
+    ) from error
+
+MOST_NAMED = 24
+"""Partitions that a picture names; more would leave no room for their names."""
+MOST_DRAWN = 1_000
+"""Commits that a picture shows, the newest: more than it has points."""
+MOST_LABEL = 26
+"""Characters of a partition's name in a picture."""
+
+_WIDTH = 400
+"""Of a picture, in points: that of a phone, so that letters are as large as those of the text there."""
+_POINT = 1 / 72
+_LETTERS = 11.5
+_TICKS = 4
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours by what they stand for; `heat` is drawn more or less transparent."""
+
+    ink: str
+    faint: str
+    before: str
+    after: str
+    heat: str = "#d9480f"
+
+
+PRINTED = Palette(ink="#1f2328", faint="#d0d7de", before="#d9822b", after="#1a7f64")
+"""On white."""
+BOTH = Palette(ink="#7a818a", faint="#7a818a55", before="#d9822b", after="#2a9d7c")
+"""To be read on light and on dark backgrounds alike, where no style sheet can tell which."""
+_VARIABLES = Palette(ink="#000001", faint="#000002", before="#000003", after="#000004")
+"""Stand for the variables of the page's style sheet: nothing else has such a colour."""
+
+Draw = Callable[[Axes, Palette], None]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn: a title, how high (points), a sentence that tells what is seen, and the drawing itself."""
+
+    title: str
+    height: float
+    told: str
+    draw: Draw
+
+
+def pictures(facts: Facts) -> dict[str, Picture]:
+    """The pictures of an overview by name; those that have nothing to show are left out."""
+    batches = facts.history.batches[:MOST_DRAWN][::-1]
+    commits = facts.history.commits[:MOST_DRAWN][::-1]
+    found = {
+        "sizes": sizes(facts.sizes),
+        "small": heat_map("Small files", facts.trends, lambda partition: partition.small_files),
+        "small-all": whole_heat_map("Small files", facts.trends, lambda partition: partition.small_files),
+        "deletes": heat_map("Delete files", facts.trends, lambda partition: partition.delete_files),
+        "amplification": amplification(commits),
+        "seconds": seconds(batches),
+        "files": files(commits),
+    }
+    return {name: picture for name, picture in found.items() if picture is not None}
+
+
+def sizes(compared: Comparison) -> Picture:
+    """Data files by size at two times."""
+    classes = [i for i, both in enumerate(zip(compared.before.files, compared.after.files, strict=True)) if any(both)]
+    shown = list(range(min(classes, default=len(compared.before.bounds)), len(compared.before.files)))
+    series = [(compared.before_name.replace("`", ""), compared.before.files)]
+    if compared.differs:
+        series.append((compared.after_name.replace("`", ""), compared.after.files))
+    names = _class_names(compared.before.bounds)
+    thick = 0.8 / len(series)
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        colours = (palette.before, palette.after) if compared.differs else (palette.after,)
+        for number, ((name, counts), colour) in enumerate(zip(series, colours, strict=True)):
+            places = [row - 0.4 + thick * (number + 0.5) for row in range(len(shown))]
+            values = [counts[i] for i in shown]
+            bars = axes.barh(places, values, thick * 0.92, color=colour, label=f"{name}: {sum(counts):,}")
+            axes.bar_label(bars, [f"{v:,}" if v else "" for v in values], padding=3, color=palette.ink)
+        axes.set_yticks(range(len(shown)), [names[i] for i in shown])
+        axes.invert_yaxis()
+        axes.margins(x=0.14)
+        axes.xaxis.set_visible(False)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=len(series), labelcolor=palette.ink)
+        _plain(axes, palette, spines=("left",))
+
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{format_count(counts[i], 'file')} {names[i]}" for i in shown if counts[i])
+        for name, counts in series
+    )
+    return Picture("Data files by size", 44 + 19 * len(series) * len(shown) + 6 * len(shown), told, draw)
+
+
+def _class_names(bounds: Sequence[int]) -> list[str]:
+    ends = [format_bytes(bound) for bound in bounds]
+    between = [f"{lower} - {upper}" for lower, upper in pairwise(ends)]
+    return [f"< {ends[0]}", *between, f"≥ {ends[-1]}"]
+
+
+Values = Callable[[PartitionTrend], Sequence[int]]
+
+
+def heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
+    """The worst partitions over time, by name; None where there is nothing of it."""
+    worst = [partition for partition in trends.partitions if any(values(partition))][:MOST_NAMED]
+    if not worst:
+        return None
+    rows = [list(values(partition)) for partition in worst]
+    most = max(map(max, rows))
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        _heat(axes, palette, rows, most, trends.times_ms)
+        axes.set_yticks(range(len(worst)), [_short(partition.label) for partition in worst], fontsize=_LETTERS * 0.85)
+        for number, row in enumerate(rows):
+            axes.text(len(row) - 0.3, number, f"{row[-1]:,}", va="center", color=palette.ink, fontsize=_LETTERS * 0.85)
+
+    told = f"{title} of {format_count(len(worst), 'partition')} at {format_count(len(trends.times_ms), 'time')}"
+    return Picture(f"{title} per partition", 46 + 15 * len(worst), f"{told}, at most {most:,}; at the right: now", draw)
+
+
+def whole_heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
+    """All partitions over time, without names; None where `heat_map` shows them all."""
+    rows = [list(values(partition)) for partition in trends.partitions if any(values(partition))]
+    if len(rows) <= MOST_NAMED:
+        return None
+    most = max(map(max, rows))
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        _heat(axes, palette, rows, most, trends.times_ms)
+        axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
+
+    told = f"{title} of {format_count(len(rows), 'partition')}, the worst first, at most {most:,}"
+    return Picture(f"{title}, {len(rows):,} partitions", 340, told, draw)
+
+
+def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> None:
+    """One cell per partition and time; where there are more files the colour is less transparent, by square roots, as
+    the worst partition would leave no colour to the others."""
+    red, green, blue = mpl.colors.to_rgb(palette.heat)
+    cells = [[(red, green, blue, (value / most) ** 0.5) for value in row] for row in rows]
+    axes.imshow(cells, aspect="auto", interpolation="none")
+    _plain(axes, palette, spines=())
+    _times(axes, times_ms)
+
+
+def amplification(commits: Sequence[PastCommit]) -> Picture | None:
+    """W of each commit with new rows, and of all up to it; `commits` are oldest first."""
+    single = [(i, c.write_amplification) for i, c in enumerate(commits) if c.write_amplification is not None]
+    running = [(i, c.amplification_so_far) for i, c in enumerate(commits) if c.amplification_so_far is not None]
+    if not running:
+        return None
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        axes.plot(*zip(*single, strict=True), "o", ms=_dot(single), color=palette.before, label="one commit")
+        axes.plot(*zip(*running, strict=True), color=palette.after, lw=2, label="all so far")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
+        _lines(axes, palette, [c.timestamp_ms for c in commits])
+
+    told = f"W, bytes written per byte ingested, of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
+    return Picture("W: bytes written per byte ingested", 190, told, draw)
+
+
+def seconds(batches: Sequence[PastCommit]) -> Picture | None:
+    """What each batch took before its commit; `batches` are oldest first."""
+    known = [batch for batch in batches if batch.seconds is not None]
+    if not known:
+        return None
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        points = [(i, batch.seconds or 0.0) for i, batch in enumerate(known)]
+        axes.plot(*zip(*points, strict=True), "o-", ms=_dot(points), lw=0.8, color=palette.after)
+        _lines(axes, palette, [batch.timestamp_ms for batch in known])
+
+    told = f"Seconds of {format_count(len(known), 'batch').replace('batchs', 'batches')}"
+    return Picture("Seconds per batch", 170, f"{told}, at most {max(b.seconds or 0 for b in known):.2f}", draw)
+
+
+def files(commits: Sequence[PastCommit]) -> Picture | None:
+    """Data files and delete files of the table after each commit; `commits` are oldest first."""
+    data = [(i, c.total_files) for i, c in enumerate(commits) if c.total_files is not None]
+    deletes = [(i, c.total_delete_files) for i, c in enumerate(commits) if c.total_delete_files is not None]
+    if not data:
+        return None
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        axes.plot(*zip(*data, strict=True), color=palette.after, lw=2, label="data files", drawstyle="steps-post")
+        if any(number for _, number in deletes):
+            points = zip(*deletes, strict=True)
+            axes.plot(*points, color=palette.before, lw=2, label="delete files", drawstyle="steps-post")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
+        _lines(axes, palette, [c.timestamp_ms for c in commits])
+
+    told = f"Data files after each of {format_count(len(data), 'commit')}: now {data[-1][1]:,}"
+    return Picture("Files in the table", 190, told, draw)
+
+
+def _dot(points: Sequence[object]) -> float:
+    return 5 if len(points) < 100 else 2.5
+
+
+def _lines(axes: Axes, palette: Palette, times_ms: Sequence[int]) -> None:
+    """Numbers from zero up over commits."""
+    _plain(axes, palette, spines=("bottom",))
+    axes.grid(axis="y", color=palette.faint, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.03)
+    _times(axes, times_ms)
+
+
+def _times(axes: Axes, times_ms: Sequence[int]) -> None:
+    """Commits are as far apart as they are many: a night without any is no gap."""
+    chosen = evenly(range(len(times_ms)), _TICKS)
+    days, times = zip(*(format_time(times_ms[place]).split() for place in chosen), strict=True)
+    # as much of the time as tells them apart, and the day once where it is one day
+    if len(set(days)) == 1:
+        to_the_minute = [time[:5] for time in times]
+        texts, label = (to_the_minute if len(set(to_the_minute)) == len(times) else times), f"{days[0]}, UTC"
+    else:
+        texts, label = [f"{day[5:]} {time[:5]}" for day, time in zip(days, times, strict=True)], f"{days[-1][:4]}, UTC"
+    axes.set_xticks(chosen, texts)
+    axes.set_xlabel(label, labelpad=2)
+    axes.tick_params(axis="x", pad=6)
+
+
+def _plain(axes: Axes, palette: Palette, spines: tuple[str, ...]) -> None:
+    axes.patch.set_visible(False)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in spines)
+        spine.set_color(palette.faint)
+    axes.tick_params(length=0, colors=palette.ink)
+    axes.xaxis.label.set_color(palette.ink)
+
+
+def printable(text: str) -> str:
+    """A text without characters that cannot be shown, or that change how the text around them is read."""
+    return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def _short(label: str) -> str:
+    name = printable(label) or "(whole table)"
+    return name if len(name) <= MOST_LABEL else f"…{name[1 - MOST_LABEL :]}"
+
+
+@contextmanager
+def _settings(svg: bool) -> Iterator[None]:
+    """Drawn alike whatever the settings of whoever calls; names of partitions are no formulas."""
+    own: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "icesize",
+        "font.size": _LETTERS,
+        "font.family": ["sans-serif"],
+        "legend.frameon": False,
+        "legend.handlelength": 1.0,
+        "text.parse_math": False,
+        "path.simplify": True,
+        "image.composite_image": not svg,
+    }
+    with mpl.rc_context(), warnings.catch_warnings():
+        # letters that matplotlib has no font for: a browser has
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        mpl.rcdefaults()
+        mpl.rcParams.update(own)
+        yield
+
+
+def svg(picture: Picture, prefix: str) -> str:
+    """A picture as an SVG element of a page, as wide as there is room; ids in it begin with `prefix`."""
+    text = standalone_svg(picture, _VARIABLES)
+    return _within_a_page(text[text.index("<svg") :], prefix)
+
+
+def standalone_svg(picture: Picture, palette: Palette) -> str:
+    """A picture as an SVG document."""
+    with _settings(svg=True):
+        figure = Figure(figsize=(_WIDTH * _POINT, picture.height * _POINT), layout="constrained")
+        figure.patch.set_visible(False)
+        picture.draw(figure.add_subplot(), palette)
+        written = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(written, format="svg", dpi=72, metadata=nothing)
+    return written.getvalue()
+
+
+def _within_a_page(text: str, prefix: str) -> str:
+    """Without a size of its own, with colours from the style sheet, and ids that no other picture has."""
+    for number, name in zip(count(1), (field.name for field in fields(Palette)), strict=False):
+        text = text.replace(f"#{number:06}", f"var(--{name})")
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
+
+
+def png(facts: Facts) -> bytes:
+    """All pictures of an overview in two columns, on white."""
+    shown = list(pictures(facts).values())
+    columns: tuple[list[Picture], list[Picture]] = ([], [])
+    for picture in shown:
+        min(columns, key=lambda column: sum(p.height + 40 for p in column)).append(picture)
+    height = max(sum(picture.height + 40 for picture in column) for column in columns) + 40
+    with _settings(svg=False):
+        figure = Figure(figsize=(2 * _WIDTH * _POINT, height * _POINT), layout="constrained")
+        figure.suptitle(printable(facts.table), color=PRINTED.ink, fontsize=_LETTERS * 1.4)
+        halves = figure.add_gridspec(1, 2)
+        for number, column in enumerate(columns):
+            if not column:
+                continue
+            part = figure.add_subfigure(halves[0, number])
+            heights = [picture.height + 40 for picture in column]
+            grid = part.add_gridspec(len(column), 1, height_ratios=heights)
+            for row, picture in enumerate(column):
+                axes = part.add_subplot(grid[row])
+                picture.draw(axes, PRINTED)
+                axes.set_title(picture.title, color=PRINTED.ink, loc="left", pad=30, fontsize=_LETTERS * 1.1)
+        written = io.BytesIO()
+        figure.savefig(written, format="png", dpi=144, metadata={"Software": None})
+    return written.getvalue()

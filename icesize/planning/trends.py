@@ -1,0 +1,155 @@
+"""How small files and delete files of partitions came about: states of a table at several times, side by side. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from icesize.planning.files import Layout
+from icesize.planning.inspection import size_bounds
+from icesize.planning.plan import Plan
+from icesize.report import with_text_ids
+
+Item = TypeVar("Item")
+
+
+class Counts(NamedTuple):
+    """Files of one partition at one time."""
+
+    files: int = 0
+    small_files: int = 0
+    delete_files: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """The sum."""
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class PastState:
+    """What a table held at one snapshot: files by partition, as people write it, and data files by size class.
+
+    Size classes are those between `size_bounds`, the smallest first; the last are the well-sized files.
+    """
+
+    snapshot_id: int
+    timestamp_ms: int
+    partitions: Mapping[str, Counts]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PartitionTrend:
+    """One partition: its data files now, and its small files and delete files at each time."""
+
+    label: str
+    files: int
+    small_files: tuple[int, ...]
+    delete_files: tuple[int, ...]
+
+    @property
+    def worst(self) -> int:
+        """The most that there ever were of both."""
+        return max(map(sum, zip(self.small_files, self.delete_files, strict=True)), default=0)
+
+    @property
+    def now(self) -> int:
+        """Both, at the last time."""
+        return (self.small_files[-1] + self.delete_files[-1]) if self.small_files else 0
+
+
+@dataclass(frozen=True)
+class Trends:
+    """Partitions over time, the worst first; `times_ms` and `snapshot_ids` are of the states, oldest first.
+
+    `left_out` counts partitions beyond those that are named, `unreadable` states that storage did not give any more.
+    """
+
+    snapshot_ids: tuple[int, ...] = ()
+    times_ms: tuple[int, ...] = ()
+    partitions: tuple[PartitionTrend, ...] = ()
+    left_out: int = 0
+    unreadable: int = 0
+
+    @classmethod
+    def of(cls, states: Sequence[PastState], most_partitions: int, unreadable: int = 0) -> Trends:
+        """The partitions that had the most small files and delete files at any of these times, then now."""
+        labels = dict.fromkeys(label for state in states for label in state.partitions)
+        trends = [_trend(label, [state.partitions.get(label, Counts()) for state in states]) for label in labels]
+        trends.sort(key=lambda trend: (-trend.worst, -trend.now, trend.label))
+        return cls(
+            tuple(state.snapshot_id for state in states),
+            tuple(state.timestamp_ms for state in states),
+            tuple(trends[:most_partitions]),
+            max(0, len(trends) - most_partitions),
+            unreadable,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values under the field names."""
+        return with_text_ids(asdict(self))
+
+
+def _trend(label: str, counts: Sequence[Counts]) -> PartitionTrend:
+    return PartitionTrend(
+        label, counts[-1].files, tuple(c.small_files for c in counts), tuple(c.delete_files for c in counts)
+    )
+
+
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of the items (at least two are asked for), in their order, evenly chosen with both ends."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+@dataclass(frozen=True)
+class FileSizes:
+    """Data files by size: small ones below each of `bounds` (bytes, exclusive) and not below the one before, and those
+    that are well sized last. `files` has one number more than `bounds`."""
+
+    bounds: tuple[int, ...]
+    files: tuple[int, ...]
+
+    @property
+    def small(self) -> int:
+        """All that are not well sized."""
+        return sum(self.files[:-1])
+
+    @property
+    def total(self) -> int:
+        """All."""
+        return sum(self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values under the field names."""
+        return asdict(self)
+
+
+def by_size(sizes: Iterable[int], bounds: Sequence[int]) -> Counter[int]:
+    """Files by the number of their size class."""
+    return Counter(bisect_right(bounds, size) for size in sizes)
+
+
+def sizes_now(layout: Layout) -> FileSizes:
+    """The data files of a layout by size."""
+    return _sizes(layout, (), ())
+
+
+def sizes_after(layout: Layout, plan: Plan) -> FileSizes:
+    """The data files by size that a plan leaves, if every output gets the size that is expected of it."""
+    inputs = [file.size_bytes for group in plan.groups for file in group.inputs]
+    outputs = [group.output_size_bytes for group in plan.groups for _ in range(group.outputs)]
+    return _sizes(layout, inputs, outputs)
+
+
+def _sizes(layout: Layout, gone: Sequence[int], new: Sequence[int]) -> FileSizes:
+    bounds = size_bounds(layout.small_file_limit_bytes)
+    small = [file.size_bytes for facts in layout.partitions.values() for file in facts.small]
+    counts = by_size([*small, *new], bounds)
+    counts[len(bounds)] += layout.files - len(small)
+    counts.subtract(by_size(gone, bounds))
+    return FileSizes(tuple(bounds), tuple(counts[i] for i in range(len(bounds) + 1)))
