@@ -95,22 +95,21 @@ def test_the_quick_start_works(tmp_path: Path) -> None:
     assert '.config("spark.jars.packages", jars)' in script
     script = script.replace('.config("spark.jars.packages", jars)', f'.config("spark.jars", "{jars}")')
     script = script.replace("/tmp/lake", str(tmp_path / "lake"))
-    assert "query.awaitTermination(20)\n" in script
-    script = script.replace("query.awaitTermination(20)\n", _UNTIL_THIRD_BATCH)
-    told = _python(["-c", script], tmp_path, {})
+    assert "query.awaitTermination(30)\n" in script
+    script = script.replace("query.awaitTermination(30)\n", _UNTIL_THIRD_BATCH)
+    told = _python(script, tmp_path)
     assert "INFO:icesize:lake.db.events: batch 0: " in told.stderr
     assert "lake.db.events  4 partitions" in told.stdout
     typed = [line for block in blocks(SCRIPT, "shell") for line in command_lines(block) if "lake.db.events" in line]
     assert len(typed) >= 4
-    uri = {"PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{tmp_path / 'lake.db'}"}
-    for arguments in typed:
-        assert _python(["-m", "icesize", *arguments], tmp_path, uri).stdout
+    with configured(f"sqlite:///{tmp_path / 'lake.db'}"):
+        assert all(run(arguments) for arguments in typed)
 
 
-def _python(arguments: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        [sys.executable, "-c", script], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done

@@ -152,6 +152,12 @@ def test_the_loggers_are_those_that_the_docs_name() -> None:
     assert all(f"`{name}`" in PAGES["operating.md"] for name in names)
 
 
+def test_every_key_of_a_summary_is_in_the_docs() -> None:
+    """Each key that icesize writes into snapshot summaries is named."""
+    code = (ROOT / "icesize" / "table" / "commit" / "summary.py").read_text(encoding="utf-8")
+    assert [key for key in re.findall(r'"(icesize\.[\w-]+)"', code) if f"`{key}`" not in PAGES["architecture.md"]] == []
+
+
 def test_every_error_is_in_the_docs() -> None:
     """Each error that icesize raises stands in the tree of the page about promises."""
     classes = [
@@ -185,13 +191,17 @@ def test_the_quick_start_of_the_readme_is_that_of_the_docs() -> None:
     assert scripts[0] == scripts[1]
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
-    """What the README links to exists, headings included; links of the docs are checked by their build."""
-    for link in re.findall(r"\]\(([^)]+)\)", PAGES["README.md"]):
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "integration/evolution/README.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    """What a page beside the docs links to exists, headings included; the docs' own links are checked by the build."""
+    page = ROOT / name
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         parts = urlsplit(link)
-        assert parts.scheme in ("", "https")
-        target = ROOT / parts.path
-        assert parts.scheme or target.exists(), link
+        if parts.scheme:
+            assert parts.scheme == "https", link
+            continue
+        target = page.parent / parts.path if parts.path else page
+        assert target.exists(), link
         if parts.fragment:
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert parts.fragment in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, link
