@@ -53,9 +53,15 @@ class Upserts:
         """The rows that must be there, in the order of `integration.tools.spark_rows`."""
         return sorted(self.model.values(), key=repr)
 
+    def fill(self, rows: int) -> None:
+        """Commit new rows; they count as no batch."""
+        self._commit([self._row(i) for i in self._new(rows)], [])
+
     def batch(self) -> None:
         """Commit one batch; the model follows when it has landed."""
-        written, gone = self._drawn()
+        self.landed += self._commit(*self._drawn())
+
+    def _commit(self, written: list[Row], gone: list[Row]) -> bool:
         self._table.refresh()
         keys = ["p", "id"] if self.partitions else ["id"]
         try:
@@ -65,11 +71,11 @@ class Upserts:
             if kind not in _REFUSED:
                 raise
             self.refused.append(f"{kind}: {error.java_exception.getMessage()}")
-            return
-        self.landed += 1
+            return False
         self.model |= {row[0]: row for row in written}
         for row in gone:
             del self.model[row[0]]
+        return True
 
     @contextmanager
     def beside(self, batches: int, every_seconds: float = 0.0) -> Iterator[threading.Event]:
@@ -107,11 +113,15 @@ class Upserts:
         """Rows to be written, in order, and rows to be deleted."""
         old = self._chance.sample(sorted(self.model), min(len(self.model), self.rows_per_batch // 2))
         gone, changed = old[: len(old) // 5], old[len(old) // 5 :]
-        new = range(self._next_id, self._next_id + self.rows_per_batch // 2)
-        self._next_id = new.stop
-        ids = [*changed, *new]
+        ids = [*changed, *self._new(self.rows_per_batch // 2)]
         ids += self._chance.sample(ids, len(ids) // 5)
         return [self._row(i) for i in ids], [self.model[i] for i in gone]
+
+    def _new(self, rows: int) -> range:
+        """Ids that no row has had."""
+        new = range(self._next_id, self._next_id + rows)
+        self._next_id = new.stop
+        return new
 
     def _row(self, number: int) -> Row:
         place = f"p{number % self.partitions}" if self.partitions else "p"

@@ -286,7 +286,11 @@ public class Probe {
       SortedMap deleted = new TreeMap();
       deleted.put(file.location(), positions);
       delta.addRows(file);
-      if (!positions.isEmpty()) delta.addDeletes(positionDeletes(table, file, deleted));
+      if (positions.isEmpty()) continue;
+      // one who knows the table, as Flink's writer does, bounds paths by whole ones
+      GenericAppenderFactory appenders =
+          new GenericAppenderFactory(table, table.schema(), table.spec(), table.properties(), null, null);
+      delta.addDeletes(positionDeletes(table, file, deleted, appenders));
     }
   }
 
@@ -379,20 +383,23 @@ public class Probe {
     }
     RowDelta delta = table.newRowDelta();
     for (Object group : groups.keySet()) {
-      delta.addDeletes(positionDeletes(table, (DataFile) some.get(group), (SortedMap) groups.get(group)));
+      DataFile file = (DataFile) some.get(group);
+      PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
+      GenericAppenderFactory appenders = new GenericAppenderFactory(table.schema(), spec);
+      delta.addDeletes(positionDeletes(table, file, (SortedMap) groups.get(group), appenders));
     }
     if (branch != null) delta.toBranch(branch);
     delta.commit();
   }
 
   /** Positions of rows by path, in the partition of a file. */
-  private static DeleteFile positionDeletes(Table table, DataFile file, SortedMap positions) throws Exception {
+  private static DeleteFile positionDeletes(
+      Table table, DataFile file, SortedMap positions, GenericAppenderFactory appenders) throws Exception {
     PartitionSpec spec = (PartitionSpec) table.specs().get(file.specId());
     StructLike partition = spec.isUnpartitioned() ? null : file.partition();
     OutputFileFactory names = OutputFileFactory.builderFor(table, 1, 1).format(FileFormat.PARQUET).build();
     EncryptedOutputFile output = partition == null ? names.newOutputFile() : names.newOutputFile(spec, partition);
-    PositionDeleteWriter writer = new GenericAppenderFactory(table.schema(), spec)
-        .newPosDeleteWriter(output, FileFormat.PARQUET, partition);
+    PositionDeleteWriter writer = appenders.newPosDeleteWriter(output, FileFormat.PARQUET, partition);
     for (Object path : positions.keySet()) {
       for (Object position : (Set) positions.get(path)) {
         writer.write(PositionDelete.create().set((String) path, ((Long) position).longValue()));
