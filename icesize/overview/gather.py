@@ -24,7 +24,7 @@ def gather(selection: Selection, inspection: Inspection, since: int | str | None
     Raises TableError for a snapshot that the table does not have or storage does not give.
     """
     table = selection.current.table
-    plan = plan_compaction(selection)
+    plan = plan_compaction(selection, None)
     history = history_of(table.metadata, selection.current.name)
     limit_bytes = selection.layout.small_file_limit_bytes
     chosen = chosen_snapshots(table.metadata, history)
