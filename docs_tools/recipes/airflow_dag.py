@@ -19,5 +19,5 @@ with DAG(
     for table in TABLES:
         BashOperator(
             task_id="maintain_" + table.replace(".", "_"),
-            bash_command=f"{ICESIZE} maintain {table} --budget-seconds 1500",
+            bash_command=f"{ICESIZE} maintain {table} --budget-seconds 25m",
         )
