@@ -7,7 +7,7 @@ whole. Only bars follow the width. Importing this module does not import rich, w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
@@ -33,6 +33,7 @@ MOST_LINES = 10
 """Partitions that are named one by one; the others are counted."""
 MOST_REASONS = 8
 MOST_VERSIONS = 20
+MOST_COMMITS = 20
 """Versions that are listed unless more are asked for."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -218,14 +219,7 @@ def show_versions(console: Console, table: str, versions: Sequence[Version], lim
         )
         for v in versions[:limit]
     ]  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        cells = (
-            f"{cell:>{width}}" if column in _NUMBERS else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        is_bold = number == 0 or versions[number - 1].current
-        show_line(console, "  ".join(cells).rstrip(), "bold" if is_bold else "")
+    _show_columns(console, rows, _NUMBERS, {number for number, v in enumerate(versions, 1) if v.current})
     if len(versions) > limit:
         older = format_count(len(versions) - limit, "older version")
         show_line(console, f"and {older}: --limit {len(versions)} shows all, --partition those of one partition", "dim")
@@ -244,14 +238,23 @@ def show_history(console: Console, history: History) -> None:
         "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "W", "W so far", "small",
         "total", "deletes", "seconds",
     )  # fmt: skip
-    rows = [heads, *map(_past, history.commits)]
+    _show_columns(console, [heads, *map(_past, history.commits)], range(_TEXTS, len(heads)))
+    if history.commits_kept > len(history.commits):
+        older = format_count(history.commits_kept - len(history.commits), "older commit")
+        show_line(console, f"and {older}: --limit {history.commits_kept} shows all", "dim")
+
+
+def _show_columns(
+    console: Console, rows: Sequence[Sequence[str]], numbers: Container[int], bold: Container[int] = ()
+) -> None:
+    """Cells below each other, columns of `numbers` to the right; the first row, and those in `bold`, stand out."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
+    for place, row in enumerate(rows):
         cells = (
-            f"{cell:<{width}}" if column < _TEXTS else f"{cell:>{width}}"
+            f"{cell:>{width}}" if column in numbers else f"{cell:<{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        show_line(console, "  ".join(cells).rstrip(), "" if number else "bold")
+        show_line(console, "  ".join(cells).rstrip(), "bold" if place == 0 or place in bold else "")
 
 
 def _past(commit: PastCommit) -> tuple[str, ...]:

@@ -258,6 +258,7 @@ def test_a_history_is_a_table_with_blanks() -> None:
         "2023-11-14 22:13:20 batch clicks batch 17 20,000 +3 -5 +0 -1 1 MiB 3 MiB 3.00 2.50 4 120 0 1.23"
     )
     assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
+    assert lines[4:] == ["and 7 older commits: --limit 9 shows all"]
     assert shown(show.show_history, History("lake.db.t", ())).splitlines() == [
         "lake.db.t has no history: nothing was ever written to it"
     ]

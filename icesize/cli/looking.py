@@ -1,9 +1,10 @@
-"""Commands that look at a table and change nothing: `inspect`, `plan`, `streams`, `versions`."""
+"""Commands that look at a table and change nothing: `inspect`, `plan`, `streams`, `versions`, `history`, `report`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -23,9 +24,12 @@ from icesize.cli.options import (
     yes_option,
 )
 from icesize.errors import IcesizeError
+from icesize.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @command(
@@ -135,3 +139,57 @@ def versions(target: Target, *, partition: Mapping[str, str] | None, limit: int 
     document = [version.to_dict() for version in found[:limit]]
     shown = limit or console.MOST_VERSIONS
     target.answer(document, lambda out: console.show_versions(out, sized.name, found, shown))
+
+
+@command(
+    "history",
+    "What each commit did and cost",
+    "icesize history lake.db.events",
+    "icesize history lake.db.events --limit 100",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"How many, newest first.  [default: {console.MOST_COMMITS}; all with --json]",
+)
+@table_options
+def history(target: Target, *, limit: int | None) -> None:
+    """List the commits of TABLE, newest first: rows, files, bytes, bytes written per byte ingested (W), seconds.
+
+    A batch and its merges are one commit; those of other writers are marked as such. What a commit does not tell is
+    blank.
+    """
+    found = target.open().history(limit or (None if target.as_json else console.MOST_COMMITS))
+    target.answer(found.to_dict(), lambda out: console.show_history(out, found))
+
+
+@command(
+    "report",
+    "The table on one page",
+    "icesize report lake.db.events -o report.html",
+    "icesize report lake.db.events -o report.html --png report.png --since 8271638",
+)
+@click.option("--output", "-o", type=_FILE, metavar="FILE", help="The page: one HTML file that needs no network.")
+@click.option("--png", type=_FILE, metavar="FILE", help="The pictures alone, as an image.")
+@click.option("--since", metavar="SNAPSHOT", help="Compare file sizes with those at this snapshot.")
+@table_options
+def report(target: Target, *, output: Path | None, png: Path | None, since: str | None) -> None:
+    """Draw the files of TABLE now and as `compact` would leave them, its partitions over time, and what batches cost.
+
+    Needs matplotlib: pip install 'icesize[report]'.
+    """
+    if not (output or png or target.as_json):
+        raise click.UsageError("say where the page goes: -o report.html, --png report.png or both")
+    overview = target.open().overview(since)
+    if output:
+        output.write_text(overview.to_html(), encoding="utf-8")
+    if png:
+        png.write_bytes(overview.to_png())
+
+    def show(out: Console) -> None:
+        for path in filter(None, (output, png)):
+            console.show_line(out, f"wrote {path}, {format_bytes(path.stat().st_size)}", "bold")
+        console.show_notes(out, [advice.sentence for advice in overview.facts.advice])
+
+    target.answer(overview.to_dict(), show)

@@ -23,7 +23,7 @@ _OUTSIDE = frozenset({"botocore", "py4j", "pyiceberg", "pyspark", "requests", "s
 
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Look": (looking.inspect, looking.plan, looking.versions, looking.streams),
+    "Look": (looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report),
     "Rewrite files": (rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_manifests),
     "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
     "Begin": (trying.demo, trying.completion),
