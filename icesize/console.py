@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
+    from icesize.maintenance.checkup import Check
     from icesize.maintenance.full_pass import UpkeepReport
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes, SizeClass
     from icesize.planning.plan import Plan
@@ -172,6 +173,14 @@ def _show_decoded(console: Console, because: Mapping[str, int]) -> None:
     """Why bytes are not copied, in one line."""
     if because:
         _line(console, f"decoded: {_reasons(because)}")
+
+
+def show_checks(console: Console, checks: Sequence[Check]) -> None:
+    """One line for each thing that was looked at."""
+    style = {"well": ("ok", "green"), "missing": ("--", "yellow"), "failed": ("no", "bold red")}
+    names = max(len(check.name) for check in checks)
+    for check in checks:
+        _line(console, style[check.state], f"  {check.name:<{names}}  {check.seen}")
 
 
 def show_streams(console: Console, table: str, entries: Sequence[LedgerEntry]) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
 
+    from icesize.maintenance.checkup import Check
     from icesize.maintenance.cluster_settings import ForgottenClusterBy
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
@@ -162,6 +163,16 @@ class SizedTable:
 
         with self._lock:
             return compaction.compact(self._context, where, Budget(budget_bytes, budget_seconds), on_plan, progress)
+
+    def check_up(self) -> tuple[Check, ...]:
+        """Whether icesize can work on the table: its catalog, reading, writing, deleting.
+
+        A small file is written beside the metadata and one beside the data, and both are deleted again; the table stays
+        as it is.
+        """
+        from icesize.maintenance.checkup import check_up
+
+        return tuple(check_up(self._handle, self._environment))
 
     def after_batch(self) -> Report:
         """Another writer has appended: merge what is due in the partitions changed since icesize last merged.

@@ -1,5 +1,6 @@
 """The command line: parse, call the facade, print.
 
+- `doctor`: `icesize doctor`: what commands need, what of it is here, and which commands will work
 - `interrupts`: Ctrl-C and SIGTERM while a command works: both stop it, and say whether its commit is in
 - `looking`: commands that look at a table and change nothing
 - `main`: the program: its commands in groups, errors as one line and an exit code

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from icesize.cli import looking, removing, rewriting, trying
+from icesize.cli import doctor, looking, removing, rewriting, trying
 from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, complain
 from icesize.clock import Commitment
@@ -26,7 +26,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Look": (looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report),
     "Rewrite files": (rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_manifests),
     "Go back and clean up": (removing.restore, removing.expire_snapshots, removing.remove_orphan_files),
-    "Begin": (trying.demo, trying.completion),
+    "Begin": (trying.demo, doctor.doctor, trying.completion),
 }
 """The commands, as the help shows them."""
 

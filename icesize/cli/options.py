@@ -217,20 +217,22 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
     return silence() if as_json else nullcontext()
 
 
-def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """TABLE, the catalog, `--json` and `-v`, which arrive as a Target, the command's first argument."""
 
-    @click.argument("table", metavar="TABLE")
+    @click.argument(
+        "table", metavar="TABLE" if required else "[TABLE]", required=required, default=None if required else ""
+    )
     @click.option("--catalog-uri", help="Address of the catalog; without it PyIceberg's configuration is asked.")
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
     @click.option("--json", "as_json", is_flag=True, help="Print the API's dictionary, and nothing else.")
     @click.option("--verbose", "-v", count=True, help="Log to standard error what is done; -vv more of it.")
     @wraps(command)
     def with_target(
-        *, table: str, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, verbose: int,
+        *, table: str | None, catalog_uri: str | None, catalog_property: Mapping[str, str], as_json: bool, verbose: int,
         **options: Any,
     ) -> Any:  # fmt: skip
         with _logging(verbose, as_json):
-            return command(Target(table, catalog_uri, catalog_property, as_json), **options)
+            return command(Target(table or "", catalog_uri, catalog_property, as_json), **options)
 
     return with_target

@@ -43,10 +43,15 @@ class SparkChoice:
     conf: Mapping[str, str] = field(repr=False)
     silent: bool
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether Spark was asked for at all."""
+        return bool(self.master or self.remote or self.conf)
+
     @contextmanager
     def session(self, command: str) -> Iterator[SparkSession | None]:
         """A session while the block runs, None when none is wanted. Raises EngineUnavailable."""
-        if not (self.master or self.remote or self.conf):
+        if not self.is_wanted:
             yield None
             return
         with _without_stderr() if self.silent else nullcontext():

@@ -2,6 +2,8 @@
 
 - `batch_commit`: what was written for a batch, or for merges as for a batch without rows: its commit, and the report of
   both
+- `checkup`: whether icesize can work on a table: what is seen of catalog and table, whether files can be read, written,
+  deleted
 - `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
   forgotten
 - `clustering`: clustering a table: what was asked for, what its properties say, or a round of a pass

@@ -15,13 +15,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def has_java() -> bool:
-    """Whether a Java runtime answers, in JAVA_HOME or on PATH (macOS has a `java` that only says where to get one)."""
+def java_version() -> str | None:
+    """What the Java runtime in JAVA_HOME or on PATH says of itself; None where none answers.
+
+    macOS has a `java` that only says where to get one.
+    """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        return False
-    return subprocess.run([java, "-version"], capture_output=True, check=False).returncode == 0  # noqa: S603
+        return None
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    return next(iter(told.stderr.splitlines()), "java") if told.returncode == 0 else None
+
+
+def has_java() -> bool:
+    """Whether a Java runtime answers."""
+    return java_version() is not None
 
 
 def start_session(

@@ -1,0 +1,109 @@
+"""`icesize doctor`: what commands need, what of it is here, and which commands will work."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icesize import console
+from icesize.cli.options import FAILED, Target, command, table_options
+from icesize.cli.spark_choice import SparkChoice, spark_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icesize.maintenance.checkup import Check
+
+_PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
+
+
+@command(
+    "doctor", "Check catalog, rights, Java, Spark and versions",
+    "icesize doctor", "icesize doctor lake.db.events", "icesize doctor lake.db.events --master 'local[2]'",
+)  # fmt: skip
+@spark_options
+@partial(table_options, required=False)
+def doctor(target: Target, *, spark: SparkChoice) -> None:
+    """Show what commands need and whether it is here: versions, Java, and, of TABLE, its catalog, reading, writing.
+
+    Two small files are written in the folders of the table and deleted again. With --master, --remote or --conf Spark
+    is started and its workers are asked for icesize. Whether the catalog lets one commit only a commit could show.
+    Exit code 1 when something failed.
+    """
+    checks = list(_examined(target, spark))
+    documents = [{"name": check.name, "state": check.state, "seen": check.seen} for check in checks]
+
+    def show(out: Console) -> None:
+        console.show_checks(out, checks)
+        console.show_line(out, f"will work: {', '.join(_working(target, checks))}")
+
+    target.answer({"checks": documents, "will_work": _working(target, checks)}, show)
+    if any(check.state == "failed" for check in checks):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
+    """In the order in which one thing needs the other."""
+    from icesize.maintenance.checkup import Check, checked
+
+    yield Check("icesize", "well", f"{version('icesize')}, Python {platform.python_version()}")
+    yield from (checked(package, partial(version, package)) for package in _PACKAGES)
+    yield _java()
+    if target.table:
+        yield from _table(target)
+    if spark.is_wanted:
+        yield checked("Spark", partial(_spark, spark))
+
+
+def _java() -> Check:
+    from icesize.maintenance.checkup import Check
+    from icesize.spark.engine.launch import java_version
+
+    if told := java_version():
+        return Check("Java", "well", told)
+    return Check("Java", "missing", "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without")
+
+
+def _table(target: Target) -> Sequence[Check]:
+    """What the table itself has seen; what keeps it from being opened where that is so."""
+    from icesize.maintenance.checkup import Check, said
+
+    try:
+        return target.open().check_up()
+    except Exception as error:  # of whatever the catalog is reached by
+        return (Check("table", "failed", said(error)),)
+
+
+def _spark(choice: SparkChoice) -> str:
+    """A session, and one worker of it that has icesize."""
+    with choice.session("doctor") as session:
+        if session is None:
+            return "not asked for"
+
+        def look(batches: Iterable[Any]) -> Iterable[Any]:
+            import icesize
+
+            return (batch for batch in batches if icesize.__name__)
+
+        session.range(1).mapInArrow(look, "id long").collect()
+        return f"{session.version}; its workers have icesize"
+
+
+def _working(target: Target, checks: Sequence[Check]) -> list[str]:
+    """What the checks let expect."""
+    state = {check.name: check.state for check in checks}
+    working = ["demo --no-spark"]
+    if target.table and state.get("reading") == "well":
+        working += ["inspect", "plan", "versions", "streams"]
+        if state["writing"] == "well":
+            working += ["compact", "cluster", "maintain", "restore", "rewrite-manifests"]
+        if state["deleting"] == state["writing"] == "well":
+            working += ["expire-snapshots", "remove-orphan-files"]
+    if state["Java"] == "well" and state.get("Spark") != "failed":
+        working += ["demo", "--master"]
+    return working

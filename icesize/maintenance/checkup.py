@@ -1,0 +1,103 @@
+"""Whether icesize can work on a table: what is seen of catalog and table, whether files can be read, written, deleted.
+
+Nothing of the table is changed. Only a commit could show whether the catalog lets one commit, and none is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Literal
+
+from icesize.clock import Environment
+from icesize.errors import IcesizeError
+from icesize.parquet.files.storage import Storage
+from icesize.table.catalog.access_errors import brief
+from icesize.table.cleanup.orphans import SKEW_MS
+from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.state.handle import Current, TableHandle
+from icesize.table.storage.listing import storage_now_ms
+from icesize.table.storage.ownership import check_may_delete
+from icesize.units import format_bytes, format_count
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at, and what was seen: `well`, `missing` (much goes without it), or `failed`."""
+
+    name: str
+    state: Literal["well", "missing", "failed"]
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.state}: {self.seen}"
+
+
+def check_up(handle: TableHandle, environment: Environment) -> Iterator[Check]:
+    """The table, then reading, writing and expiry; nothing after a table that cannot be loaded."""
+    loaded = list[Current]()
+
+    def load() -> str:
+        loaded.append(handle.load())
+        return _overview(loaded[0])
+
+    yield checked("table", load)
+    for current in loaded:
+        yield checked("reading", partial(_read, current))
+        yield checked("writing", partial(_written, current, environment))
+        yield checked("deleting", partial(_deletable, current))
+
+
+def checked(name: str, look: Callable[[], str]) -> Check:
+    """What `look` has seen, or the error that it raised."""
+    try:
+        return Check(name, "well", look())
+    except Exception as error:  # of whatever catalog, storage or Spark are reached by
+        return Check(name, "failed", said(error))
+
+
+def said(error: Exception) -> str:
+    """An error in one line, without credentials."""
+    return str(error) if isinstance(error, IcesizeError) else brief(error)
+
+
+def _overview(current: Current) -> str:
+    metadata, kind = current.table.metadata, type(current.table.catalog).__name__
+    counts = ((metadata.snapshots, "snapshot"), (metadata.partition_specs, "partition spec"), (metadata.refs, "ref"))
+    has = ", ".join(format_count(len(some), noun) for some, noun in counts)
+    seen = f"{current.name}, format version {metadata.format_version}, in a {kind}: {has}"
+    return "; ".join((seen, *current.warnings))
+
+
+def _read(current: Current) -> str:
+    """The newest manifest list, a manifest, and the last bytes of a data file, as a merge reads them."""
+    table = current.table
+    manifests = manifests_of(table.metadata.current_snapshot(), table.io).data
+    entries = chain.from_iterable(read_entries(table.io, manifest) for manifest in manifests)
+    if (entry := next(entries, None)) is None:
+        return "the table has no data files yet"
+    Storage(table.io).tail(entry.path, entry.size_bytes, 8)
+    return f"{format_count(len(manifests), 'manifest')} and a data file of {format_bytes(entry.size_bytes)}"
+
+
+def _written(current: Current, environment: Environment) -> str:
+    """A file beside the metadata, whose time tells the storage's clock, and one where data files go."""
+    table, settings = current.table, current.settings()
+    now_ms = storage_now_ms(table.io, table.metadata.location.rstrip("/"), environment.new_id)
+    probe = settings.locations.new_data_location(f"icesize-probe-{environment.new_id()}")
+    with table.io.new_output(probe).create() as stream:
+        stream.write(b"icesize looks whether it can write here\n")
+    table.io.delete(probe)
+    skew_ms = now_ms - environment.now_ms()
+    clock = "whose clock is ours"
+    if abs(skew_ms) > SKEW_MS:
+        clock = f"whose clock is {abs(skew_ms) // 1000:,} s {'ahead of' if skew_ms > 0 else 'behind'} ours"
+    return f"files were written and deleted in {table.metadata.location}, {clock}"
+
+
+def _deletable(current: Current) -> str:
+    check_may_delete(current.table.metadata, current.name)
+    return "expired snapshots' files may be deleted"

@@ -1,0 +1,113 @@
+"""`icesize doctor` on real catalogs: what is well, what fails, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyiceberg.table import Table
+
+from icesize.cli.main import main
+from tests.support import tables
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """One small file."""
+    made = tables.make_table(tables.sqlite_catalog(tmp_path))
+    made.append(tables.arrow(range(10)))
+    return made
+
+
+def examine(tmp_path: Path, *options: str, name: str = "lake.db.t") -> Result:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    return CliRunner().invoke(main, ["doctor", name, "--catalog-uri", uri, *options])
+
+
+def test_a_table_that_is_well_has_a_line_for_each_check(table: Table, tmp_path: Path) -> None:
+    """Versions, table, reading, writing, deleting; nothing is left behind and no metadata is written."""
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    result = examine(tmp_path)
+    assert result.exit_code == 0, result.output
+    told = result.stdout
+    assert "ok  table" in told
+    assert "lake.db.t, format version 2, in a SqlCatalog: 1 snapshot, 1 partition spec, 1 ref" in told
+    assert "1 manifest and a data file of " in told
+    assert "whose clock is ours" in told
+    assert ", compact, cluster, maintain, " in told.splitlines()[-1]
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+
+
+def test_without_a_table_the_installation_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages and Java; a machine without Java is told what goes without."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 0
+    assert "--  Java       none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without" in result.stdout
+    assert result.stdout.splitlines()[-1] == "will work: demo --no-spark"
+
+
+def test_an_unknown_table_fails(table: Table, tmp_path: Path) -> None:
+    """Exit code 1, the sentence that every command would say, and nothing else of the table."""
+    result = examine(tmp_path, "--json", name="lake.db.tt")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    failed = [check for check in document["checks"] if check["state"] == "failed"]
+    assert [(check["name"], check["seen"]) for check in failed] == [
+        ("table", "Cannot find table 'lake.db.tt'; did you mean 't'?")
+    ]
+    assert "inspect" not in document["will_work"]
+
+
+def test_a_catalog_that_does_not_answer_fails() -> None:
+    """No traceback for what the network does."""
+    result = CliRunner().invoke(main, ["doctor", "lake.db.t", "--catalog-uri", "http://127.0.0.1:1/"])
+    assert result.exit_code == 1
+    assert "no  table" in result.stdout
+    assert "ConnectionError" in result.stdout
+
+
+def test_a_folder_that_cannot_be_written_fails(table: Table, tmp_path: Path) -> None:
+    """Reading goes on where writing is impossible, and so do the commands that only look."""
+    (tmp_path / "file").touch()
+    with table.transaction() as change:
+        change.set_properties({"write.data.path": f"file://{tmp_path}/file/data"})
+    result = examine(tmp_path, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert [check["name"] for check in document["checks"] if check["state"] == "failed"] == ["writing"]
+    assert "inspect" in document["will_work"]
+    assert "compact" not in document["will_work"]
+
+
+def test_a_table_whose_files_are_gone_cannot_be_read(table: Table, tmp_path: Path) -> None:
+    """The missing file is named; looking at metadata still works, merging would not."""
+    for path in tables.live_paths(table):
+        tables.local(path).unlink()
+    result = examine(tmp_path, "--json")
+    assert result.exit_code == 1
+    state = {check["name"]: check["state"] for check in json.loads(result.stdout)["checks"]}
+    assert (state["table"], state["reading"], state["writing"]) == ("well", "failed", "well")
+
+
+def test_a_table_that_must_not_be_collected_says_so(table: Table, tmp_path: Path) -> None:
+    """`gc.enabled` false forbids what deletes files, and nothing else."""
+    with table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    document = json.loads(examine(tmp_path, "--json").stdout)
+    assert "expire-snapshots" not in document["will_work"]
+    assert "compact" in document["will_work"]
+
+
+def test_a_clock_that_differs_is_told(table: Table, tmp_path: Path) -> None:
+    """Ages of orphans are measured by the storage's clock: a difference is said."""
+    from icesize import open as open_table
+    from icesize.clock import Environment
+
+    late = Environment(now_ms=lambda: 1_000_000_000_000)
+    sized = open_table(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path), environment=late)
+    [writing] = [check for check in sized.check_up() if check.name == "writing"]
+    assert " s ahead of ours" in writing.seen
+    assert str(writing).startswith("writing: well: ")
