@@ -92,6 +92,7 @@ def _save(figure: Figure, name: str) -> None:
 def _draw_house() -> None:
     """The floors of the code as boxes, each with its rooms; arrows from the user to the used."""
     from matplotlib import pyplot
+    from matplotlib.patches import Rectangle
 
     floors = list(FLOORS)
     inside = {floor: [name for name, _ in rooms() if floor_of(name) == floor and name != floor] for floor in floors}
@@ -100,12 +101,12 @@ def _draw_house() -> None:
     axes.set_ylim(0, len(floors))
     axes.axis("off")
     for level, floor in enumerate(floors):
-        axes.add_patch(pyplot.Rectangle((0.02, level + 0.12), 0.96, 0.68, facecolor="#e8eaf6", edgecolor="#3f51b5"))
+        axes.add_patch(Rectangle((0.02, level + 0.12), 0.96, 0.68, facecolor="#e8eaf6", edgecolor="#3f51b5"))
         axes.text(0.04, level + 0.58, floor, weight="bold", va="center")
         axes.text(0.32, level + 0.58, FLOORS[floor], va="center", fontsize=9)
         names = "   ".join(name.rpartition(".")[2] for name in inside[floor])
         axes.text(0.04, level + 0.29, names, va="center", fontsize=9, color="#3f51b5")
     for floor, used in arrows():
-        ends = {"xytext": (0.5, floors.index(floor) + 0.12), "xy": (0.5, floors.index(used) + 0.80)}
-        axes.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": "#3f51b5"})
+        begin, end = (0.5, floors.index(floor) + 0.12), (0.5, floors.index(used) + 0.80)
+        axes.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": "#3f51b5"})
     _save(figure, "rooms.svg")
