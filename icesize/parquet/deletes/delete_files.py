@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -13,19 +14,28 @@ from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, why_unreadable
 from icesize.planning.files import DeleteFile
 
+T = TypeVar("T")
+
 
 class UnfitDeletesError(ValueError):
     """A delete file can be read, but its deletes cannot be applied; the message reads after "...: "."""
 
 
 @contextmanager
-def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFile, Any]]:
-    """A delete file that has the rows its manifest entry says, and the stream that it is read from.
-
-    Raises `RewriteFailed` with the attribute `path`, also for what is wrong with its columns and values: whatever the
-    reading of them raises inside of the context.
-    """
+def blaming(delete: DeleteFile) -> Iterator[None]:
+    """Raises `RewriteFailed` with the attribute `path` of the delete file for what is wrong with its columns and
+    values: whatever the reading and applying of them raises inside of the context."""
     try:
+        yield
+    except UNREADABLE_ROWS as error:
+        why = str(error) if isinstance(error, UnfitDeletesError) else why_unreadable(error)
+        raise RewriteFailed(f"Cannot apply the deletes in {delete.path}: {why}", path=delete.path) from error
+
+
+@contextmanager
+def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFile, Any]]:
+    """A delete file that has the rows its manifest entry says, and the stream that it is read from; `blaming` it."""
+    with blaming(delete):
         if delete.file_format != "PARQUET":
             raise UnfitDeletesError(f"its format is {delete.file_format}, only PARQUET is read")
         with storage.open(delete.path, delete.size_bytes) as stream, open_parquet(stream) as parquet:
@@ -34,6 +44,9 @@ def opened(delete: DeleteFile, storage: Storage) -> Iterator[tuple[pq.ParquetFil
                     f"it has {rows} rows, its manifest says {delete.rows}, check the table's metadata"
                 )
             yield parquet, stream
-    except UNREADABLE_ROWS as error:
-        why = str(error) if isinstance(error, UnfitDeletesError) else why_unreadable(error)
-        raise RewriteFailed(f"Cannot apply the deletes in {delete.path}: {why}", path=delete.path) from error
+
+
+def begun(rows: Iterator[T]) -> Iterator[T]:
+    """The same, the first of them read now, whoever takes them later."""
+    first = [*islice(rows, 1)]
+    return chain(first, rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -10,9 +11,13 @@ from pyroaring import BitMap
 from icesize.parquet.deletes.equality import mark_equal_rows
 from icesize.parquet.deletes.positions import mark_named_rows
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
+
+_READ_AT_ONCE = 8
+"""Remote delete files that are under way at a time: mostly small, and each a round trip away."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +66,30 @@ def deleted_rows(
     if not deletes:
         return NONE_DELETED
     positions = {file.path: BitMap() for file in inputs}
-    named = mark_named_rows([delete for delete in deletes if not delete.equality_ids], inputs, settings, positions)
     least = min(file.sequence_number for file in inputs)
     equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
     number = max((delete.sequence_number for delete in equality), default=0)
-    if equality:
-        older = tuple(file for file in inputs if file.sequence_number < number)
-        mark_equal_rows(equality, MergeGroup(older, partition), settings, positions, fetched)
+    with _ahead(deletes, settings, fetched) as ahead:
+        by_position = [delete for delete in deletes if not delete.equality_ids]
+        named = mark_named_rows(by_position, inputs, settings, positions, ahead)
+        if equality:
+            older = tuple(file for file in inputs if file.sequence_number < number)
+            mark_equal_rows(equality, MergeGroup(older, partition), settings, positions, fetched, ahead)
     return DeletedRows({path: rows for path, rows in positions.items() if rows}, number, named)
+
+
+@contextmanager
+def _ahead(deletes: Sequence[DeleteFile], settings: WriteSettings, fetched: Fetched | None) -> Iterator[Ahead]:
+    """Who reads delete files ahead: the threads of the merge, or more where most of the time is waiting for storage."""
+    remote = sum(settings.storage.local_path(delete.path) is None for delete in deletes)
+    if remote < 2:
+        yield NOT_AHEAD if fetched is None else fetched.ahead
+        return
+    own = Ahead(min(_READ_AT_ONCE, remote))
+    try:
+        yield own
+    finally:
+        own.close()
 
 
 def _all_deletes(inputs: Iterable[FileFact]) -> list[DeleteFile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +17,10 @@ from pyarrow import types
 from pyiceberg.schema import Schema, prune_columns
 from pyroaring import BitMap
 
-from icesize.parquet.deletes.delete_files import UnfitDeletesError, opened
+from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, opened
 from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Projection, field_id, with_ids
@@ -39,15 +41,17 @@ def mark_equal_rows(
     settings: WriteSettings,
     positions: Mapping[str, BitMap],
     fetched: Fetched | None = None,
+    ahead: Ahead = NOT_AHEAD,
 ) -> None:
     """Add to the bitmap of each input its rows that equal a row of a delete file with a greater number than its own.
+    Delete files are read `ahead`.
 
     Keys that exceed `Limits.delete_keys_bytes` are applied part by part, the greatest numbers first. Raises
     `RewriteFailed` for a file that is missing, damaged or does not fit the table's schema.
     """
     if fetched is not None:
         fetched.fetch_remote(group.inputs)  # once for the keys, in all parts, and the rows
-    for part in _parts(deletes, settings, group.partition):
+    for part in _parts(deletes, _KeyReader(settings, group.partition), ahead):
         greatest = max(keys.greatest for keys in part.values())
         older = tuple(file for file in group.inputs if file.sequence_number < greatest)
         if older:
@@ -113,20 +117,18 @@ class _Keys:
         return self.rows.take(pa.array(self.lookup.firsts()))
 
 
-def _parts(
-    deletes: Sequence[DeleteFile], settings: WriteSettings, partition: PartitionKey
-) -> Iterator[Mapping[FieldIds, _Keys]]:
+def _parts(deletes: Sequence[DeleteFile], reader: _KeyReader, ahead: Ahead) -> Iterator[Mapping[FieldIds, _Keys]]:
     """The keys of all delete files, by their columns, a bounded number at a time: those of the greatest numbers first,
     so that the first of equal keys counts."""
     waiting: defaultdict[FieldIds, list[pa.Table]] = defaultdict(list)
     size = 0
-    reader = _KeyReader(settings, partition)
-    for delete in sorted(deletes, key=lambda delete: -delete.sequence_number):
-        ids = tuple(sorted(set(delete.equality_ids)))
-        for read in reader.read(delete, ids):
+    ordered = sorted(deletes, key=lambda delete: -delete.sequence_number)
+    for delete, keys_read in zip(ordered, ahead.map(reader.begin, ordered), strict=True):
+        ids = _ids(delete)
+        for read in keys_read:
             waiting[ids].append(read)
             size += read.nbytes
-            if size < settings.limits.delete_keys_bytes:
+            if size < reader.most_bytes:
                 continue
             part = {some: _Keys(tables) for some, tables in waiting.items()}
             waiting.clear()
@@ -148,9 +150,18 @@ class _KeyReader:
         self._settings = settings
         self._partition = partition
         self._known: dict[FieldIds, tuple[_KeyColumns, Projection]] = {}
+        self._lock = threading.Lock()
 
-    def read(self, delete: DeleteFile, ids: FieldIds) -> Iterator[pa.Table]:
+    @property
+    def most_bytes(self) -> int:
+        """Arrow memory of the keys that are compared at once."""
+        return self._settings.limits.delete_keys_bytes
+
+    def begin(self, delete: DeleteFile) -> Iterator[pa.Table]:
         """One column for each id, as the table's schema has it, and the delete's number; batch by batch."""
+        return begun(self._read(delete, _ids(delete)))
+
+    def _read(self, delete: DeleteFile, ids: FieldIds) -> Iterator[pa.Table]:
         with opened(delete, self._settings.storage) as (parquet, _):
             columns, projection = self._columns(ids)
             _check_has(parquet.schema_arrow, ids, self._settings)
@@ -161,11 +172,16 @@ class _KeyReader:
                 yield pa.table([*keys, number], names=[*map(str, ids), _NUMBER])
 
     def _columns(self, ids: FieldIds) -> tuple[_KeyColumns, Projection]:
-        if ids not in self._known:
-            _check_in_table(self._settings, ids)
-            columns = _KeyColumns(self._settings, ids)
-            self._known[ids] = columns, Projection(columns.narrowed, self._partition)
-        return self._known[ids]
+        with self._lock:
+            if ids not in self._known:
+                _check_in_table(self._settings, ids)
+                columns = _KeyColumns(self._settings, ids)
+                self._known[ids] = columns, Projection(columns.narrowed, self._partition)
+            return self._known[ids]
+
+
+def _ids(delete: DeleteFile) -> FieldIds:
+    return tuple(sorted(set(delete.equality_ids)))
 
 
 def _check_in_table(settings: WriteSettings, ids: FieldIds) -> None:

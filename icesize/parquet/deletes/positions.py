@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from pyarrow import types
 from pyroaring import BitMap
 
-from icesize.parquet.deletes.delete_files import UnfitDeletesError, opened
+from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, blaming, opened
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.parquet.reading.projection import field_id
 from icesize.planning.deletes import may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
@@ -30,6 +31,12 @@ class _Column(NamedTuple):
     name: str
     type_name: str
     fits: Callable[[pa.DataType], bool]
+    kind: pa.DataType
+
+    @property
+    def field(self) -> pa.Field:
+        """As it is written."""
+        return pa.field(self.name, self.kind, nullable=False, metadata={"PARQUET:field_id": str(self.field_id)})
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -37,8 +44,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(inner) or types.is_large_string(inner))
 
 
-_PATH = _Column(2147483546, "file_path", "texts", _is_text)
-_POSITION = _Column(2147483545, "pos", "whole numbers", types.is_integer)
+PATH = _Column(2147483546, "file_path", "texts", _is_text, pa.dictionary(pa.int32(), pa.string()))
+POSITION = _Column(2147483545, "pos", "whole numbers", types.is_integer, pa.int64())
 _BATCH_ROWS = 2**18
 """Positions that are read at once."""
 _MOST_ROWS = 2**32
@@ -48,22 +55,34 @@ Positions = NDArray[np.int64]
 
 
 def mark_named_rows(
-    deletes: Sequence[DeleteFile], inputs: Sequence[FileFact], settings: WriteSettings, positions: Mapping[str, BitMap]
+    deletes: Sequence[DeleteFile],
+    inputs: Sequence[FileFact],
+    settings: WriteSettings,
+    positions: Mapping[str, BitMap],
+    ahead: Ahead = NOT_AHEAD,
 ) -> dict[str, frozenset[str]]:
-    """Add to the bitmap of each input what these delete files name in it, each file read once; returns which data files
-    those of them name that are about several, as far as they were read as a whole.
+    """Add to the bitmap of each input what these delete files name in it, each file read once, the next ones `ahead`;
+    returns which data files those of them name that are about several, as far as they were read as a whole.
 
     Raises `RewriteFailed` for a delete file that is missing or damaged, or names rows that an input does not have.
     """
     targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
-    found = dict[str, frozenset[str]]()
+    hits = list[tuple[DeleteFile, dict[str, _Target]]]()
     for delete in deletes:
         only = only_path(delete)
         asked = targets if only is None else targets.keys() & {plain_path(only)}
         if hit := {path: targets[path] for path in asked if may_hit(delete, targets[path].file)}:
-            named = _mark(delete, hit, settings.storage)
-            if only is None and named is not None:
-                found[delete.path] = named
+            hits.append((delete, hit))
+
+    def read(pair: tuple[DeleteFile, dict[str, _Target]]) -> Iterator[_Named]:
+        return begun(_named_rows(*pair, settings.storage))
+
+    found = dict[str, frozenset[str]]()
+    for (delete, hit), named in zip(hits, ahead.map(read, hits), strict=True):
+        with blaming(delete):
+            paths = _mark(delete, hit, named)
+        if only_path(delete) is None and paths is not None:
+            found[delete.path] = paths
     return found
 
 
@@ -83,7 +102,7 @@ def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | N
 def _by_codes(delete: DeleteFile, storage: Storage) -> Iterator[pq.ParquetFile]:
     """A delete file whose paths are read as codes: as texts they would take 100 bytes a row."""
     with opened(delete, storage) as (parquet, stream):
-        names = [_column(parquet, _PATH)]
+        names = [_column(parquet, PATH)]
         yield pq.ParquetFile(stream, metadata=parquet.metadata, read_dictionary=names, page_checksum_verification=True)
 
 
@@ -102,22 +121,32 @@ class _Target:
         self.deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns each, else 30
 
 
-def _mark(delete: DeleteFile, targets: Mapping[str, _Target], storage: Storage) -> frozenset[str] | None:
-    """Returns all data files that the delete file names; None where parts of it were passed over."""
-    rows = 0
+_Named = tuple[pa.DictionaryArray, Positions]
+"""Some rows of a delete file: their paths, as codes, and their positions."""
+
+
+def _named_rows(delete: DeleteFile, wanted: Collection[str], storage: Storage) -> Iterator[_Named]:
+    """Of row groups that may name wanted paths."""
     with _by_codes(delete, storage) as parquet:
-        path, position = _column(parquet, _PATH), _column(parquet, _POSITION)
-        known: dict[str, _Target | None] = {}
-        for batch in _batches(parquet, [path, position], targets):
-            rows += batch.num_rows
-            paths, numbers = _paths(batch, path), _present(batch.column(position))
-            for code, positions in _by_code(paths.indices.to_numpy(), numbers.cast(pa.int64()).to_numpy()):
-                named = paths.dictionary[code].as_py()
-                if named not in known:
-                    known[named] = targets.get(plain_path(named))
-                if (target := known[named]) is not None:
-                    target.delete(positions)
-    return frozenset(known) if rows == delete.rows else None
+        path, position = _column(parquet, PATH), _column(parquet, POSITION)
+        for batch in _batches(parquet, [path, position], wanted):
+            numbers = _present(batch.column(position)).cast(pa.int64())
+            yield _paths(batch, path), numbers.to_numpy()
+
+
+def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Named]) -> frozenset[str] | None:
+    """Returns all data files that the delete file names; None where parts of it were passed over."""
+    read = 0
+    known: dict[str, _Target | None] = {}
+    for paths, numbers in rows:
+        read += len(numbers)
+        for code, positions in _by_code(paths.indices.to_numpy(), numbers):
+            named = paths.dictionary[code].as_py()
+            if named not in known:
+                known[named] = targets.get(plain_path(named))
+            if (target := known[named]) is not None:
+                target.delete(positions)
+    return frozenset(known) if read == delete.rows else None
 
 
 def _by_code(codes: NDArray[np.int32], positions: Positions) -> Iterator[tuple[int, Positions]]:
@@ -140,7 +169,7 @@ def _run_starts(codes: NDArray[np.int32]) -> NDArray[np.int64]:
 
 def _distinct_paths(parquet: pq.ParquetFile, wanted: Collection[str] | None) -> Iterator[str]:
     """The paths of each batch, as they are written; of row groups that may have wanted ones only."""
-    name = _column(parquet, _PATH)
+    name = _column(parquet, PATH)
     for batch in _batches(parquet, [name], wanted):
         paths = _paths(batch, name)
         for code in paths.indices.unique():
