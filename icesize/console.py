@@ -355,6 +355,8 @@ def show_upkeep(console: Console, report: UpkeepReport) -> None:
         show_line(console, "no small files to merge")
     for clustering in report.clusterings:
         show_report(console, clustering)
+    if report.rewritten_deletes and (report.rewritten_deletes.snapshot_ids or report.rewritten_deletes.conflicts):
+        show_line(console, str(report.rewritten_deletes))
     for step in (report.deletes, report.manifests):
         if step:
             show_line(console, str(step))

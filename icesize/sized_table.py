@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.cluster_settings import ForgottenClusterBy
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.delete_rewrites import DeletesReport
     from icesize.maintenance.full_pass import UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import ClusterWork, Progress, Selection
@@ -185,8 +186,8 @@ class SizedTable:
             return compaction.merge_changed(self._context)
 
     def maintain(self, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
-        """One bounded pass of all maintenance: cold partitions, compaction, delete files that hit nothing, manifests,
-        expiry by the table's own rules, and a dry run of orphan cleanup.
+        """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
+        nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
 
         `budget_bytes` bounds what merges rewrite, `budget_seconds` when a step may begin. What one pass leaves the
         next goes on with. A step that fails is named in the report and the others run; raises CommitStateUnknown.
@@ -453,6 +454,18 @@ class SizedTable:
                 max_concurrent_deletes=max_concurrent_deletes, progress=progress,
             )  # fmt: skip
             return search.run(older_than // timedelta(milliseconds=1), dry_run)
+
+    def rewrite_deletes(self) -> DeletesReport:
+        """Name the deleted rows of data files anew by position, in one delete file for each, where more than
+        `max-delete-files` are to be read with one and that is cheaper than to write it again.
+
+        Takes the place of position and equality deletes, of which key columns are read. Raises CommitConflict (nothing
+        landed) or CommitStateUnknown; a partition whose delete files cannot be read is in the report.
+        """
+        from icesize.maintenance.delete_rewrites import rewrite_deletes
+
+        with self._lock:
+            return self._seen(rewrite_deletes(self._context))
 
     def remove_dangling_deletes(self) -> DanglingReport:
         """Remove delete files that hit no live data file any more, in one REPLACE commit that leaves every data file as

@@ -10,8 +10,10 @@
 - `compaction`: merging small files without new rows: beside a stream, all of them, what is due, or a round of a pass
 - `dangling_deletes`: delete files that hit no live data file any more, whoever left them: one REPLACE that changes no
   row, no data file
-- `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, delete files that hit
-  nothing, manifests, expiry, a look at orphans
+- `delete_rewrites`: many delete files into few, where data files stay as they are: their deleted rows are named anew by
+  position
+- `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, delete files, manifests,
+  expiry, a look at orphans
 - `restore`: A partition back to what it was at an older snapshot: the files that it had under new names, one OVERWRITE
 - `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it
 - `restore_rewrites`: files of an older version that come back without the rows that were deleted from them

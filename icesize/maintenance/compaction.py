@@ -19,6 +19,7 @@ from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
+from icesize.planning.delete_rewrites import plan_delete_rewrites
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
@@ -159,7 +160,8 @@ def merge_changed(context: TableContext) -> Report:
 def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
     """Merge what the budget pays for, of cold partitions or of all; None when nothing is due.
 
-    Partitions that other writers change all the time are left alone, and named.
+    Partitions that other writers change all the time are left alone, and named; files of which a later step puts the
+    delete files together stay.
     """
     selection = context.select()
     plan = plan_merges(
@@ -168,9 +170,15 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
         incoming={} if cold_only else None,
         budget_bytes=context.affordable(budget_bytes),
         contested=context.handle.contested(selection.current, context.environment),
+        spared=spared(selection.layout, selection.current.policy),
     )
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     return _merge(context, selection, plan) if plan.groups or waits else None
+
+
+def spared(layout: Layout, policy: SizePolicy) -> set[str]:
+    """Files that are due for the number of their delete files alone, which can be had cheaper."""
+    return {file.path for rewrite in plan_delete_rewrites(layout, policy) for file in rewrite.due}
 
 
 def _merge(

@@ -80,7 +80,7 @@ def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage) -> Metada
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, DanglingReport]:
         opening.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, now_ms()) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes) as builder:
             snapshot = builder.without_dangling_deletes(names.of, {RUN_ID: run_id})
         if snapshot is None:
             return None, DanglingReport(notes=names.notes)

@@ -1,5 +1,5 @@
-"""One bounded pass of all maintenance, in the order that pays: merge, cluster, delete files that hit nothing,
-manifests, expiry, a look at orphans.
+"""One bounded pass of all maintenance, in the order that pays: merge, cluster, many delete files into few, those that
+hit nothing, manifests, expiry, a look at orphans.
 
 Each step commits by itself, merging and clustering in rounds, so a pass that is killed or runs out of its budget is
 continued by the next. A step that fails does not keep the others from running.
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from icesize.clock import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
 from icesize.maintenance.dangling_deletes import DanglingReport
+from icesize.maintenance.delete_rewrites import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
 from icesize.report import Report
@@ -42,6 +43,7 @@ class UpkeepReport:
     table: str = ""
     merges: tuple[Report, ...] = ()
     clusterings: tuple[Report, ...] = ()
+    rewritten_deletes: DeletesReport | None = None
     deletes: DanglingReport | None = None
     manifests: ManifestReport | None = None
     expiry: ExpiryReport | None = None
@@ -68,6 +70,7 @@ class UpkeepReport:
             "merges": [report.to_dict() for report in self.merges],
             "bytes_merged": self.bytes_merged,
             "clusterings": [report.to_dict() for report in self.clusterings],
+            "rewritten_deletes": self.rewritten_deletes and self.rewritten_deletes.to_dict(),
             "deletes": self.deletes and self.deletes.to_dict(),
             "manifests": self.manifests and self.manifests.to_dict(),
             "expiry": self.expiry and self.expiry.to_dict(),
@@ -88,6 +91,7 @@ class Maintained(Protocol):
     def is_clustered(self) -> bool: ...
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None: ...
     def cluster_round(self, budget_bytes: int, most_bytes: int | None) -> Report | None: ...
+    def rewrite_deletes(self) -> DeletesReport: ...
     def remove_dangling_deletes(self) -> DanglingReport: ...
     def rewrite_manifests(self) -> ManifestReport: ...
     def expire_snapshots(self) -> ExpiryReport: ...
@@ -113,13 +117,15 @@ class Upkeep:
         """Every step that there is budget for; raises CommitStateUnknown, everything else is in the report."""
         self._step("merges", self._merge, MERGE_SHARE)
         self._step("clustering", self._cluster, math.inf)
+        rewritten = self._step("rewritten_deletes", self._table.rewrite_deletes)
         deletes = self._step("deletes", self._table.remove_dangling_deletes)
         manifests = self._step("manifests", self._table.rewrite_manifests)
         expiry = self._step("expiry", self._table.expire_snapshots)
         orphans = self._step("orphans", self._table.remove_orphan_files)
         return UpkeepReport(
-            self._table.name, tuple(self._merges), tuple(self._clusterings), deletes, manifests, expiry,
-            orphans, self._failed, self._refused, tuple(dict.fromkeys(self._left)), round(self._now() - self._began, 4),
+            self._table.name, tuple(self._merges), tuple(self._clusterings), rewritten, deletes, manifests,
+            expiry, orphans, self._failed, self._refused, tuple(dict.fromkeys(self._left)),
+            round(self._now() - self._began, 4),
         )  # fmt: skip
 
     def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> Any:

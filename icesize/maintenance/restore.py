@@ -348,7 +348,7 @@ def _restored(run_id: str, tag: str, planned: _Planned, new: _New, now_ms: Calla
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
         opening.check_supported(loaded.table)
         _check_again(loaded, tag, planned)
-        with SnapshotBuilder(loaded.table, now_ms()) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes) as builder:
             snapshot = builder.overwrite(
                 [e.path for e in planned.difference.removed], new.written,
                 [under_new_path(copy.entry, copy.new_path) for copy in new.copies],

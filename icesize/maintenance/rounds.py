@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from icesize.errors import RewriteFailed
 from icesize.planning.files import FileFact, Layout
@@ -39,10 +40,20 @@ def noting_rounds(plan: Plan, most_bytes: int | None) -> Plan:
     return replace(plan, notes=(*plan.notes, hint))
 
 
-def rounds_of(groups: Sequence[MergeGroup], most_bytes: int | None) -> Iterator[tuple[MergeGroup, ...]]:
+class Sized(Protocol):
+    """Something to be done about so many bytes of data files."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, ...]]:
     """The groups of each round, in their order: as many as its bytes pay for (None: all), at least one if there are
     any."""
-    taken: list[MergeGroup] = []
+    taken: list[S] = []
     taken_bytes = 0
     for group in groups:
         if taken and most_bytes is not None and taken_bytes + group.size_bytes > most_bytes:

@@ -133,15 +133,19 @@ def _tells_bounds(delete: DeleteFile) -> bool:
 
 
 def is_due(file: FileFact, policy: SizePolicy) -> bool:
-    """Whether so much of a file is deleted, or so many delete files are to be read with it, that it is written again
-    whatever its size.
+    """Whether so much of a file is deleted, or so many delete files are to be read with it, that something is done
+    about it whatever its size.
 
     Counts delete files that a file in its place is free of: else it would be due again at once.
     """
+    return is_due_at_any_cost(file, policy) or file.avoidable_deletes > policy.max_delete_files
+
+
+def is_due_at_any_cost(file: FileFact, policy: SizePolicy) -> bool:
+    """Whether it is to be written again, and having fewer delete files would not do."""
     delete_files, threshold = file.avoidable_deletes, policy.delete_file_threshold
     return delete_files > 0 and (
         file.deleted_rows >= policy.delete_ratio_threshold * max(1, file.rows)
-        or delete_files > policy.max_delete_files
         or (threshold is not None and delete_files >= threshold)
     )
 

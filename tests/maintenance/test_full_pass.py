@@ -12,6 +12,7 @@ from icesize.clock import Environment, WorkLimits
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
+from icesize.maintenance.delete_rewrites import DeletesReport
 from icesize.maintenance.full_pass import Upkeep, UpkeepReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
@@ -55,6 +56,10 @@ class FakeTable:
         self.loose_bytes -= size
         return Report(snapshot_ids=(1,), operations=("replace",), bytes_written=size) if size else None
 
+    def rewrite_deletes(self) -> DeletesReport:
+        self._work("rewritten_deletes", "rewritten_deletes")
+        return DeletesReport()
+
     def remove_dangling_deletes(self) -> DanglingReport:
         self._work("deletes", "deletes")
         return DanglingReport()
@@ -86,12 +91,12 @@ def run(table: FakeTable, budget_bytes: int | None = None, budget_seconds: float
 
 
 def test_every_step_runs_in_order() -> None:
-    """Cold partitions, the others, useless delete files, manifests, expiry, orphans."""
+    """Cold partitions, the others, delete files put together, useless ones, manifests, expiry, orphans."""
     table = FakeTable(cold_bytes=10, hot_bytes=20)
     report = run(table)
     rounds = [f"merge cold {ROUND_BYTES}"] * 2 + [f"merge all {ROUND_BYTES}"] * 2
-    assert table.done == [*rounds, "deletes", "manifests", "expiry", "orphans"]
-    assert (report.bytes_merged, report.failed, report.left, report.seconds) == (30, {}, (), 8.0)
+    assert table.done == [*rounds, "rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
+    assert (report.bytes_merged, report.failed, report.left, report.seconds) == (30, {}, (), 9.0)
 
 
 def test_merges_come_in_rounds() -> None:
@@ -105,14 +110,15 @@ def test_a_table_that_is_to_be_clustered_is_clustered_after_its_merges() -> None
     table = FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True)
     report = run(table)
     rounds = [f"merge all {ROUND_BYTES}", *[f"cluster {ROUND_BYTES}"] * 2]
-    assert table.done[2:] == [*rounds, "deletes", "manifests", "expiry", "orphans"]
+    assert table.done[2:] == [*rounds, "rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
     assert ([r.bytes_written for r in report.clusterings], report.left) == ([30], ())
     report = run(FakeTable(hot_bytes=20, loose_bytes=30, is_clustered=True), budget_bytes=25)
     assert ([r.bytes_written for r in report.clusterings], report.left) == ([5], ("clustering",))
     assert run(FakeTable(failing=("clustering",), is_clustered=True)).failed == {"clustering": "Cannot do clustering"}
-    assert run(FakeTable(), budget_seconds=0).left == ("merges", "deletes", "manifests", "expiry", "orphans")
+    steps = ("rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
+    assert run(FakeTable(), budget_seconds=0).left == ("merges", *steps)
     late = run(FakeTable(loose_bytes=30, is_clustered=True), budget_seconds=0)
-    assert late.left == ("merges", "clustering", "deletes", "manifests", "expiry", "orphans")
+    assert late.left == ("merges", "clustering", *steps)
 
 
 def test_the_budget_of_bytes_bounds_all_merges() -> None:
@@ -120,28 +126,28 @@ def test_the_budget_of_bytes_bounds_all_merges() -> None:
     table = FakeTable(cold_bytes=60, hot_bytes=100)
     report = run(table, budget_bytes=100)
     assert (report.bytes_merged, table.hot_bytes, report.left) == (100, 60, ("merges",))
-    assert table.done[-4:] == ["deletes", "manifests", "expiry", "orphans"]
+    assert table.done[-5:] == ["rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
 
 
 def test_no_bytes_no_merges() -> None:
     """A budget of zero bytes leaves merging out."""
     table = FakeTable(cold_bytes=60)
     assert run(table, budget_bytes=0).left == ("merges",)
-    assert table.done == ["deletes", "manifests", "expiry", "orphans"]
+    assert table.done == ["rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
 
 
 def test_merges_leave_time_for_the_other_steps() -> None:
     """No round begins after 70 % of the seconds, however much is left to merge."""
     table = FakeTable(hot_bytes=100 * ROUND_BYTES)
-    report = run(table, budget_seconds=14)
-    assert table.done[-4:] == ["deletes", "manifests", "expiry", "orphans"]
-    assert (len(report.merges), report.left) == (9, ("merges",))
+    report = run(table, budget_seconds=20)
+    assert table.done[-5:] == ["rewritten_deletes", "deletes", "manifests", "expiry", "orphans"]
+    assert (len(report.merges), report.left) == (13, ("merges",))
 
 
 def test_steps_without_time_are_left_and_named() -> None:
     """When the seconds are over no step begins."""
     table = FakeTable()
-    report = run(table, budget_seconds=4)
+    report = run(table, budget_seconds=5)
     assert (table.done[-1], report.left) == ("manifests", ("expiry", "orphans"))
     assert (report.expiry, report.orphans) == (None, None)
 

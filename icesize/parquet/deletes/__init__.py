@@ -1,11 +1,12 @@
 """Which rows of data files are deleted, by the delete files beside them.
 
-Imports the rooms that read files and nothing that writes them; rewriting leaves out what is deleted, and commits ask
-which files a delete names.
+Imports the rooms that read files and none that writes rows; rewriting leaves out what is deleted, and commits ask which
+files a delete names.
 
 - `delete_files`: opens a delete file, or says why its deletes cannot be applied
 - `deleted_rows`: the deleted rows of the input files of a merge, as one bitmap of positions for each
 - `equality`: rows that equal those of equality delete files
 - `key_lookup`: rows -> the keys that they equal, by Iceberg's idea of equality
 - `positions`: rows that position delete files name, and which data files such a delete file is about
+- `rewrite`: names the deleted rows of data files anew, in one position delete file for each data file
 """

@@ -1,5 +1,5 @@
-"""Data files that were written and are not yet visible: what an Iceberg manifest entry needs to know of each, and
-which older files those of a merge take the place of.
+"""Files that were written and are not yet visible: what an Iceberg manifest entry needs to know of each, and which
+older files they take the place of.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class WrittenFile:
     bounds and NaN counts are those of the other `rows_decoded` rows alone, with `nulls_decoded` nulls by field id; what
     manifests say of the copied files is merged in (`icesize.parquet.files.metrics.carry_over`) before any commit.
     Value and null counts are the whole file's from the start.
+
+    One with `deletes_of` is no data file: it names deleted rows of the data file at this path.
     """
 
     path: str
@@ -50,6 +52,21 @@ class WrittenFile:
     copied_from: tuple[CopiedFrom, ...] = ()
     rows_decoded: int = 0
     nulls_decoded: dict[int, int] = field(default_factory=dict)
+    deletes_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenDeletes:
+    """Position delete files that take the place of others: `files`, one for each of the data files `covered` that has
+    deleted rows, name all rows of it that the delete files `replaced` hit, those of the partition that may hit one of
+    `covered`. `named` are the data files that position delete files name, of those that name several.
+    """
+
+    partition: PartitionKey
+    covered: tuple[FileFact, ...]
+    replaced: tuple[DeleteFile, ...]
+    files: tuple[WrittenFile, ...]
+    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,13 @@ class Fetched:
         return data if len(data) == input_file.size_bytes else Refusal.SHORT_READ
 
 
+class ReadInPlace(Fetched):
+    """The same for work that reads few columns of its inputs: nothing is fetched whole."""
+
+    def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
+        pass
+
+
 def _local(path: str) -> Source | Refusal:
     try:
         return LocalSource(path)

@@ -21,6 +21,7 @@ from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.plan import MergeGroup
 
+G = TypeVar("G")
 T = TypeVar("T")
 
 THREADS = "icesize-files"
@@ -64,8 +65,8 @@ def results_in_threads(
 
 
 def rewrite_in_threads(
-    groups: Mapping[int, MergeGroup],
-    rewrite: Callable[[int, MergeGroup], T],
+    groups: Mapping[int, G],
+    rewrite: Callable[[int, G], T],
     keep: Callable[[int, T | MergeFailure], object],
     *,
     cancelled: threading.Event | None = None,

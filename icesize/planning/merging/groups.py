@@ -18,7 +18,7 @@ OUTPUTS_PER_GROUP = 4
 
 @dataclass(slots=True)
 class Work:
-    """One partition while it is planned; `blocked` says why all of it stays.
+    """One partition while it is planned; `blocked` says why all of it stays. Files at the paths `spared` are not due.
 
     `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes, `waiting` ones
     would be, were other writers not at work. Of these `together` are to be merged, each file of `alone` is to be
@@ -27,6 +27,7 @@ class Work:
 
     facts: PartitionFacts
     blocked: SkipReason | None = None
+    spared: frozenset[str] = frozenset()
     mergeable: list[FileFact] = field(default_factory=list)
     held_back: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
     large: list[FileFact] = field(default_factory=list)
@@ -37,6 +38,10 @@ class Work:
     cold: bool = False
     due: list[MergeGroup] = field(default_factory=list)
     taken: list[MergeGroup] = field(default_factory=list)
+
+    def is_due(self, file: FileFact, policy: SizePolicy) -> bool:
+        """Whether a file is to be written again for its deletes."""
+        return bool(file.delete_files) and file.path not in self.spared and is_due(file, policy)
 
     @property
     def excess(self) -> int:
@@ -62,7 +67,7 @@ def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
 def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_outputs: int) -> list[MergeGroup]:
     """Merges `files` into as few files as `merged_files` says, in groups of neighbours in time; one alone is written
     again if its deletes are due. None of them may be larger than what is planned for one of several outputs."""
-    if not files or (len(files) == 1 and not is_due(files[0], policy)):
+    if not files or (len(files) == 1 and not work.is_due(files[0], policy)):
         return []
     total_bytes = sum([file.live_bytes if file.deleted_rows else file.size_bytes for file in files])
     outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from icesize.planning.deletes import delete_files_freed, is_due
+from icesize.planning.deletes import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, alone, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
@@ -31,20 +31,21 @@ def plan_merges(
     budget_bytes: int | None = None,
     touched: Collection[PartitionKey] | None = None,
     contested: Collection[PartitionKey] = (),
+    spared: Collection[str] = (),
 ) -> Plan:
     """Decides which files of `layout` are merged now; the same plan for any order of files and partitions.
 
     With `incoming` (files that a batch is about to add to each partition, all taken as small) those partitions are
-    brought down to `max_small_files`, new files included; partitions without rows for `cold_after_commits` commits
-    are finished to the fewest files; nothing else is touched. With `touched` alone the rows are in the layout
-    already: these partitions are brought down to `max_small_files`. With neither, every partition is merged to the
-    fewest files. In all that it touches go deletes that are due. Partitions in `contested` are left to the writers that
-    keep rewriting them.
+    brought down to `max_small_files`, new files included; partitions without rows for `cold_after_commits` commits are
+    finished to the fewest files; nothing else is touched. With `touched` alone the rows are in the layout already:
+    these partitions are brought down to `max_small_files`. With neither, every partition is merged to the fewest files.
+    In all that it touches go deletes that are due, but for files at the paths `spared`, of which the caller puts the
+    delete files together. Partitions in `contested` are left to the writers that keep rewriting them.
 
     `budget_bytes` (None: no bound) bounds the bytes to rewrite as `within_budget` describes.
     """
     in_order = sorted(layout.partitions.values(), key=lambda facts: facts.key.rank)
-    works = [_work(facts, layout.spec_id, policy, contested) for facts in in_order]
+    works = [_work(facts, layout.spec_id, policy, contested, frozenset(spared)) for facts in in_order]
     hot = None if incoming is None and touched is None else dict.fromkeys(touched or (), 0) | dict(incoming or {})
     most_outputs = outputs_per_group(policy, budget_bytes)
     for work in works:
@@ -69,17 +70,23 @@ def plan_merges(
     )
 
 
-def _work(facts: PartitionFacts, current_spec_id: int, policy: SizePolicy, contested: Collection[PartitionKey]) -> Work:
+def _work(
+    facts: PartitionFacts,
+    current_spec_id: int,
+    policy: SizePolicy,
+    contested: Collection[PartitionKey],
+    spared: frozenset[str],
+) -> Work:
     """Sorts the small files of a partition into mergeable ones, smallest first, and ineligible ones; of the others
     those with deletes that are due."""
     blocked = SkipReason.OLD_SPEC if facts.key.spec_id != current_spec_id else None
     if blocked is None and facts.key in contested:
         blocked = SkipReason.CONTESTED
     # a policy computes its default limit each time that it is asked
-    work, limit_bytes = Work(facts, blocked), policy.small_file_limit_bytes
+    work, limit_bytes = Work(facts, blocked, spared), policy.small_file_limit_bytes
     for file in facts.small + facts.large:
         if file.size_bytes >= limit_bytes:
-            if file.delete_files and limit_bytes and is_due(file, policy):
+            if limit_bytes and work.is_due(file, policy):
                 _add_large(work, file)
             continue
         reason = file.obstacle or blocked
@@ -120,7 +127,7 @@ def _find_due(work: Work, policy: SizePolicy, hot: Mapping[PartitionKey, int] | 
     work.alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=_by_size)
     ranked = sorted([*work.mergeable, *shrunk], key=_by_size) if shrunk else work.mergeable
     prefix = _prefix(ranked, policy, work.slots)
-    due = (file for file in ranked[prefix:] if file.delete_files and is_due(file, policy))
+    due = (file for file in ranked[prefix:] if work.is_due(file, policy))
     work.together = [*ranked[:prefix], *due]
 
 
@@ -181,6 +188,7 @@ def _most_deletes(work: Work) -> int:
     if work.blocked or not (with_deletes := work.facts.with_deletes):
         return 0
     inputs = _paths(work.taken)
+    inputs |= work.spared
     left = (file for file in with_deletes if file.path not in inputs and file.obstacle is None)
     return max((file.delete_files for file in left), default=0)
 

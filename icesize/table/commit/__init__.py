@@ -11,6 +11,8 @@
 - `request`: data files that are to be committed, and what became of them
 - `retry`: how a change gets through, also after a 409: attempts on ever newer states until it lands, loses for good, or
   is unknown
+- `rewritten_deletes`: which delete files position deletes can take the place of, decided on the state that the commit
+  is staged on
 - `schema_fit`: whether files that were written for one state of a table can be read in another
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible

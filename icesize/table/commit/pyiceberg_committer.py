@@ -39,7 +39,7 @@ from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
 from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
-from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 from icesize.table.manifests.lists import Manifests, manifests_of
 
@@ -71,9 +71,11 @@ class CommitRefused(Exception):
 
 @dataclass(frozen=True)
 class PyIcebergLoaded:
-    """One loaded state of a table, with what the commit protocol asks of it."""
+    """One loaded state of a table, with what the commit protocol asks of it; `deletes` are delete manifests that were
+    read before."""
 
     table: Table
+    deletes: KnownDeletes = field(default_factory=KnownDeletes, compare=False, repr=False)
 
     @property
     def uuid(self) -> str:
@@ -183,7 +185,7 @@ class PyIcebergLoaded:
         """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
         equality where they would be in a file that such deletes do not reach (`icesize.planning.deletes`)."""
         specs, above = self.table.metadata.specs(), request.base_sequence_number
-        index = DeleteIndex.of(self.table.io, self._manifests().deletes, specs, above)
+        index = DeleteIndex.of(self.table.io, self._manifests().deletes, specs, above, self.deletes)
         new = {f.path for f in request.appended}
         merged = [v for group in request.merged for v in group.inputs]
         # all that is merged in a partition where new rows are gets the number of these
@@ -271,15 +273,16 @@ class PyIcebergCommitter:
         self._catalog = catalog
         self._table = table
         self._clock_ms = clock_ms
+        self._deletes = KnownDeletes()
 
     def load(self) -> PyIcebergLoaded:
         """The table now; TableNotFound when it is gone."""
         self._table = opening.load(self._catalog, self._table.name())
-        return PyIcebergLoaded(self._table)
+        return PyIcebergLoaded(self._table, self._deletes)
 
     def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:
         """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
-        with SnapshotBuilder(loaded.table, self._clock_ms()) as builder:
+        with SnapshotBuilder(loaded.table, self._clock_ms(), loaded.deletes) as builder:
             snapshots = list(_build(builder, request))
         same, entry = (loaded.same_spec, loaded.same_schema), request.ledger
         ledger = {entry.key: entry.after(loaded.properties).to_json()} if entry else {}

@@ -25,12 +25,14 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icesize import failpoints
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
 from icesize.planning.deletes import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.table.catalog.history import operation_of
 from icesize.table.commit.obsolete_deletes import Doubtful
+from icesize.table.commit.rewritten_deletes import Replacement, replacement
 from icesize.table.commit.summary import counts, with_totals
-from icesize.table.manifests.delete_index import DeleteIndex, delete_of
+from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes, delete_of, is_unpartitioned
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, worth_packing
 from icesize.table.manifests.writer import write_list, write_manifests
@@ -65,10 +67,12 @@ class SnapshotBuilder:
     """Snapshots staged one on top of another, from the loaded table on.
 
     `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
+    `deletes` are delete manifests that were read before.
     """
 
-    def __init__(self, table: Table, now_ms: int) -> None:
+    def __init__(self, table: Table, now_ms: int, deletes: KnownDeletes | None = None) -> None:
         self._metadata = table.metadata
+        self._deletes = deletes or KnownDeletes()
         self._io = table.io
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
         self._commit = uuid.uuid4()
@@ -175,6 +179,42 @@ class SnapshotBuilder:
         self._split_obsolete(split, Doubtful.of(index, index.by_partition, named(several)), ())
         return self._exchange(Operation.REPLACE, split, (), summary) if split.touched else None
 
+    def with_rewritten_deletes(
+        self, rewritten: Sequence[RewrittenDeletes], summary: Mapping[str, str]
+    ) -> tuple[Snapshot | None, Replacement]:
+        """The same data files, their deleted rows named by other delete files; None when none can take the place of
+        others (`icesize.table.commit.rewritten_deletes`)."""
+        specs = self._metadata.specs()
+        everywhere = {spec_id for spec_id, spec in specs.items() if is_unpartitioned(spec)}
+        manifests = (m for m in self.manifests if m.content == ManifestContent.DELETES)
+        listed = {delete.path for m in manifests for delete in self._deletes(self._io, m)}
+        done = replacement(rewritten, everywhere, listed, self._hit_by(rewritten, everywhere))
+        if not done.gone:
+            return None, done
+        split = self._split(sorted(delete.path for delete in done.gone), ManifestContent.DELETES)
+        operation = self._operation_of(done) if done.files else Operation.REPLACE
+        return self._exchange(operation, split, done.files, summary), done
+
+    def _hit_by(self, rewritten: Sequence[RewrittenDeletes], everywhere: Collection[int]) -> Iterator[FileFact]:
+        """All live data files that may be hit by delete files that were read."""
+        newest = max((d.sequence_number for each in rewritten for d in each.replaced), default=-1)
+        specs = {each.partition.spec_id for each in rewritten}
+        for manifest in self.manifests:
+            spec_id = manifest.partition_spec_id
+            concerned = spec_id in specs or specs & set(everywhere)
+            if manifest.content == ManifestContent.DATA and concerned and (manifest.min_sequence_number or 0) <= newest:
+                yield from (_fact(entry, spec_id) for entry in read_entries(self._io, manifest))
+
+    def _operation_of(self, done: Replacement) -> Operation:
+        """That of the commit which brought the newest equality delete that goes, REPLACE where there is none."""
+        newest = max((delete.sequence_number for delete in done.gone if delete.equality_ids), default=None)
+        if newest is None:
+            return Operation.REPLACE
+        brought = {
+            operation_of(snapshot) for snapshot in self._metadata.snapshots if snapshot.sequence_number == newest
+        }
+        return Operation.DELETE if Operation.DELETE in brought else Operation.OVERWRITE
+
     def _packed(self, spec_id: int, small: list[ManifestFile]) -> list[ManifestFile] | None:
         """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
         before = len(self.written)
@@ -215,7 +255,8 @@ class SnapshotBuilder:
         own_spec = self._metadata.default_spec_id
         gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
         facts = counts(
-            added=[*added, *(_fact(e, own_spec) for e in copied)],
+            added=[*(f for f in added if f.deletes_of is None), *(_fact(e, own_spec) for e in copied)],
+            new_deletes=[f for f in added if f.deletes_of is not None],
             removed=[_fact(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
             deletes=[delete_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DELETES],
         )
@@ -227,7 +268,8 @@ class SnapshotBuilder:
         """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
         by_kind: dict[_Kind, list[WrittenFile]] = defaultdict(list)
         for file in added:
-            by_kind[file.partition.spec_id, ManifestContent.DATA].append(file)
+            content = ManifestContent.DATA if file.deletes_of is None else ManifestContent.DELETES
+            by_kind[file.partition.spec_id, content].append(file)
         back = {(self._metadata.default_spec_id, ManifestContent.DATA): copied} if copied else {}
         new: list[ManifestFile] = []
         for kind in sorted({*by_kind, *back, *split.survivors, *split.deleted}, key=lambda kind: (kind[1].value, kind)):
@@ -272,8 +314,8 @@ class SnapshotBuilder:
         self._split_obsolete(split, Doubtful.of(self._delete_index(), partitions, named), added)
 
     def _delete_index(self) -> DeleteIndex:
-        manifests = (m for m in self.manifests if m.content == ManifestContent.DELETES)
-        return DeleteIndex.of(self._io, manifests, self._metadata.specs())
+        manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
+        return self._deletes.index(self._io, manifests, self._metadata.specs())
 
     def _split_obsolete(self, split: _Split, doubtful: Doubtful, added: Sequence[WrittenFile]) -> None:
         if doubtful:
@@ -347,7 +389,10 @@ class SnapshotBuilder:
 
 
 def _fact(entry: Entry, spec_id: int) -> FileFact:
-    return FileFact(entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values))
+    return FileFact(
+        entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0,
+        file_sequence_number=entry.file_sequence_number or 0,
+    )  # fmt: skip
 
 
 def remove(io: FileIO, paths: Iterable[str]) -> None:

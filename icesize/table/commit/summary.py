@@ -32,14 +32,19 @@ def counts(
     added: Sequence[WrittenFile | FileFact],
     removed: Sequence[FileFact] = (),
     deletes: Sequence[DeleteFile] = (),
+    new_deletes: Sequence[WrittenFile] = (),
 ) -> dict[str, str]:
-    """What one snapshot adds and removes, with the `deletes` that it removes; what there is none of is left out."""
+    """What one snapshot adds and removes, with the `deletes` that it removes and `new_deletes` by position; what there
+    is none of is left out."""
     equality = [d for d in deletes if d.equality_ids]
     positions = [d for d in deletes if not d.equality_ids]
     numbers = {
         "added-data-files": len(added),
         "added-records": sum(f.rows for f in added),
-        "added-files-size": sum(f.size_bytes for f in added),
+        "added-files-size": sum(f.size_bytes for f in (*added, *new_deletes)),
+        "added-delete-files": len(new_deletes),
+        "added-position-delete-files": len(new_deletes),
+        "added-position-deletes": sum(f.rows for f in new_deletes),
         "deleted-data-files": len(removed),
         "deleted-records": sum(f.rows for f in removed),
         "removed-files-size": sum(f.size_bytes for f in removed) + sum(d.size_bytes for d in deletes),
@@ -48,7 +53,7 @@ def counts(
         "removed-position-deletes": sum(d.rows for d in positions),
         "removed-equality-delete-files": len(equality),
         "removed-equality-deletes": sum(d.rows for d in equality),
-        "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes)}),
+        "changed-partition-count": len({f.partition for f in (*added, *removed, *deletes, *new_deletes)}),
     }
     return {k: str(v) for k, v in numbers.items() if v}
 

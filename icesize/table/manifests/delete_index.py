@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
@@ -14,6 +14,38 @@ from pyiceberg.transforms import VoidTransform
 from icesize.planning.deletes import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
+
+Read = Callable[[FileIO, ManifestFile], Iterable[DeleteFile]]
+"""Gives the live delete files of a delete manifest."""
+
+
+def read_deletes(io: FileIO, manifest: ManifestFile) -> Iterator[DeleteFile]:
+    """They as planning sees them."""
+    return (delete_of(entry, manifest.partition_spec_id) for entry in read_entries(io, manifest))
+
+
+class KnownDeletes:
+    """Reads delete manifests again and again, each from storage once. Losing it costs time, never correctness. Not
+    shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[DeleteFile, ...]] = {}
+        self._index: tuple[frozenset[str], DeleteIndex] = frozenset(), DeleteIndex()
+
+    def __call__(self, io: FileIO, manifest: ManifestFile) -> tuple[DeleteFile, ...]:
+        path = manifest.manifest_path
+        if path not in self._known:
+            self._known[path] = tuple(read_deletes(io, manifest))
+        return self._known[path]
+
+    def index(self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]) -> DeleteIndex:
+        """That of all delete manifests of a snapshot, made once as long as they are the same; others are forgotten."""
+        paths = frozenset(manifest.manifest_path for manifest in manifests)
+        if paths != self._index[0]:
+            self._known = {path: known for path, known in self._known.items() if path in paths}
+            self._index = paths, DeleteIndex.of(io, manifests, specs, read=self)
+        return self._index[1]
 
 
 @dataclass(frozen=True)
@@ -26,22 +58,24 @@ class DeleteIndex:
 
     @classmethod
     def of(
-        cls, io: FileIO, manifests: Iterable[ManifestFile], specs: Mapping[int, PartitionSpec], above: int = -1
+        cls,
+        io: FileIO,
+        manifests: Iterable[ManifestFile],
+        specs: Mapping[int, PartitionSpec],
+        above: int = -1,
+        read: Read = read_deletes,
     ) -> DeleteIndex:
-        """The live delete entries whose sequence number is greater than `above`; `specs` are those of the table."""
+        """The live delete files whose sequence number is greater than `above`; `specs` are those of the table."""
         by_partition: defaultdict[PartitionKey, list[DeleteFile]] = defaultdict(list)
         everywhere: list[DeleteFile] = []
         for manifest in manifests:
             if manifest.sequence_number <= above:
                 continue
-            spec_id = manifest.partition_spec_id
-            is_global = is_unpartitioned(specs[spec_id])
-            for entry in read_entries(io, manifest):
-                if (entry.sequence_number or 0) <= above:
-                    continue
-                delete = delete_of(entry, spec_id)
-                of_all = is_global and delete.equality_ids
-                (everywhere if of_all else by_partition[delete.partition]).append(delete)
+            is_global = is_unpartitioned(specs[manifest.partition_spec_id])
+            for delete in read(io, manifest):
+                if delete.sequence_number > above:
+                    of_all = is_global and delete.equality_ids
+                    (everywhere if of_all else by_partition[delete.partition]).append(delete)
         return cls(dict(by_partition), everywhere)
 
     def __bool__(self) -> bool:

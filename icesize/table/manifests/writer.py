@@ -32,7 +32,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import IcebergType, NestedField, StringType, StructType, UnknownType
+from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StringType, StructType, UnknownType
 from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
@@ -41,11 +41,21 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import widened
 from icesize.table.manifests.avro_container import ContainerWriter, without_gc
 from icesize.table.manifests.avro_values import AvroSchema, inlined, structure, writer
-from icesize.table.manifests.entries import ADDED, DATA, DELETED, EXISTING, DataFileSchema, Entry, with_other_value
+from icesize.table.manifests.entries import (
+    ADDED,
+    DATA,
+    DELETED,
+    EXISTING,
+    POSITION_DELETES,
+    DataFileSchema,
+    Entry,
+    with_other_value,
+)
 
 FormatVersion = Literal[1, 2]
 _PARTITION = 102
 """Iceberg's field id of the partition values in a data file."""
+_EQUALITY_IDS = 135
 _PROMOTIONS = {("int", "long"), ("float", "double")}
 
 
@@ -62,8 +72,8 @@ def write_manifests(
     deleted: Sequence[Entry] = (),
     content: ManifestContent = ManifestContent.DATA,
 ) -> list[ManifestFile]:
-    """Write the manifests of one partition spec in snapshot `snapshot_id` and say what is in them. Of delete manifests
-    (`content`) nothing is `added`.
+    """Write the manifests of one partition spec in snapshot `snapshot_id` and say what is in them: data files, or
+    delete files (`content`), and of those that are `added` files of deletes by position.
 
     `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
     files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
@@ -166,7 +176,7 @@ class Target:
         self.spec = metadata.specs()[spec_id]
         self.partition_type = self.spec.partition_type(metadata.schema())
         self.header = _header(metadata, self.spec, content)
-        self.own_schema = _own_schema(self.version, self.partition_type)
+        self.own_schema = _own_schema(self.version, self.partition_type, content)
         default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
         self.max_bytes = (
             property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
@@ -184,20 +194,28 @@ def _header(metadata: TableMetadata, spec: PartitionSpec, content: ManifestConte
     return {**header, "content": content.name.lower()} if metadata.format_version > 1 else header
 
 
-def _own_schema(version: FormatVersion, partition_type: StructType) -> DataFileSchema:
-    """How Java encodes data files of this spec: partition values optional, and room for a referenced file.
+def _own_schema(version: FormatVersion, partition_type: StructType, content: ManifestContent) -> DataFileSchema:
+    """How Java encodes files of this spec: partition values optional, and room for a referenced file.
 
     PyIceberg's own differs in both; entries of manifests by Java, the most common ones, can then be copied next to new
-    files.
+    files. Java reads no delete manifests in which field ids of equality deletes are long, as PyIceberg has them.
     """
     optional = [NestedField(f.field_id, f.name, f.field_type, required=False) for f in partition_type.fields]
     fields = list(data_file_with_partition(StructType(*optional), version).fields)
     if version > 1:
         fields.append(NestedField(143, "referenced_data_file", StringType(), required=False))
+    if content == ManifestContent.DELETES:
+        fields = [_with_ints(each) if each.field_id == _EQUALITY_IDS else each for each in fields]
     entry = Schema(NestedField(2, "data_file", StructType(*fields), required=True))
     avro: Any = AvroSchemaConversion().iceberg_to_avro(entry, schema_name="manifest_entry")
     record = inlined(_with_plain_nulls(avro["fields"][0]["type"]))
     return DataFileSchema(structure(record), record)
+
+
+def _with_ints(ids: NestedField) -> NestedField:
+    element = cast(ListType, ids.field_type).element_id
+    kind = ListType(element, IntegerType(), element_required=True)
+    return NestedField(ids.field_id, ids.name, kind, required=False)
 
 
 def _with_plain_nulls(record: Any) -> Any:
@@ -353,7 +371,7 @@ _Get = Callable[[WrittenFile], Any]
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 _FIELDS: Mapping[int, _Get] = {
-    134: lambda file: DATA,
+    134: lambda file: DATA if file.deletes_of is None else POSITION_DELETES,
     100: lambda file: file.path,
     101: lambda file: "PARQUET",
     _PARTITION: lambda file: file.partition.values,
@@ -368,6 +386,7 @@ _FIELDS: Mapping[int, _Get] = {
     128: lambda file: file.upper_bounds,
     132: lambda file: file.split_offsets or None,
     140: lambda file: file.sort_order_id,
+    143: lambda file: file.deletes_of,
 }
 
 

@@ -23,7 +23,7 @@ from icesize.planning.deletes import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import known_ancestors, operation_of
-from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.repeated_files import Listings
@@ -118,6 +118,7 @@ class LiveFiles(Generic[File]):
         self._known: dict[str, list[PartitionFiles[File]]] = {}
         self._listings = Listings()
         self._format_version: int | None = None
+        self._deletes = KnownDeletes()
 
     def read(self, metadata: TableMetadata, io: FileIO, pick: Pick[File], keep: Keep) -> Live[File]:
         """The files of the current snapshot; manifests that `keep` refuses are not read."""
@@ -134,7 +135,7 @@ class LiveFiles(Generic[File]):
             for some in inside:
                 partitions.setdefault(some.key, PartitionFiles(some.key)).add(some)
         self._forget_all_but(manifests.data)
-        deletes = DeleteIndex.of(io, manifests.deletes, metadata.specs())
+        deletes = self._deletes.index(io, manifests.deletes, metadata.specs())
         obstacles = Obstacles(metadata.default_spec_id, deletes, self._listings, self._apply_deletes)
         return Live(partitions, read, obstacles, ages, len(kept) == len(manifests.data))
 

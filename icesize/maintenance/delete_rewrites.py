@@ -1,0 +1,183 @@
+"""Many delete files into few, where data files stay as they are: their deleted rows are named anew by position.
+
+One commit for each round of partitions, which changes no row and no data file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from icesize import failpoints
+from icesize.clock import Stopwatch, rounded
+from icesize.maintenance.rounds import rounds_of
+from icesize.maintenance.table_context import TableContext
+from icesize.parquet.deletes.rewrite import rewrite_deletes as write_deletes
+from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.rewriting.threads import rewrite_in_threads, workers
+from icesize.planning.delete_rewrites import DeleteRewrite, plan_delete_rewrites
+from icesize.planning.files import PartitionKey
+from icesize.report import with_text_ids
+from icesize.table.catalog import opening
+from icesize.table.catalog.history import known_ancestors
+from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.request import BASE_EXPIRED
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.summary import RUN_ID
+from icesize.table.state.handle import Current
+from icesize.units import format_bytes, format_count
+
+_ROUND = 8
+"""Times `WorkLimits.round_bytes` of data files that one round is about: of their bytes few are read, if any."""
+
+
+@dataclass(frozen=True)
+class DeletesReport:
+    """Outcome of putting delete files together; without `snapshot_ids` there was nothing to do, or nothing landed.
+
+    `files_removed` delete files went, `files_added` with `bytes_written` bytes and `rows` deleted rows took their
+    place. They are about `data_files`, which stay as they are. `conflicts` are sentences about partitions that were
+    lost to other writers, `notes` about those that cannot be done.
+    """
+
+    table: str = ""
+    snapshot_ids: tuple[int, ...] = ()
+    operations: tuple[str, ...] = ()
+    data_files: int = 0
+    files_removed: int = 0
+    files_added: int = 0
+    rows: int = 0
+    bytes_written: int = 0
+    conflicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values."""
+        return with_text_ids(asdict(self))
+
+    def __str__(self) -> str:
+        if self.snapshot_ids:
+            removed, data_files = format_count(self.files_removed, "delete file"), format_count(self.data_files, "file")
+            text = f"{removed} of {data_files} in {self.table} became {self.files_added:,}"
+            text = f"{text} of {format_bytes(self.bytes_written)}  {self.seconds.get('total', 0.0):.2f} s"
+        else:
+            text = f"no delete files of {self.table} were put together"
+        return "  ".join((text, *self.notes, *self.conflicts))
+
+    def plus(self, other: DeletesReport) -> DeletesReport:
+        """What two rounds came to."""
+        return DeletesReport(
+            self.table,
+            self.snapshot_ids + other.snapshot_ids,
+            self.operations + other.operations,
+            self.data_files + other.data_files,
+            self.files_removed + other.files_removed,
+            self.files_added + other.files_added,
+            self.rows + other.rows,
+            self.bytes_written + other.bytes_written,
+            self.conflicts + other.conflicts,
+            self.notes + other.notes,
+        )
+
+
+def rewrite_deletes(context: TableContext) -> DeletesReport:
+    """Put delete files together in every partition where that is due and cheaper than rewriting data files.
+
+    A partition whose delete files cannot be read stays as it is and is told. Raises UnsupportedTable, TableError,
+    CommitConflict (nothing of that round landed) or CommitStateUnknown.
+    """
+    environment = context.environment
+    watch = Stopwatch(environment)
+    selection = context.select()
+    current, rewrites = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
+    report = DeletesReport(current.name)
+    watch.lap("plan")
+    failpoints.reach("planned")
+    for some in rounds_of(rewrites, _ROUND * environment.limits.round_bytes) if rewrites else ():
+        report = report.plus(_round(context, current, some, selection.layout.snapshot_id, watch))
+    return replace(report, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
+
+
+def _round(
+    context: TableContext, current: Current, rewrites: Collection[DeleteRewrite], base_id: int | None, watch: Stopwatch
+) -> DeletesReport:
+    settings, environment = current.settings(), context.environment
+    run_id = environment.new_id()
+    with uncommitted(settings.storage, environment) as telling:
+        results = _written(dict(enumerate(rewrites)), settings, f"{stream_hash(run_id)}-0")
+        watch.lap("read")
+        failpoints.reach("files-written")
+        done = [each for each in results.values() if isinstance(each, RewrittenDeletes)]
+        failed = tuple(each.why for each in results.values() if isinstance(each, MergeFailure))
+        report = DeletesReport()
+        if done:
+            labels = {each.partition: each.label for each in rewrites}
+            change = _change(run_id, done, base_id, labels, environment.now_ms)
+            report = context.handle.change(current, change, telling).report
+            watch.lap("commit")
+    return replace(report, notes=(*failed, *report.notes))
+
+
+def _written(
+    rewrites: Mapping[int, DeleteRewrite], settings: WriteSettings, prefix: str
+) -> dict[int, RewrittenDeletes | MergeFailure]:
+    """What became of each; one that fails keeps no other from being done."""
+    found = dict[int, RewrittenDeletes | MergeFailure]()
+    spare = workers() // len(rewrites)
+
+    def work(number: int, rewrite: DeleteRewrite) -> RewrittenDeletes:
+        return write_deletes(rewrite, settings, FileNames(prefix, number, 0), threads=spare)
+
+    rewrite_in_threads(rewrites, work, found.__setitem__)
+    return dict(sorted(found.items()))
+
+
+class _Done(NamedTuple):
+    """What a commit came to, and the new delete files that are visible with it."""
+
+    report: DeletesReport
+    paths: Collection[str] = ()
+
+
+class _Change(MetadataChange[_Done]):
+    """Delete files that take the place of others; which can is decided on the state that it is tried on."""
+
+    def data_files(self, result: _Done) -> Collection[str]:
+        return result.paths
+
+
+def _change(
+    run_id: str,
+    rewritten: Sequence[RewrittenDeletes],
+    base_id: int | None,
+    labels: Mapping[PartitionKey, str],
+    now_ms: Callable[[], int],
+) -> _Change:
+    """The change that was planned on the snapshot `base_id`."""
+
+    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, _Done]:
+        opening.check_supported(loaded.table)
+        if all(snapshot.snapshot_id != base_id for snapshot in known_ancestors(loaded.table.metadata)):
+            return None, _Done(DeletesReport(conflicts=(f"delete files stay as they are: {BASE_EXPIRED}",)))
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes) as builder:
+            snapshot, made = builder.with_rewritten_deletes(rewritten, {RUN_ID: run_id})
+        lost = tuple(f"delete files of '{labels[key]}' stay as they are: {why}" for key, why in made.lost.items())
+        if snapshot is None:
+            return None, _Done(DeletesReport(conflicts=lost))
+        operations = (snapshot.summary.operation.value,) if snapshot.summary else ()
+        covered = sum(len(each.covered) for each in rewritten if each.partition not in made.lost)
+        rows, size_bytes = sum(file.rows for file in made.files), sum(file.size_bytes for file in made.files)
+        report = DeletesReport(
+            "", (snapshot.snapshot_id,), operations, covered, len(made.gone), len(made.files), rows, size_bytes, lost
+        )
+        return loaded.staged_snapshots(builder, [snapshot]), _Done(report, [file.path for file in made.files])
+
+    advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; doing it again is safe"
+    return _Change(run_id, advice, build)

@@ -1,0 +1,111 @@
+"""Names the deleted rows of data files anew, in one position delete file for each data file."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from icesize import failpoints
+from icesize.errors import RewriteFailed
+from icesize.parquet.deletes.deleted_rows import deleted_rows
+from icesize.parquet.deletes.positions import PATH, POSITION
+from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.reading.prefetch import ReadInPlace
+from icesize.planning.delete_rewrites import DeleteRewrite
+from icesize.planning.deletes import may_hit
+from icesize.planning.files import DeleteFile, FileFact
+
+_SCHEMA = pa.schema([column.field for column in (PATH, POSITION)])
+
+
+def rewrite_deletes(
+    rewrite: DeleteRewrite, settings: WriteSettings, names: FileNames, threads: int = 1
+) -> RewrittenDeletes:
+    """Write what the delete files of some data files delete from them, each data file's rows in a file of its own.
+
+    The new files carry the greatest data sequence number of the delete files that were read, so that they hit what
+    those did, and nobody takes them for new deletes. Of data files only key columns are read, and these only where
+    there are deletes by equality. Raises `RewriteFailed` as `deleted_rows` does, everything written removed.
+    """
+    new_files = NewFiles(settings, names)
+    with ReadInPlace(settings, threads) as ahead, new_files.all_or_none():
+        deleted = deleted_rows(rewrite.files, settings, rewrite.partition, ahead)
+        replaced = _replaced(rewrite)
+        number = max(delete.sequence_number for delete in replaced)
+        hit = (file for file in rewrite.files if file.path in deleted.positions)
+        try:
+            files = tuple(_written(new_files, file, deleted.positions[file.path], number) for file in hit)
+        except (pa.ArrowException, OSError) as error:
+            raise RewriteFailed(f"Cannot write position deletes: {error}, they are removed", path=None) from error
+    return RewrittenDeletes(rewrite.partition, rewrite.files, replaced, files, deleted.named)
+
+
+def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
+    """The delete files of the partition that may hit one of the data files."""
+    own = (delete for delete in rewrite.files[0].deletes if delete.partition == rewrite.partition)
+    return tuple(delete for delete in own if any(may_hit(delete, file) for file in rewrite.files))
+
+
+def _written(new_files: NewFiles, file: FileFact, deleted: BitMap, number: int) -> WrittenFile:
+    settings = new_files.settings
+    path = new_files.location(file.partition)
+    sink = new_files.create(path)
+    arguments = settings.parquet.writer_arguments()
+    writer = pq.ParquetWriter(sink, _SCHEMA, use_dictionary=[PATH.name], **arguments)
+
+    def close() -> None:
+        for stream in (writer, sink):
+            with contextlib.suppress(Exception):
+                stream.close()
+
+    new_files.close_by(path, close)
+    positions = deleted.to_array()
+    step = settings.parquet.row_group_rows
+    for start in range(0, len(positions), step):
+        writer.write_table(_rows(file.path, positions[start : start + step]))
+        failpoints.reach("writing")
+    writer.close()
+    size_bytes = int(sink.tell())
+    sink.close()
+    new_files.finished(path, size_bytes)
+    return _described(file, path, size_bytes, positions, number, writer.writer.metadata)
+
+
+def _rows(path: str, positions: array[int]) -> pa.Table:
+    numbers = np.frombuffer(positions, np.uint32).astype(np.int64)
+    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(numbers), np.int32)), pa.array([path]))
+    return pa.table([paths, pa.array(numbers)], schema=_SCHEMA)
+
+
+def _described(
+    file: FileFact, path: str, size_bytes: int, positions: Sequence[int], number: int, footer: pq.FileMetaData
+) -> WrittenFile:
+    """Bounds are whole paths: readers take a delete file for one of a single data file by them."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    ids, rows = (PATH.field_id, POSITION.field_id), len(positions)
+    lowest, highest = (int(positions[at]).to_bytes(8, "little") for at in (0, -1))
+    name = file.path.encode()
+    return WrittenFile(
+        path,
+        size_bytes,
+        rows,
+        file.partition,
+        column_sizes={
+            some: sum(group.column(i).total_compressed_size for group in groups) for i, some in enumerate(ids)
+        },
+        value_counts=dict.fromkeys(ids, rows),
+        null_value_counts=dict.fromkeys(ids, 0),
+        lower_bounds=dict(zip(ids, (name, lowest), strict=True)),
+        upper_bounds=dict(zip(ids, (name, highest), strict=True)),
+        sequence_number=number,
+        deletes_of=file.path,
+    )

@@ -1,0 +1,146 @@
+"""Which delete files position deletes can take the place of, decided on the state that the commit is staged on.
+
+Let S be the snapshot that was planned on. Of some data files all deletes with numbers up to S were read, and the rows
+that they hit were named anew by position: these data files are *covered*. A delete file that was read goes when every
+live data file that it may hit is covered. The new files carry the greatest number of those that were read, which is at
+least that of each covered data file and at most S. What others did between the plan and the commit:
+
+| what | then |
+|---|---|
+| a delete, by position or equality | it stays, beside the new files |
+| a data file with a number of its own | nothing that was read hits it |
+| a data file with an older number, as rewrites of others have | what was read and hits it by that number stays |
+| a covered data file was taken away | what names rows of it is left out |
+| a covered data file was listed again, with another number | nothing is done |
+| a delete file that was read was taken away | nothing is done: whoever took it may have brought rows back |
+| main moved to a snapshot that does not follow S | nothing is done |
+
+A delete by equality also hits what takes the place of a covered file later, if that carries an older number; one by
+position does not. So whoever began to rewrite a covered file before such a delete came, and commits after this, must
+fail. icesize looks for position deletes above its planning base, whichever snapshot lists them. Iceberg's Java library
+looks for them only in snapshots of the operations `overwrite` and `delete`, and lets deletes by equality pass. So where
+some of these go, the snapshot has the operation of the one that brought the newest of them: stream readers of the table
+are told to skip it, or have failed before. Where only position deletes go it is a `replace`, as Iceberg's
+`rewrite_position_delete_files` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
+from icesize.planning.deletes import may_hit, plain_path
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+
+TAKEN = "another writer took delete files of it away"
+LISTED_AGAIN = "another writer listed a data file of it again"
+NEEDED = "other data files need most of its delete files now"
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What of some rewritten deletes can be committed: `files` take the place of `gone`. `lost` are partitions whose
+    deletes stay as they are, and why."""
+
+    files: tuple[WrittenFile, ...] = ()
+    gone: tuple[DeleteFile, ...] = ()
+    lost: dict[PartitionKey, str] = field(default_factory=dict)
+
+
+def replacement(
+    rewritten: Sequence[RewrittenDeletes],
+    everywhere: Collection[int],
+    listed: Collection[str],
+    live: Iterable[FileFact],
+) -> Replacement:
+    """What can be committed beside these `live` data files, which are all that delete files that were read may hit.
+
+    Equality deletes of the specs `everywhere` hit files of every partition. `listed` are the paths of all delete files.
+    """
+    states = {each.partition: _State(each) for each in rewritten}
+    of_all = [state for key, state in states.items() if key.spec_id in everywhere]
+    for file in live:
+        own = states.get(file.partition)
+        if own is not None and own.covers(file):
+            continue
+        if own is not None:
+            own.keep_for(file)
+        for state in of_all:
+            if state is not own:
+                state.keep_beyond(file)
+    files, gone, lost = list[WrittenFile](), list[DeleteFile](), dict[PartitionKey, str]()
+    for key, state in states.items():
+        done = state.outcome(listed)
+        if isinstance(done, str):
+            lost[key] = done
+        else:
+            files += done.files
+            gone += done.gone
+    return Replacement(tuple(files), tuple(gone), lost)
+
+
+class _Done(NamedTuple):
+    files: list[WrittenFile]
+    gone: list[DeleteFile]
+
+
+class _State:
+    """Rewritten deletes of one partition, and what is known of its live data files."""
+
+    def __init__(self, rewritten: RewrittenDeletes) -> None:
+        self._rewritten = rewritten
+        self._covered = {plain_path(file.path): file for file in rewritten.covered}
+        self._named = {path: frozenset(map(plain_path, names)) for path, names in rewritten.named.items()}
+        self._positions = [delete for delete in rewritten.replaced if not delete.equality_ids]
+        self._alive = set[str]()
+        self._listed_again = False
+        self._least: int | None = None
+        self._kept = set[str]()
+
+    def covers(self, file: FileFact) -> bool:
+        """Whether a live file is one of those that are covered, and still the same."""
+        path = plain_path(file.path)
+        known = self._covered.get(path)
+        if known is None:
+            return False
+        self._alive.add(path)
+        self._listed_again |= known.sequence_number != file.sequence_number
+        return True
+
+    def keep_for(self, file: FileFact) -> None:
+        """Another file of the partition needs what may hit it; no position delete names a path that came later."""
+        self.keep_beyond(file)
+        self._kept.update(
+            delete.path
+            for delete in self._positions
+            if delete.path not in self._kept
+            and delete.sequence_number >= file.file_sequence_number
+            and may_hit(delete, file)
+            and plain_path(file.path) in self._named.get(delete.path, (plain_path(file.path),))
+        )
+
+    def keep_beyond(self, file: FileFact) -> None:
+        """A file of any partition needs the equality deletes with greater numbers."""
+        self._least = file.sequence_number if self._least is None else min(self._least, file.sequence_number)
+
+    def outcome(self, listed: Collection[str]) -> _Done | str:
+        """What can be done, or why nothing is."""
+        if self._listed_again:
+            return LISTED_AGAIN
+        alive = [file for path, file in self._covered.items() if path in self._alive]
+        there, away = list[DeleteFile](), list[DeleteFile]()
+        for delete in self._rewritten.replaced:
+            (there if delete.path in listed else away).append(delete)
+        if any(may_hit(delete, file) for delete in away for file in alive):
+            return TAKEN
+        gone = [delete for delete in there if not self._is_needed(delete)]
+        if 2 * len(gone) <= len(there):
+            return NEEDED
+        return _Done([f for f in self._rewritten.files if plain_path(f.deletes_of or "") in self._alive], gone)
+
+    def _is_needed(self, delete: DeleteFile) -> bool:
+        if delete.equality_ids:
+            return self._least is not None and delete.sequence_number > self._least
+        return delete.path in self._kept
