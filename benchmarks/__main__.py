@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("policy", "stream", "compact", "deletes", "merge", "plan", "expire", "shuffle", "rivals", "cluster", "connect")
+NAMES = (
+    "policy", "stream", "compact", "deletes", "upserts", "merge", "plan", "expire", "shuffle", "rivals", "cluster",
+    "connect",
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> int:

@@ -257,12 +257,13 @@ def contents(table: Table) -> dict[str, Any]:
 
 
 def summed(query: str, paths: Sequence[str], **tables: pa.Table) -> tuple[int, str]:
-    """How many rows a query of Parquet files, `?`, and of tables by their names has, and their checksum."""
+    """How many rows a query of Parquet files, `?` if there are some, and of tables by their names has, and their
+    checksum."""
     with duckdb.connect() as connection:
         for name, table in tables.items():
             connection.register(name, table)
         sums = f"SELECT count(*), sum(hash(t)::HUGEINT)::VARCHAR FROM ({query}) t"
-        [(rows, checksum)] = connection.execute(sums, [paths]).fetchall()
+        [(rows, checksum)] = connection.execute(sums, [paths] if paths else None).fetchall()
     return rows, checksum
 
 
