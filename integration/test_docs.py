@@ -88,7 +88,7 @@ def _run(block: Block, spark: SparkSession, names: dict[str, object]) -> None:
             run(arguments)
 
 
-def test_the_quick_start_works(tmp_path: Path) -> None:
+def test_the_quick_start_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script of the quick start, in a process of its own, then its commands, as a new user would type them."""
     jars = ",".join(str(jar) for jar in spark_jars())
     script = "\n".join(block.code for block in blocks(SCRIPT, "python") if block.is_run)
@@ -103,6 +103,7 @@ def test_the_quick_start_works(tmp_path: Path) -> None:
     shells = [*blocks(SCRIPT, "shell"), *blocks(ROOT / "README.md", "shell")]
     typed = [line for block in shells for line in command_lines(block) if "lake.db.events" in line]
     assert len(typed) >= 10
+    monkeypatch.chdir(tmp_path)
     with configured(f"sqlite:///{tmp_path / 'lake.db'}"):
         told = [run(arguments) for arguments in typed]
     assert not any("nothing was chosen" in text for text in told)
