@@ -67,12 +67,14 @@ Draw = Callable[[Axes, Palette], None]
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: a title, how high (points), a sentence that tells what is seen, and the drawing itself."""
+    """What is drawn: a title, how high (points), a sentence that tells what is seen to who does not see it, the drawing
+    itself, and what everybody has to know to read it."""
 
     title: str
     height: float
     told: str
     draw: Draw
+    caption: str = ""
 
 
 def pictures(facts: Facts) -> dict[str, Picture]:
@@ -93,8 +95,9 @@ def pictures(facts: Facts) -> dict[str, Picture]:
 
 def sizes(compared: Comparison) -> Picture:
     """Data files by size at two times."""
-    classes = [i for i, both in enumerate(zip(compared.before.files, compared.after.files, strict=True)) if any(both)]
-    shown = list(range(min(classes, default=len(compared.before.bounds)), len(compared.before.files)))
+    well_sized = len(compared.before.bounds)
+    counted = enumerate(zip(compared.before.files, compared.after.files, strict=True))
+    shown = [i for i, both in counted if any(both) or i == well_sized]
     series = [(compared.before_name.replace("`", ""), compared.before.files)]
     if compared.differs:
         series.append((compared.after_name.replace("`", ""), compared.after.files))
@@ -146,7 +149,8 @@ def heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
             axes.text(len(row) - 0.3, number, f"{row[-1]:,}", va="center", color=palette.ink, fontsize=_LETTERS * 0.85)
 
     told = f"{title} of {format_count(len(worst), 'partition')} at {format_count(len(trends.times_ms), 'time')}"
-    return Picture(f"{title} per partition", 46 + 15 * len(worst), f"{told}, at most {most:,}; at the right: now", draw)
+    caption = f"The stronger the colour, the more files: {most:,} at most. At the right: how many now."
+    return Picture(f"{title} per partition", 46 + 15 * len(worst), told, draw, caption)
 
 
 def whole_heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
@@ -160,8 +164,14 @@ def whole_heat_map(title: str, trends: Trends, values: Values) -> Picture | None
         _heat(axes, palette, rows, most, trends.times_ms)
         axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
 
-    told = f"{title} of {format_count(len(rows), 'partition')}, the worst first, at most {most:,}"
-    return Picture(f"{title}, {len(rows):,} partitions", 340, told, draw)
+    told = f"{title} of {format_count(len(rows), 'partition')}, the worst first"
+    return Picture(
+        f"{title}, {len(rows):,} partitions",
+        340,
+        told,
+        draw,
+        f"The stronger the colour, the more files: {most:,} at most.",
+    )
 
 
 def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> None:
@@ -219,6 +229,7 @@ def files(commits: Sequence[PastCommit]) -> Picture | None:
             points = zip(*deletes, strict=True)
             axes.plot(*points, color=palette.before, lw=2, label="delete files", drawstyle="steps-post")
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         _lines(axes, palette, [c.timestamp_ms for c in commits])
 
     told = f"Data files after each of {format_count(len(data), 'commit')}: now {data[-1][1]:,}"

@@ -96,7 +96,8 @@ def _grid(drawn: dict[str, Picture], *names: str) -> str:
 
 def _figure(name: str, picture: Picture) -> str:
     drawing = svg(picture, prefix=f"{name}-").replace("<svg", f'<svg role="img" aria-label="{_text(picture.told)}"', 1)
-    return f'<figure class="card" id="{name}"><h3>{_text(picture.title)}</h3>{drawing}</figure>'
+    caption = f'<figcaption class="quiet">{_text(picture.caption)}</figcaption>' if picture.caption else ""
+    return f'<figure class="card" id="{name}"><h3>{_text(picture.title)}</h3>{drawing}{caption}</figure>'
 
 
 def _plan(facts: Facts) -> Iterator[str]:
