@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
     from icesize.maintenance.checkup import Check
-    from icesize.maintenance.full_pass import UpkeepReport
+    from icesize.maintenance.dangling_deletes import DanglingReport
+    from icesize.maintenance.delete_rewrites import DeletesReport
+    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
+    from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes, SizeClass
     from icesize.planning.plan import Plan
     from icesize.report import Report
@@ -348,26 +351,62 @@ def show_orphans(console: Console, report: OrphanReport) -> None:
 
 
 def show_upkeep(console: Console, report: UpkeepReport) -> None:
-    """Each step of a pass, what failed, and what is left for the next one."""
+    """Each step of a pass under its heading, what failed, and what is left for the next one."""
+    if report.merges or "merges" not in (*report.failed, *report.left):
+        _heading(console, "small files")
     for merge in report.merges:
         show_report(console, merge)
     if not report.merges and "merges" not in (*report.failed, *report.left):
         show_line(console, "no small files to merge")
+    if report.clusterings:
+        _heading(console, "clustering")
     for clustering in report.clusterings:
         show_report(console, clustering)
-    if report.rewritten_deletes and (report.rewritten_deletes.snapshot_ids or report.rewritten_deletes.conflicts):
-        show_line(console, str(report.rewritten_deletes))
-    for step in (report.deletes, report.manifests):
-        if step:
-            show_line(console, str(step))
-    if report.expiry:
-        show_expiry(console, report.expiry)
-    if report.orphans:
-        show_orphans(console, report.orphans)
+    rewritten = report.rewritten_deletes
+    if rewritten and not (rewritten.snapshot_ids or rewritten.conflicts):
+        rewritten = None
+    _show_metadata(console, rewritten, report.deletes, report.manifests)
+    _show_removals(console, report.expiry, report.orphans)
     failed = [f"{step} failed: {message}" for step, message in report.failed.items()]
     left = [f"no budget left for: {', '.join(report.left)}; the next pass goes on"] if report.left else []
     refused = [f"{step} left out: {message}" for step, message in report.refused.items()]
     show_notes(console, [*failed, *refused, *left])
+
+
+def show_upkeep_plan(console: Console, plan: UpkeepPlan) -> None:
+    """What each step of a pass would do, under its heading."""
+    for title, step in (("small files", plan.merges), ("clustering", plan.clustering)):
+        if step:
+            _heading(console, title)
+            show_plan(console, step, groups=True)
+    rewritten = plan.rewritten_deletes if plan.rewritten_deletes and plan.rewritten_deletes.data_files else None
+    _show_metadata(console, rewritten, plan.deletes, plan.manifests)
+    _show_removals(console, plan.expiry, plan.orphans)
+    show_notes(console, [f"{step} cannot be told: {message}" for step, message in plan.failed.items()])
+
+
+def _show_metadata(
+    console: Console, rewritten: DeletesReport | None, dangling: DanglingReport | None, manifests: ManifestReport | None
+) -> None:
+    for title, steps in (("delete files", (rewritten, dangling)), ("manifests", (manifests,))):
+        if any(steps):
+            _heading(console, title)
+        for step in steps:
+            if step:
+                show_line(console, str(step))
+
+
+def _show_removals(console: Console, expiry: ExpiryReport | None, orphans: OrphanReport | None) -> None:
+    if expiry:
+        _heading(console, "snapshots")
+        show_expiry(console, expiry)
+    if orphans:
+        _heading(console, "orphan files")
+        show_orphans(console, orphans)
+
+
+def _heading(console: Console, title: str) -> None:
+    _line(console, (title, "bold underline"))
 
 
 @contextmanager

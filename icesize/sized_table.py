@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.delete_rewrites import DeletesReport
-    from icesize.maintenance.full_pass import UpkeepReport
+    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import ClusterWork, Progress, Selection
     from icesize.overview.overview import Overview
@@ -196,6 +196,12 @@ class SizedTable:
         from icesize.maintenance.rounds import Budget
 
         return Upkeep(self, self._environment, Budget(budget_bytes, budget_seconds)).run()
+
+    def plan_maintenance(self, budget_bytes: int | None = None) -> UpkeepPlan:
+        """What each step of `maintain` would do with the table as it is now; changes nothing."""
+        from icesize.maintenance.full_pass import plan_upkeep
+
+        return plan_upkeep(self, budget_bytes)
 
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
         """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
@@ -455,7 +461,7 @@ class SizedTable:
             )  # fmt: skip
             return search.run(older_than // timedelta(milliseconds=1), dry_run)
 
-    def rewrite_deletes(self) -> DeletesReport:
+    def rewrite_deletes(self, *, dry_run: bool = False) -> DeletesReport:
         """Name the deleted rows of data files anew by position, in one delete file for each, where more than
         `max-delete-files` are to be read with one and that is cheaper than to write it again.
 
@@ -465,16 +471,17 @@ class SizedTable:
         from icesize.maintenance.delete_rewrites import rewrite_deletes
 
         with self._lock:
-            return self._seen(rewrite_deletes(self._context))
+            return self._seen(rewrite_deletes(self._context, dry_run=dry_run))
 
-    def remove_dangling_deletes(self) -> DanglingReport:
+    def remove_dangling_deletes(self, *, dry_run: bool = False) -> DanglingReport:
         """Remove delete files that hit no live data file any more, in one REPLACE commit that leaves every data file as
         it is."""
         from icesize.maintenance.dangling_deletes import remove_dangling_deletes
 
         with self._lock:
             current = self._handle.load(self._environment)
-            return self._seen(remove_dangling_deletes(self._handle, current, self._environment))
+            report = remove_dangling_deletes(self._handle, current, self._environment, dry_run=dry_run)
+            return self._seen(report)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         """Write many small manifests together, in one REPLACE commit that leaves every file as it is."""

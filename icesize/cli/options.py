@@ -21,6 +21,7 @@ from icesize.clock import Environment
 from icesize.console import console_on, show_error
 from icesize.errors import TableNotFound
 from icesize.planning.cluster_by import STRATEGIES
+from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icesize.sized_table import SizedTable
+    from icesize.table.cleanup.expiry import ExpiryReport
 
 FAILED = 1
 USAGE = 2
@@ -168,6 +170,14 @@ def is_asked(target: Target) -> bool:
 def confirmed(question: str) -> None:
     """Ask on standard error; raises click.Abort when the answer is no."""
     click.confirm(question, abort=True, err=True)
+
+
+def confirm_expiry(table: str, found: ExpiryReport) -> None:
+    """Ask whether what a dry run has found may go, if that is anything."""
+    if found.snapshot_ids_expired or found.files_deleted:
+        files = format_count(sum(found.files_deleted.values()), "file")
+        snapshots = format_count(len(found.snapshot_ids_expired), "snapshot")
+        confirmed(f"Expire {snapshots} of {table} and delete {files} ({format_bytes(found.bytes_deleted)})?")
 
 
 def complain(message: str) -> None:

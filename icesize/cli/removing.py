@@ -13,6 +13,7 @@ from icesize.cli.options import (
     FAILED,
     Target,
     command,
+    confirm_expiry,
     confirmed,
     dry_run_option,
     is_asked,
@@ -96,10 +97,7 @@ def expire_snapshots(
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
     if not yes and not dry_run and is_asked(target):
-        found = expire(dry_run=True)
-        files = format_count(sum(found.files_deleted.values()), "file")
-        snapshots = format_count(len(found.snapshot_ids_expired), "snapshot")
-        confirmed(f"Expire {snapshots} of {sized.name} and delete {files} ({format_bytes(found.bytes_deleted)})?")
+        confirm_expiry(sized.name, expire(dry_run=True))
     with console.deleting(console_on(silent=target.as_json)) as progress:
         report = expire(dry_run=dry_run, progress=progress)
     target.answer(report.to_dict(), lambda out: console.show_expiry(out, report))

@@ -18,10 +18,13 @@ from icesize.cli.options import (
     by_options,
     choice_options,
     command,
+    confirm_expiry,
     dry_run_option,
+    is_asked,
     policy_option,
     table_options,
     warn,
+    yes_option,
 )
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.console import console_on
@@ -137,24 +140,33 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
 @command(
     "maintain",
     "One bounded pass of all maintenance",
-    "icesize maintain lake.db.events",
+    "icesize maintain lake.db.events --dry-run",
     "icesize maintain lake.db.events --budget-bytes 20GiB --budget-seconds 25m --master 'local[4]' --json",
 )
 @budget_bytes_option
 @budget_seconds_option
+@dry_run_option
+@yes_option
 @spark_options
 @policy_option
 @table_options
 def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
-    spark: SparkChoice,
+    spark: SparkChoice, dry_run: bool, yes: bool,
 ) -> None:  # fmt: skip
     """One bounded pass over TABLE: merges, useless delete files, manifests, expiry by its rules, a look at orphans.
 
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
+    if dry_run:
+        planned = target.open(policy).plan_maintenance(budget_bytes)
+        target.answer(planned.to_dict(), lambda out: console.show_upkeep_plan(out, planned))
+        return
     with spark.session("maintain") as session:
-        report = target.open(policy, session).maintain(budget_bytes, budget_seconds)
+        sized = target.open(policy, session)
+        if not yes and is_asked(target):
+            confirm_expiry(sized.name, sized.expire_snapshots(dry_run=True))
+        report = sized.maintain(budget_bytes, budget_seconds)
     target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
     if not report.is_well:
         raise click.exceptions.Exit(FAILED)

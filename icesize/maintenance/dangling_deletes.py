@@ -35,7 +35,7 @@ _READ_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class DanglingReport:
-    """Outcome of removing delete files that hit nothing; `snapshot_id` is None when there were none.
+    """Outcome of removing delete files that hit nothing; without `snapshot_id` there were none, or it was a dry run.
 
     `delete_files` were removed, of so many `bytes`. They stay on storage until the snapshots before have expired.
     """
@@ -44,6 +44,7 @@ class DanglingReport:
     snapshot_id: int | None = None
     delete_files: int = 0
     bytes: int = 0
+    dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -52,29 +53,31 @@ class DanglingReport:
         return with_text_ids(asdict(self))
 
     def __str__(self) -> str:
-        if self.snapshot_id is None:
+        if not self.delete_files:
             text = f"nothing to do in {self.table}: no delete file hits nothing"
         else:
             files = format_count(self.delete_files, "delete file")
-            text = f"{files} of {format_bytes(self.bytes)} in {self.table} hit nothing and went"
-            text = f"{text}  {self.seconds.get('total', 0.0):.2f} s"
+            text = f"{files} of {format_bytes(self.bytes)} in {self.table} hit nothing"
+            text = f"{text}{'' if self.dry_run else ' and went'}  {self.seconds.get('total', 0.0):.2f} s"
         return "  ".join((text, *self.notes))
 
 
-def remove_dangling_deletes(handle: TableHandle, current: Current, environment: Environment) -> DanglingReport:
+def remove_dangling_deletes(
+    handle: TableHandle, current: Current, environment: Environment, *, dry_run: bool = False
+) -> DanglingReport:
     """Remove every delete file that hits no live data file, in one commit of metadata only.
 
     Position delete files that may name several data files are read for that; one that cannot be read stays and is
     told. Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
     """
     watch = Stopwatch(environment)
-    change = _removal(environment.new_id(), environment.now_ms, Storage(current.table.io))
+    change = _removal(environment.new_id(), environment.now_ms, Storage(current.table.io), dry_run)
     report = handle.change(current, change, environment)
     watch.lap("commit")
     return replace(report, table=current.name, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
 
 
-def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage) -> MetadataChange[DanglingReport]:
+def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage, dry_run: bool) -> MetadataChange[DanglingReport]:
     """The change: whatever hits nothing on the state that it is tried on."""
     names = _Names(storage)
 
@@ -86,7 +89,10 @@ def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage) -> Metada
             return None, DanglingReport(notes=names.notes)
         facts = snapshot.summary.additional_properties if snapshot.summary else {}
         files, size_bytes = (int(facts.get(key, 0)) for key in ("removed-delete-files", "removed-files-size"))
-        report = DanglingReport("", snapshot.snapshot_id, files, size_bytes, names.notes)
+        report = DanglingReport("", snapshot.snapshot_id, files, size_bytes, notes=names.notes)
+        if dry_run:
+            builder.discard()
+            return None, replace(report, snapshot_id=None, dry_run=True)
         return loaded.staged_snapshots(builder, [snapshot]), report
 
     advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; removing such files again is safe"

@@ -41,6 +41,8 @@ _ROUND = 8
 class DeletesReport:
     """Outcome of putting delete files together; without `snapshot_ids` there was nothing to do, or nothing landed.
 
+    A `dry_run` counts nothing but data files.
+
     `files_removed` delete files went, `files_added` with `bytes_written` bytes and `rows` deleted rows took their
     place. They are about `data_files`, which stay as they are. `conflicts` are sentences about partitions that were
     lost to other writers, `notes` about those that cannot be done.
@@ -54,6 +56,7 @@ class DeletesReport:
     files_added: int = 0
     rows: int = 0
     bytes_written: int = 0
+    dry_run: bool = False
     conflicts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
@@ -67,6 +70,8 @@ class DeletesReport:
             removed, data_files = format_count(self.files_removed, "delete file"), format_count(self.data_files, "file")
             text = f"{removed} of {data_files} in {self.table} became {self.files_added:,}"
             text = f"{text} of {format_bytes(self.bytes_written)}  {self.seconds.get('total', 0.0):.2f} s"
+        elif self.dry_run and self.data_files:
+            text = f"delete files of {format_count(self.data_files, 'file')} in {self.table} to be put together"
         else:
             text = f"no delete files of {self.table} were put together"
         return "  ".join((text, *self.notes, *self.conflicts))
@@ -82,12 +87,12 @@ class DeletesReport:
             self.files_added + other.files_added,
             self.rows + other.rows,
             self.bytes_written + other.bytes_written,
-            self.conflicts + other.conflicts,
-            self.notes + other.notes,
+            conflicts=self.conflicts + other.conflicts,
+            notes=self.notes + other.notes,
         )
 
 
-def rewrite_deletes(context: TableContext) -> DeletesReport:
+def rewrite_deletes(context: TableContext, *, dry_run: bool) -> DeletesReport:
     """Put delete files together in every partition where that is due and cheaper than rewriting data files.
 
     A partition whose delete files cannot be read stays as it is and is told. Raises UnsupportedTable, TableError,
@@ -99,6 +104,9 @@ def rewrite_deletes(context: TableContext) -> DeletesReport:
     current, rewrites = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
     report = DeletesReport(current.name)
     watch.lap("plan")
+    if dry_run:
+        report = replace(report, dry_run=True, data_files=sum(len(each.files) for each in rewrites))
+        rewrites = ()
     failpoints.reach("planned")
     for some in rounds_of(rewrites, _ROUND * environment.limits.round_bytes) if rewrites else ():
         report = report.plus(_round(context, current, some, selection.layout.snapshot_id, watch))
@@ -175,8 +183,9 @@ def _change(
         covered = sum(len(each.covered) for each in rewritten if each.partition not in made.lost)
         rows, size_bytes = sum(file.rows for file in made.files), sum(file.size_bytes for file in made.files)
         report = DeletesReport(
-            "", (snapshot.snapshot_id,), operations, covered, len(made.gone), len(made.files), rows, size_bytes, lost
-        )
+            "", (snapshot.snapshot_id,), operations, covered, len(made.gone), len(made.files), rows, size_bytes,
+            conflicts=lost,
+        )  # fmt: skip
         return loaded.staged_snapshots(builder, [snapshot]), _Done(report, [file.path for file in made.files])
 
     advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; doing it again is safe"

@@ -20,6 +20,7 @@ from icesize.maintenance.dangling_deletes import DanglingReport
 from icesize.maintenance.delete_rewrites import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
+from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import ExpiryReport
@@ -53,6 +54,13 @@ class UpkeepReport:
     left: tuple[str, ...] = ()
     seconds: float = 0.0
 
+    def __str__(self) -> str:
+        steps = (*self.merges, *self.clusterings, self.rewritten_deletes, self.deletes, self.manifests)
+        lines = [str(step) for step in (*steps, self.expiry, self.orphans) if step is not None]
+        lines += [f"{step} failed: {why}" for step, why in self.failed.items()]
+        lines += [f"{step} left out: {why}" for step, why in self.refused.items()]
+        return "\n".join([*lines, f"{self.table} maintained in {self.seconds:.1f} s"])
+
     @property
     def is_well(self) -> bool:
         """Whether nothing failed, single files included that could not be deleted."""
@@ -80,6 +88,71 @@ class UpkeepReport:
             "left": list(self.left),
             "seconds": self.seconds,
         }
+
+
+@dataclass(frozen=True)
+class UpkeepPlan:
+    """What each step of a pass would do with the table as it is now, by its name; None for a step that could not tell.
+
+    What a step changes, those after it would find: small files that are merged need no clustering, for one. `failed`
+    are step -> why. Nothing was changed.
+    """
+
+    table: str = ""
+    merges: Plan | None = None
+    clustering: Plan | None = None
+    rewritten_deletes: DeletesReport | None = None
+    deletes: DanglingReport | None = None
+    manifests: ManifestReport | None = None
+    expiry: ExpiryReport | None = None
+    orphans: OrphanReport | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values."""
+        steps = ("merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
+        told = {step: getattr(self, step) and getattr(self, step).to_dict() for step in steps}
+        return {"table": self.table, **told, "failed": dict(self.failed)}
+
+
+class Planned(Protocol):
+    """What a plan of a pass asks of a table."""
+
+    @property
+    def name(self) -> str: ...
+    def plan(self, where: None = None, budget_bytes: int | None = None) -> Plan: ...
+    def plan_clustering(
+        self, by: None = None, strategy: None = None, where: None = None, budget_bytes: int | None = None
+    ) -> Plan | None: ...
+    def rewrite_deletes(self, *, dry_run: bool) -> DeletesReport: ...
+    def remove_dangling_deletes(self, *, dry_run: bool) -> DanglingReport: ...
+    def rewrite_manifests(self, *, dry_run: bool) -> ManifestReport: ...
+    def expire_snapshots(self, *, dry_run: bool) -> ExpiryReport: ...
+    def remove_orphan_files(self) -> OrphanReport: ...
+
+
+def plan_upkeep(table: Planned, budget_bytes: int | None) -> UpkeepPlan:
+    """What every step would do; one that cannot tell does not keep the others from it."""
+    failed: dict[str, str] = {}
+
+    def told(step: str, look: Callable[[], Any]) -> Any:
+        try:
+            return look()
+        except Exception as error:  # of a table that the step is refused for, too
+            failed[step] = str(error) if isinstance(error, IcesizeError) else brief(error)
+            return None
+
+    return UpkeepPlan(
+        table.name,
+        told("merges", lambda: table.plan(budget_bytes=budget_bytes)),
+        told("clustering", lambda: table.plan_clustering(budget_bytes=budget_bytes)),
+        told("rewritten_deletes", lambda: table.rewrite_deletes(dry_run=True)),
+        told("deletes", lambda: table.remove_dangling_deletes(dry_run=True)),
+        told("manifests", lambda: table.rewrite_manifests(dry_run=True)),
+        told("expiry", lambda: table.expire_snapshots(dry_run=True)),
+        told("orphans", table.remove_orphan_files),
+        failed,
+    )
 
 
 class Maintained(Protocol):

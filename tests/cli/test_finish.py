@@ -274,3 +274,31 @@ def test_a_table_that_is_well_has_nothing_to_merge(table: Table, run: Run) -> No
     after = run("inspect")
     assert "nothing to merge" in after.stdout.splitlines()
     assert run("inspect", "--check").exit_code == 0
+
+
+def test_a_dry_run_of_maintenance_tells_every_step(table: Table, run: Run) -> None:
+    """Each step under its heading, as JSON by its name; the table and its folder stay as they are."""
+    before = tables.operations(table), _on_disk(table)
+    lines = run("maintain", "--dry-run").stdout.splitlines()
+    headings = ("small files", "delete files", "manifests", "snapshots", "orphan files")
+    assert [line for line in lines if line in headings] == list(headings)
+    assert "  kind=a  8 -> 1 file, " in "\n".join(lines)
+    assert any(line.startswith("manifests of lake.db.t: 8 -> 1  entries to copy 8") for line in lines)
+    document = json.loads(run("maintain", "--dry-run", "--json", "--budget-bytes", "1GiB").stdout)
+    assert document["merges"]["groups"][0]["files"] == FILES
+    assert (document["clustering"], document["failed"]) == (None, {})
+    assert (tables.operations(table.refresh()), _on_disk(table)) == before
+    with table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    forbidden = json.loads(run("maintain", "--dry-run", "--json").stdout)
+    assert forbidden["expiry"] is None
+    assert "'gc.enabled' is false" in forbidden["failed"]["expiry"]
+    assert "expiry cannot be told: Cannot delete files" in run("maintain", "--dry-run").stdout
+
+
+def test_a_pass_has_a_heading_for_each_step(table: Table, run: Run) -> None:
+    """What was done stands under the name of its step."""
+    lines = run("maintain").stdout.splitlines()
+    assert lines[0] == "small files"
+    assert lines[1].endswith(" replace  -8 +1 file, rows unchanged")
+    assert lines.index("delete files") < lines.index("manifests") < lines.index("snapshots")
