@@ -56,7 +56,7 @@ def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool
 
 
 def show_inspection(console: Console, inspection: Inspection) -> None:
-    """How well sized a table is: totals, bars by size, the worst partitions, what is ineligible, advice."""
+    """How well sized a table is: totals, bars by size, the worst partitions, what is ineligible, costs, advice."""
     head = (
         f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id else "no snapshot",
         format_count(inspection.partitions, "partition"),
@@ -73,6 +73,8 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
     )  # fmt: skip
     _show_partitions(console, "ineligible", inspection.held_back_in, lambda p: _reasons(p.held_back))
     _show_deletes(console, inspection.deletes)
+    for line in inspection.cost.lines():
+        _line(console, line)
     if not inspection.files_to_merge:
         _line(console, ("nothing to merge", "green"))
     show_notes(console, inspection.advice)

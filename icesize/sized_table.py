@@ -12,6 +12,7 @@ from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environ
 from icesize.errors import EngineUnavailable
 from icesize.maintenance.table_context import TableContext
 from icesize.planning.files import PartitionKey
+from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog import opening
@@ -115,11 +116,16 @@ class SizedTable:
         """The policy that holds now: argument over table properties over Iceberg's properties over defaults."""
         return self._handle.load(self._environment).policy
 
-    def inspect(self, where: Where = None) -> Inspection:
-        """How well sized the files are; `where` limits it to partitions that match as a whole."""
-        return self._inspected(self._context.select(where))
+    def inspect(self, where: Where = None, *, price_per_1000_requests: float = PRICE_PER_1000_REQUESTS) -> Inspection:
+        """How well sized the files are, and what they cost each scan; `where` limits it to partitions that match as a
+        whole.
 
-    def _inspected(self, selection: Selection) -> Inspection:
+        `price_per_1000_requests` is what the object store asks for 1,000 GET requests, in USD; the default is that of
+        Amazon S3.
+        """
+        return self._inspected(self._context.select(where), price_per_1000_requests)
+
+    def _inspected(self, selection: Selection, price_per_1000_requests: float = PRICE_PER_1000_REQUESTS) -> Inspection:
         from icesize.planning.inspection import inspect as inspect_layout
         from icesize.planning.merging.planner import plan_merges
 
@@ -133,6 +139,7 @@ class SizedTable:
             table=selection.current.name,
             bytes_per_partition_and_day=bytes_per_partition_and_day(metadata),
             notes=(*selection.current.warnings, *selection.notes),
+            price_per_1000_requests=price_per_1000_requests,
         )
 
     def plan(self, where: Where = None, budget_bytes: int | None = None) -> Plan:

@@ -24,6 +24,7 @@ from icesize.cli.options import (
     yes_option,
 )
 from icesize.errors import IcesizeError
+from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.units import format_bytes
 
 if TYPE_CHECKING:
@@ -39,15 +40,24 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "icesize inspect lake.db.events --where \"hour = 'h191'\" --json",
 )
 @click.option("--check", is_flag=True, help="Only whether TABLE is well by its policy; exit code 4 when it is not.")
+@click.option(
+    "--price-per-1000-requests",
+    type=click.FloatRange(0),
+    default=PRICE_PER_1000_REQUESTS,
+    metavar="USD",
+    help="What the object store asks for 1,000 GET requests; 0.0004, as Amazon S3 does, unless given.",
+)
 @choice_options
 @table_options
-def inspect(target: Target, *, where: str | None, policy: Mapping[str, str], check: bool) -> None:
-    """Show how well sized the files of TABLE are.
+def inspect(
+    target: Target, *, where: str | None, policy: Mapping[str, str], check: bool, price_per_1000_requests: float
+) -> None:
+    """Show how well sized the files of TABLE are, and what they cost each scan.
 
     A table is well when no partition has more small files to merge than max-small-files, and no file more delete files
     to be read with it than max-delete-files. --policy sets other thresholds.
     """
-    inspection = target.open(policy).inspect(where)
+    inspection = target.open(policy).inspect(where, price_per_1000_requests=price_per_1000_requests)
     warn(target, inspection.advice)
     show = console.show_health if check else console.show_inspection
     target.answer(inspection.to_dict(), lambda out: show(out, inspection))

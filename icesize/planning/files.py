@@ -164,7 +164,8 @@ class Layout:
 
     `sequence_number` is that snapshot's, the planning base of every conflict check. `spec_id` is the table's current
     partition spec; files of other specs are here too. `small_file_limit_bytes` is the limit that chose `small`. Not
-    `complete`: manifests without partitions that matter were not read.
+    `complete`: manifests without partitions that matter were not read. `manifests` are those that were, of delete files
+    as well.
     """
 
     snapshot_id: int | None
@@ -173,6 +174,7 @@ class Layout:
     small_file_limit_bytes: int
     partitions: Mapping[PartitionKey, PartitionFacts] = field(default_factory=dict)
     complete: bool = True
+    manifests: int = 0
 
     @property
     def files(self) -> int:

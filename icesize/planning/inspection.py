@@ -10,6 +10,7 @@ from typing import Any
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import Plan
+from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
 from icesize.report import with_text_ids
 from icesize.units import format_bytes, format_count
@@ -100,7 +101,8 @@ class Inspection:
     Small files are below `small_file_limit_bytes`. `small_files_max` is the most *mergeable* ones in one partition,
     `worst` the partitions with the most of them. `held_back` counts small files that must not be merged, by reason;
     `held_back_in` names the partitions with the most of those. `deletes` are pending on files of any size. A
-    compaction would merge `files_to_merge` into `files_merged`. `problems` are what the table's policy does not want,
+    compaction would merge `files_to_merge` into `files_merged`; `cost` is what a scan of all of it pays for its files,
+    before and after that. `problems` are what the table's policy does not want,
     in sentences, none for a table that is well; `advice` are sentences for people.
     """
 
@@ -125,10 +127,11 @@ class Inspection:
     files_to_merge: int = 0
     files_merged: int = 0
     problems: tuple[str, ...] = ()
+    cost: LayoutCost = NO_COST
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
-        return with_text_ids(asdict(self))
+        return with_text_ids(asdict(self)) | {"cost": self.cost.to_dict()}
 
     def __str__(self) -> str:
         parts = (
@@ -141,6 +144,7 @@ class Inspection:
             f"small files (< {format_bytes(self.small_file_limit_bytes)}) {self.small_files:,}, "
             f"most in one partition {self.small_files_max:,}",
             *([str(self.deletes)] if self.deletes.files else []),
+            *self.cost.lines(),
             *self.advice,
         ]
         return "\n".join(lines)
@@ -155,6 +159,7 @@ def inspect(
     table: str,
     bytes_per_partition_and_day: float | None = None,
     notes: tuple[str, ...] = (),
+    price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
 ) -> Inspection:
     """Count and advise. `labels` print the values of each partition key, `plan` is what a compaction would do; None:
     nobody knows what a partition gets per day."""
@@ -191,6 +196,7 @@ def inspect(
         files_to_merge=sum(len(group.inputs) for group in plan.groups),
         files_merged=sum(group.outputs for group in plan.groups),
         problems=problems,
+        cost=LayoutCost.of(layout, plan, price_per_1000_requests),
     )
 
 

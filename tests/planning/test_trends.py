@@ -63,7 +63,7 @@ def test_sizes_count_every_file(data: st.DataObject, policy: SizePolicy) -> None
     layout = data.draw(layouts(policy))
     plan = plan_merges(layout, policy)
     now, after = sizes_now(layout), sizes_after(layout, plan)
-    inspection = inspect(layout, policy, {key: {} for key in layout.partitions}, table="t")
+    inspection = inspect(layout, policy, {key: {} for key in layout.partitions}, plan, table="t")
     assert (now.total, now.small) == (inspection.files, inspection.small_files)
     shown = {c.below_bytes: c.files for c in inspection.histogram}
     assert [shown.get(bound, 0) for bound in now.bounds] == list(now.files[:-1])

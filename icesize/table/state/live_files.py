@@ -96,13 +96,14 @@ class PartitionFiles(Generic[File]):
 @dataclass(frozen=True)
 class Live(Generic[File]):
     """The files of the current snapshot, also by the manifest that lists them. Not `complete`: some manifests were
-    ruled out and not read."""
+    ruled out and not read. `delete_manifests` list delete files."""
 
     partitions: dict[PartitionKey, PartitionFiles[File]]
     manifests: list[tuple[ManifestFile, list[PartitionFiles[File]]]]
     obstacles: Obstacles
     ages: CommitAges
     complete: bool
+    delete_manifests: int
 
 
 class LiveFiles(Generic[File]):
@@ -137,7 +138,8 @@ class LiveFiles(Generic[File]):
         self._forget_all_but(manifests.data)
         deletes = self._deletes.index(io, manifests.deletes, metadata.specs())
         obstacles = Obstacles(metadata.default_spec_id, deletes, self._listings, self._apply_deletes)
-        return Live(partitions, read, obstacles, ages, len(kept) == len(manifests.data))
+        is_complete = len(kept) == len(manifests.data)
+        return Live(partitions, read, obstacles, ages, is_complete, len(manifests.deletes))
 
     def _of(self, io: FileIO, manifest: ManifestFile, ages: CommitAges, pick: Pick[File]) -> list[PartitionFiles[File]]:
         known = self._known.get(manifest.manifest_path)
@@ -338,4 +340,5 @@ class LayoutReader:
                 for key, some in live.partitions.items()
             },
             complete=live.complete,
+            manifests=len(live.manifests) + live.delete_manifests,
         )  # fmt: skip

@@ -1,0 +1,148 @@
+"""What a scan of a whole table costs because of its files: what it opens, plans and asks of an object store. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from icesize.planning.files import FileFact, Layout
+from icesize.planning.plan import Plan
+from icesize.policy import MIB
+from icesize.units import format_count
+
+PRICE_PER_1000_REQUESTS = 0.0004
+"""USD for 1,000 GET requests: what Amazon S3 Standard asks in us-east-1."""
+
+ROW_GROUP_BYTES = 128 * MIB
+"""Iceberg's `write.parquet.row-group-size-bytes`. A reader asks for a footer, and then for the columns of each row
+group, whose neighbouring ranges it reads as one: two requests for a small file, five for one of 512 MiB."""
+
+MS_PER_ENTRY = 0.06
+"""Planning a scan, per data or delete file. Measured: `plan_files` of PyIceberg takes 62 microseconds for each of
+100,000 files with statistics of 22 columns, 49 for each of 4,000 with statistics of 20, in CPU time. Engines that plan
+in several threads, or keep manifests in memory, take less."""
+
+MS_PER_MANIFEST = 0.9
+"""Planning a scan, per manifest, beside its entries. Measured: `plan_files` of PyIceberg takes 290 ms of CPU time for
+4,000 files in 100 manifests, 197 ms for as many in one, on a local disk. An object store adds the time of one request
+each, some tens of milliseconds, of which readers make several at once."""
+
+ENTRIES_PER_MANIFEST = 14_000
+"""Of 600 bytes each, in a manifest of 8 MiB, Iceberg's `commit.manifest.target-size-bytes`."""
+
+
+@dataclass(frozen=True)
+class ScanCost:
+    """One scan of all rows.
+
+    It opens `data_files`, and `delete_files` as often as one is to be read with a data file; readers that share them
+    among tasks open fewer. Planning it reads `manifests` and takes `planning_seconds` on one core, and all of it asks
+    an object store for `requests`: one for each manifest and for their list, and for each file that it opens one for
+    the footer and one for each row group.
+    """
+
+    data_files: int = 0
+    delete_files: int = 0
+    manifests: int = 0
+    planning_seconds: float = 0.0
+    requests: int = 0
+
+    @classmethod
+    def of(cls, data_files: int, data_bytes: int, delete_files: int, manifests: int) -> ScanCost:
+        """Of so many files; a table without any costs nothing."""
+        if not data_files:
+            return cls()
+        row_groups = max(data_files, -(-data_bytes // ROW_GROUP_BYTES))
+        planning_ms = MS_PER_ENTRY * (data_files + delete_files) + MS_PER_MANIFEST * manifests
+        requests = 1 + manifests + data_files + row_groups + 2 * delete_files
+        return cls(data_files, delete_files, manifests, planning_ms / 1000, requests)
+
+    @property
+    def opened(self) -> int:
+        """Files that it opens, of both kinds."""
+        return self.data_files + self.delete_files
+
+    def price(self, per_1000_requests: float) -> float:
+        """What its requests cost."""
+        return self.requests * per_1000_requests / 1000
+
+    def told(self, per_1000_requests: float) -> str:
+        """`192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
+        price = format_price(1000 * self.price(per_1000_requests))
+        files = format_count(self.opened, "file")
+        requests = format_count(self.requests, "request")
+        return f"{files}, planned in {_duration(self.planning_seconds)}, {requests}, {price} USD per 1,000 scans"
+
+
+def _duration(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def format_price(price: float) -> str:
+    """Cents, and below one two digits that say something."""
+    return f"{price:,.2f}" if price >= 0.01 or not price else f"{price:.2g}"
+
+
+@dataclass(frozen=True)
+class LayoutCost:
+    """What a scan of a table costs `now`, and `then`, after a compaction, at a price in USD."""
+
+    now: ScanCost
+    then: ScanCost
+    price_per_1000_requests: float = PRICE_PER_1000_REQUESTS
+
+    @classmethod
+    def of(cls, layout: Layout, plan: Plan, price_per_1000_requests: float = PRICE_PER_1000_REQUESTS) -> LayoutCost:
+        """Of a table, and of what a plan leaves of it."""
+        return cls(_now(layout), _then(layout, plan), price_per_1000_requests)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, with the price of a scan."""
+        priced = {
+            name: {**asdict(cost), "usd": cost.price(self.price_per_1000_requests)}
+            for name, cost in (("now", self.now), ("then", self.then))
+        }
+        return {**priced, "price_per_1000_requests": self.price_per_1000_requests}
+
+    def lines(self) -> tuple[str, ...]:
+        """One line, or two where a compaction changes something; none for a table without files."""
+        if not self.now.data_files:
+            return ()
+        now = f"a full scan opens {self.now.told(self.price_per_1000_requests)}"
+        if self.then == self.now:
+            return (now,)
+        return now, f"  after a compaction {self.then.told(self.price_per_1000_requests)}"
+
+
+NO_COST = LayoutCost(ScanCost(), ScanCost())
+"""Of a table without files."""
+
+
+def _now(layout: Layout) -> ScanCost:
+    return ScanCost.of(layout.files, layout.size_bytes, _read_with(_with_deletes(layout)), layout.manifests)
+
+
+def _then(layout: Layout, plan: Plan) -> ScanCost:
+    inputs = {file.path for group in plan.groups for file in group.inputs}
+    if not inputs:
+        return _now(layout)
+    deletes = _read_with(file for file in _with_deletes(layout) if file.path not in inputs)
+    for group in plan.groups:
+        # deletes that may hit a file in their place, too, though none that was applied has a row left there
+        left = max((f.delete_files - f.avoidable_deletes for f in group.with_deletes), default=0)
+        deletes += group.outputs * left
+    shed_bytes = sum(group.size_bytes - group.live_bytes for group in plan.groups)
+    # a commit writes what is left of the manifests that it touches together
+    touched = {file.manifest_path for group in plan.groups for file in group.inputs}
+    together = min(layout.manifests, len(touched), -(-plan.files_after // ENTRIES_PER_MANIFEST))
+    manifests = max(0, layout.manifests - len(touched)) + together
+    return ScanCost.of(plan.files_after, layout.size_bytes - shed_bytes, deletes, manifests)
+
+
+def _with_deletes(layout: Layout) -> Iterable[FileFact]:
+    return (file for facts in layout.partitions.values() for file in facts.with_deletes)
+
+
+def _read_with(files: Iterable[FileFact]) -> int:
+    return sum(file.delete_files for file in files)
