@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 from click.shell_completion import get_completion_class
 
@@ -11,19 +13,43 @@ from icesize.console import console_on
 
 
 @command(
-    "demo", "A table that goes bad, and one that does not", "icesize demo", "icesize demo --no-spark --path /tmp/demo"
+    "demo",
+    "A table that goes bad, what that costs, and how it is kept well",
+    "icesize demo",
+    "icesize demo --no-spark --path /tmp/demo",
+    "icesize demo --explore",
+    "icesize demo --iceberg-jar org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
 )
 @click.option("--path", metavar="DIR", help="Where catalog, tables and logs go; default: a new temporary directory.")
-@click.option("--batches", type=click.IntRange(1, 192), default=12, show_default=True, help="Micro-batches of events.")
-@click.option("--rows", type=click.IntRange(1), default=20_000, show_default=True, help="Events in each batch.")
-@click.option("--no-spark", is_flag=True, help="PyIceberg fills the table and icesize compacts it; needs no Java.")
-def demo(path: str | None, batches: int, rows: int, no_spark: bool) -> None:
-    """Stream events with late rows into two local tables, plainly and with icesize, and compare them."""
-    from icesize.demo.run import run_demo
+@click.option(
+    "--batches", type=click.IntRange(1, 192), default=48, show_default=True, help="Appends that make the table go bad."
+)
+@click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Events in each batch.")
+@click.option("--no-spark", is_flag=True, help="End before the stream; needs no Java.")
+@click.option("--explore", is_flag=True, help="Then a Python shell with `table`, `catalog` and `spark` set.")
+@click.option(
+    "--iceberg-jar",
+    metavar="JAR",
+    help="Stream by Iceberg's own writer, too: its runtime for this Spark, a file or Maven coordinates.",
+)
+def demo(path: str | None, batches: int, rows: int, no_spark: bool, explore: bool, iceberg_jar: str | None) -> None:
+    """Let a table go bad, measure what a query pays, compact it, and keep it well while Spark streams into it.
+
+    Everything happens in one directory of this machine, in less than a minute. Without Java: --no-spark.
+    """
+    if iceberg_jar and no_spark:
+        raise click.UsageError("--iceberg-jar needs Spark: leave out --no-spark")
+    if iceberg_jar and not (os.path.exists(iceberg_jar) or iceberg_jar.count(":") == 2):
+        raise click.UsageError(f"--iceberg-jar: there is no file '{iceberg_jar}', and it is not GROUP:ARTIFACT:VERSION")
+    from icesize.demo.explore import shell
+    from icesize.demo.run import Wishes, run_demo
 
     collect_from_now_on()
-    if not run_demo(console_on(), path, batches, rows, with_spark=not no_spark):
+    lake = run_demo(console_on(), Wishes(path, batches, rows, not no_spark, iceberg_jar))
+    if lake is None:
         raise click.exceptions.Exit(FAILED)
+    if explore:
+        shell(lake, with_spark=not no_spark)
 
 
 @command(

@@ -1,7 +1,10 @@
-"""`icesize demo`: a stream with and without icesize, next to each other.
+"""`icesize demo`: a table that goes bad, what that costs, and what icesize does about it.
 
+- `driver`: runs the driver of a stream as a process of its own, which can be killed, and leaves none behind
 - `events`: events for the demo: each batch has a newest hour, and rows that come late for the hours before it
+- `explore`: what to try next: commands for the tables that stay, and a Python shell with everything set
 - `lake`: the lake of the demo: an embedded SQLite catalog, a warehouse beside it, and what its tables came to
-- `run`: the demo from start to end: make events, stream or append them, compare, and say what to try next
-- `stream`: the driver of one streaming query of the demo, a process of its own so that it can be killed
+- `queries`: what a query pays for a table's files, measured by real readers
+- `run`: the demo from start to end, one step after the other
+- `stream`: what that process runs: a streaming query through icesize, or a race with Iceberg's own writer
 """

@@ -56,10 +56,10 @@ def batch(number: int, rows: int, seed: int = 7) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def write_files(directory: Path, batches: int, rows: int) -> None:
-    """One Parquet file per batch, with modification times in their order: Spark's file source goes by them."""
+def write_files(directory: Path, numbers: range, rows: int) -> None:
+    """One Parquet file for each of these batches, with modification times in their order, which is Spark's, too."""
     directory.mkdir(parents=True)
-    for number in range(batches):
+    for number in numbers:
         path = directory / f"batch-{number:03}.parquet"
         pq.write_table(batch(number, rows), path)
         seconds = int(_START.timestamp()) + number

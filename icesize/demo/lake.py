@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import TableAlreadyExistsError
@@ -14,8 +16,13 @@ from icesize.errors import TableError
 
 CATALOG = "lake"
 NAMESPACE = "demo"
+EVENTS = "events"
+"""The table of the story."""
+RACE_ICEBERG = "race_iceberg"
+RACE_ICESIZE = "race_icesize"
+"""Two tables that get the same batches, by Iceberg's own writer for Spark and by icesize."""
 TARGET_BYTES = 2**20
-"""Small, so that a few minutes of events make files that reach it: 20,000 rows of a batch are about 1.2 MiB."""
+"""Small, so that a few batches make files that reach it: 20,000 events of an hour are about 1.2 MiB."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +50,28 @@ class Lake:
         """The catalog; made on first use."""
         return load_catalog(CATALOG, type="sql", uri=self.uri, warehouse=(self.directory / "warehouse").as_uri())
 
-    def create(self, *tables: str) -> None:
-        """Tables for the events, partitioned by hour. TableError when the directory holds a demo already."""
+    def create(
+        self, table: str, target_bytes: int = TARGET_BYTES, more: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """A table for the events, partitioned by hour, with `more` properties. TableError when it is there already."""
         for directory in (self.directory, self.logs, self.directory / "warehouse"):
             directory.mkdir(parents=True, exist_ok=True)
         catalog = self.catalog()
         catalog.create_namespace_if_not_exists(NAMESPACE)
-        properties = {"write.target-file-size-bytes": str(TARGET_BYTES)}
-        for table in tables:
-            try:
-                made = catalog.create_table(f"{NAMESPACE}.{table}", SCHEMA, properties=properties)
-            except TableAlreadyExistsError as error:
-                raise TableError(
-                    f"Cannot run the demo in '{self.directory}': it holds the tables of a demo already; "
-                    "choose another directory (--path)"
-                ) from error
-            with made.update_spec() as spec:
-                spec.add_identity("hour")
+        properties = {"write.target-file-size-bytes": str(target_bytes), **more}
+        try:
+            made = catalog.create_table(f"{NAMESPACE}.{table}", SCHEMA, properties=properties)
+        except TableAlreadyExistsError as error:
+            raise TableError(
+                f"Cannot run the demo in '{self.directory}': it holds the tables of a demo already; "
+                "choose another directory (--path)"
+            ) from error
+        with made.update_spec() as spec:
+            spec.add_identity("hour")
+
+    def register(self, table: str, metadata_location: str) -> None:
+        """Make a table that another catalog has written one of the lake."""
+        self.catalog().register_table(f"{NAMESPACE}.{table}", metadata_location)
 
     def load(self, table: str) -> Table:
         """A table as it is now."""
@@ -71,11 +83,10 @@ def full_name(table: str) -> str:
     return f"{CATALOG}.{NAMESPACE}.{table}"
 
 
-def newest_files(table: Table) -> int:
-    """Data files that the newest snapshot added."""
-    newest = table.current_snapshot()
-    summary = newest.summary.additional_properties if newest and newest.summary else {}
-    return int(summary.get("added-data-files", "0"))
+def written_bytes(table: Table) -> int:
+    """Bytes of all data files that its snapshots added, those merged away since included."""
+    summaries = [s.summary.additional_properties for s in table.snapshots() if s.summary]
+    return sum(int(summary.get("added-files-size", "0")) for summary in summaries)
 
 
 def rows_and_exact(table: Table, expected: int) -> tuple[int, bool]:

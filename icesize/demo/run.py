@@ -1,227 +1,262 @@
-"""The demo from start to end: make events, stream or append them, compare, and say what to try next.
-
-Streaming drivers run as child processes, of which none is left behind.
-"""
+"""The demo from start to end, one step after the other; each says what it shows before it shows it."""
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import signal
-import subprocess
-import sys
+import statistics
 import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from rich.console import Console
 
-from icesize import failpoints
-from icesize.console import merging, show_bars, show_line, show_plan
-from icesize.demo import events
-from icesize.demo.lake import Lake, full_name, rows_and_exact
-from icesize.errors import EngineUnavailable, IcesizeError
-from icesize.planning.inspection import Inspection
+from icesize.console import merging, show_bars, show_line, show_plan, show_report
+from icesize.demo import events, explore
+from icesize.demo.driver import Batch, log_of, run_driver
+from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name, rows_and_exact, written_bytes
+from icesize.demo.queries import SQL, QueryCost, measure
+from icesize.errors import EngineUnavailable
 from icesize.planning.plan import Plan
+from icesize.sized_table import SizedTable
 from icesize.sized_table import open as open_table
 from icesize.spark.engine.launch import has_java
 from icesize.units import format_bytes, format_count
 
-PLAIN = "events_plain"
-SIZED = "events"
+TARGET_BYTES = 2**18
+"""The events of an hour fill a file of this size: 5,000 of them are about 0.3 MiB."""
+SMALL_FILES = 3
+"""How many small files may stay in an hour: fewer than by default, so that a short stream has something to merge."""
+POLICY_KEY = "icesize.policy.max-small-files"
+STREAMED_SHARE = 8
+"""One batch is streamed for each eight that made the table go bad, and never less than three."""
 
-_HOW_TO_READ_SECONDS = (
-    "(seconds of the batches: the first after each start of Spark takes longer, and icesize was started twice;\n"
-    " the plain append collects each batch in the driver, which only small batches allow)"
-)
+Column = tuple[str, QueryCost]
+"""A query's cost and what the table was then."""
 
 
 @dataclass(frozen=True)
-class Side:
-    """What one way of writing came to: `written_bytes` of all snapshots; `exact`: rows are those generated."""
+class Wishes:
+    """What the demo is asked for: where it works, how much it writes, and how far it goes.
 
-    title: str
-    inspection: Inspection
-    snapshots: int
-    written_bytes: int
-    seconds: float
-    rows: int
-    exact: bool
+    `iceberg_jar` is Iceberg's runtime for Spark, as a file or by its Maven coordinates; without it there is no race.
+    """
 
-    @classmethod
-    def of(cls, title: str, lake: Lake, table: str, seconds: float, expected_rows: int) -> Side:
-        """Look at a table of the lake as it is now."""
-        inspection = open_table(None, full_name(table), catalog=lake.catalog()).inspect()
-        loaded = lake.load(table)
-        summaries = [s.summary.additional_properties for s in loaded.snapshots() if s.summary]
-        written_bytes = sum(int(summary.get("added-files-size", "0")) for summary in summaries)
-        return cls(title, inspection, len(summaries), written_bytes, seconds, *rows_and_exact(loaded, expected_rows))
+    path: str | None = None
+    batches: int = 48
+    rows: int = 5_000
+    with_spark: bool = True
+    iceberg_jar: str | None = None
+
+    @property
+    def streamed(self) -> int:
+        """Batches of the stream."""
+        return max(3, self.batches // STREAMED_SHARE)
 
 
-def run_demo(console: Console, path: str | None, batches: int, rows: int, *, with_spark: bool) -> bool:
-    """Whether every row is there exactly once. Raises EngineUnavailable without Java, TableError for a used `path`."""
-    if with_spark and not has_java():
+@dataclass
+class _Story:
+    """One run: where it prints, the lake, and what its queries cost so far."""
+
+    console: Console
+    lake: Lake
+    wishes: Wishes
+    costs: list[Column] = field(default_factory=list)
+    steps: int = 0
+
+    def title(self, text: str, *explained: str) -> None:
+        """The heading of the next step, and what there is to be seen in it."""
+        self.steps += 1
+        show_line(self.console, "")
+        show_line(self.console, f"{self.steps}. {text}", "bold")
+        for line in explained:
+            self.say(line, "dim")
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line."""
+        show_line(self.console, text, style)
+
+    def table(self, name: str = EVENTS) -> SizedTable:
+        """A table of the lake, to be worked on without Spark."""
+        return open_table(None, full_name(name), catalog=self.lake.catalog())
+
+
+def run_demo(console: Console, wishes: Wishes) -> Lake | None:
+    """The lake that stays, or None when not every row is there exactly once.
+
+    Raises EngineUnavailable without Java, TableError for a used `path`.
+    """
+    if wishes.with_spark and not has_java():
         raise EngineUnavailable(
             "Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17, "
             "or run `icesize demo --no-spark`"
         )
-    lake = Lake(Path(path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve())
-    tables = (PLAIN, SIZED) if with_spark else (SIZED,)
-    lake.create(*tables)
-    show_line(console, f"demo in {lake.directory}", "bold")
-    show_line(console, f"making {format_count(batches, 'batch file')} of {format_count(rows, 'event')}, some late")
-    events.write_files(lake.events, batches, rows)
-    compare = _stream_twice if with_spark else _append_and_compact
-    sides = compare(console, lake, batches, rows)
-    _show_comparison(console, sides, batches * rows, _HOW_TO_READ_SECONDS if with_spark else "")
-    _show_next_steps(console, lake, tables)
-    return all(side.exact for side in sides)
-
-
-def _stream_twice(console: Console, lake: Lake, batches: int, rows: int) -> list[Side]:
-    """The same files through two Structured Streaming queries: plainly appended, and with icesize, killed once."""
-    expected = batches * rows
-    _show_title(console, "1. a streaming query that appends each batch as it is")
-    plain_seconds = _run_query(console, lake, PLAIN, "plain")
-    _show_title(console, "2. the same files with icesize; its driver is killed in the middle of a batch")
-    seconds = _run_query(console, lake, SIZED, "icesize", kill_in=(batches - 1) // 2)
-    seconds += _run_query(console, lake, SIZED, "icesize")
-    return [
-        Side.of("plain append (PyIceberg)", lake, PLAIN, plain_seconds, expected),
-        Side.of("icesize", lake, SIZED, seconds, expected),
-    ]
-
-
-def _append_and_compact(console: Console, lake: Lake, batches: int, rows: int) -> list[Side]:
-    """One table without Spark: filled by PyIceberg, then compacted in this process."""
-    _show_title(console, "1. PyIceberg appends each batch as it is")
     began = time.monotonic()
-    table = lake.load(SIZED)
-    for file in sorted(lake.events.iterdir()):
-        table.append(pq.read_table(file))
-        show_line(console, f"  {file.stem}: {format_count(rows, 'row')}")
-    before = Side.of("plain append (PyIceberg)", lake, SIZED, time.monotonic() - began, batches * rows)
-    _show_title(console, "2. icesize compacts the table")
-    began = time.monotonic()
-    planned: list[Plan] = []
-
-    def on_plan(plan: Plan) -> None:
-        show_plan(console, plan)
-        planned.append(plan)
-
-    sized = open_table(None, full_name(SIZED), catalog=lake.catalog())
-    with merging(console, lambda: planned[0].bytes_to_write) as progress:
-        sized.compact(on_plan=on_plan, progress=progress)
-    return [before, Side.of("then icesize compact", lake, SIZED, time.monotonic() - began, batches * rows)]
+    story = _Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
+    _goes_bad(story)
+    _query(story, "gone bad", "What a query pays for that")
+    _mend(story)
+    _query(story, "compacted", "The same query again")
+    if wishes.with_spark:
+        _stream(story)
+        _query(story, "after the stream", "The same query, after the stream")
+        if wishes.iceberg_jar:
+            _race(story, wishes.iceberg_jar)
+    exact = _count_rows(story)
+    _show_next_steps(story, time.monotonic() - began)
+    return story.lake if exact else None
 
 
-def _show_title(console: Console, text: str) -> None:
-    show_line(console, "")
-    show_line(console, text, "bold")
+def _goes_bad(story: _Story) -> None:
+    wishes = story.wishes
+    story.title(
+        "A table goes bad",
+        f"PyIceberg makes {format_count(wishes.batches, 'append')} to a table that is partitioned by hour, "
+        f"{format_count(wishes.rows, 'event')} each.",
+        "Some events come hours late, so each append leaves small files in many hours.",
+    )
+    story.lake.create(EVENTS, TARGET_BYTES, {POLICY_KEY: str(SMALL_FILES)})
+    table = story.lake.load(EVENTS)
+    for number in range(wishes.batches):
+        table.append(events.batch(number, wishes.rows))
+    _show_files(story)
 
 
-def _run_query(console: Console, lake: Lake, table: str, how: str, kill_in: int | None = None) -> float:
-    """Run one driver until its query has seen all files; returns the seconds that its batches took.
+def _show_files(story: _Story, full_bar_files: int = 0) -> int:
+    """The picture of the table's files; returns how many small ones there are."""
+    inspection = story.table().inspect()
+    show_line(story.console, "")
+    story.say(
+        f"{format_count(inspection.files, 'file')} in {format_count(inspection.partitions, 'hour')}, "
+        f"{format_bytes(inspection.size_bytes)}, "
+        f"at most {format_count(inspection.small_files_max, 'small file')} in an hour"
+    )
+    show_bars(story.console, inspection, full_bar_files)
+    return inspection.small_files
 
-    The driver dies by SIGKILL in batch number `kill_in`, once its files are written. Raises IcesizeError, naming the
-    log, when a driver ends otherwise than it should.
-    """
-    log = lake.logs / f"{table}.log"
-    show_line(console, f"  starting Spark (log: {log})", "dim")
-    with (
-        log.open("a", encoding="utf-8") as errors,
-        subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), table, how],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=_environment(kill_in),
-            start_new_session=True,
-        ) as child,
-    ):
-        try:
-            seconds = _show_batches(console, child.stdout or ())
-            code = child.wait()
-        finally:
-            _end(child)
-    if kill_in is not None and code == -signal.SIGKILL:
-        show_line(console, f"  driver killed (SIGKILL) in batch {kill_in}: its files are written, nothing is committed")
-    elif kill_in is not None or code != 0:
-        raise IcesizeError(
-            f"Cannot go on: the driver of '{table}' ended with code {code}: {_last_words(log)} (log: {log})"
+
+def _query(story: _Story, state: str, heading: str) -> None:
+    """Measure the query, and show its cost beside what it was before."""
+    explained = (
+        (
+            SQL,
+            "Measured with all files on this disk and in its cache: on an object store each file costs a request more.",
         )
-    return seconds
-
-
-def _environment(kill_in: int | None) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if k not in (failpoints.VARIABLE, "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS")}
-    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if kill_in is not None:
-        env[failpoints.VARIABLE] = f"files-written@{kill_in + 1}=kill"
-    return env
-
-
-def _show_batches(console: Console, lines: Iterable[str]) -> float:
-    seconds = 0.0
-    for line in lines:
-        batch = json.loads(line)
-        seconds += batch["seconds"]
-        show_line(console, f"  batch {batch['batch']:>3}  {batch['seconds']:5.1f} s  {batch['words']}")
-    return seconds
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    """End the driver's whole process group: a killed driver leaves its JVM, which would go on for a while."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # all of them have ended
-    finally:
-        child.wait()
-
-
-def _last_words(log: Path) -> str:
-    """The last line of a log that names an error."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    named = [x.strip() for x in lines if "Error" in x or "Exception" in x]
-    return named[-1][:300] if named else f"{format_count(len(lines), 'line')} of log, none names an error"
-
-
-def _show_comparison(console: Console, sides: list[Side], expected_rows: int, remark: str) -> None:
-    """A table with one column per side, a remark on how to read it, then both histograms on one scale."""
+        if not story.costs
+        else ()
+    )
+    story.title(heading, *explained)
+    story.costs.append((state, measure(story.lake.load(EVENTS))))
+    costs = [cost for _, cost in story.costs]
+    duckdb = [cost.duckdb_seconds for cost in costs]
     figures = {
-        "": [s.title for s in sides],
-        "files": [f"{s.inspection.files:,}" for s in sides],
-        "most small files per partition": [f"{s.inspection.small_files_max:,}" for s in sides],
-        "bytes in live files": [format_bytes(s.inspection.size_bytes) for s in sides],
-        "bytes written": [format_bytes(s.written_bytes) for s in sides],
-        "seconds": [f"{s.seconds:.1f}" for s in sides],
-        "snapshots": [f"{s.snapshots:,}" for s in sides],
-        f"rows, of {expected_rows:,}": [f"{s.rows:,} ({'exact' if s.exact else 'NOT EXACT'})" for s in sides],
+        "": [state for state, _ in story.costs],
+        "manifests read": [f"{cost.manifests:,}" for cost in costs],
+        "files opened": [f"{cost.files:,}" for cost in costs],
+        "planning, by PyIceberg": [f"{cost.planning_seconds * 1000:,.0f} ms" for cost in costs],
+        "whole query, by PyIceberg": [f"{cost.seconds * 1000:,.0f} ms" for cost in costs],
+        "whole query, by DuckDB": [f"{seconds * 1000:,.0f} ms" for seconds in duckdb if seconds is not None],
+        "events counted": [f"{sum(cost.answer.values()):,}" for cost in costs],
     }
+    _show_columns(story, {name: row for name, row in figures.items() if len(row) == len(costs)})
+
+
+def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
+    """One line for each name; the first holds the titles of the columns."""
     names = max(map(len, figures))
-    widths = [max(len(row[i]) for row in figures.values()) for i in range(len(sides))]
-    show_line(console, "")
+    widths = [max(map(len, column)) for column in zip(*figures.values(), strict=True)]
     for name, row in figures.items():
         cells = "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        show_line(console, f"{name:<{names}}   {cells}", "" if name else "bold")
-    if remark:
-        show_line(console, remark, "dim")
-    most = max(s.inspection.small_files for s in sides)
-    for side in sides:
-        _show_title(console, f"{side.title}: files by size")
-        show_bars(console, side.inspection, full_bar_files=most)
+        story.say(f"{name:<{names}}   {cells}", "" if name else "bold")
 
 
-def _show_next_steps(console: Console, lake: Lake, tables: Iterable[str]) -> None:
-    """Commands for the tables that stay: what is there, what would be done, do it."""
-    uri = shlex.quote(lake.uri)
-    _show_title(console, f"the tables stay in {lake.directory}; try")
-    for table in tables:
-        for command in ("inspect", "plan", "compact"):
-            show_line(console, f"  icesize {command} {full_name(table)} --catalog-uri {uri}")
+def _mend(story: _Story) -> None:
+    console, name = story.console, full_name(EVENTS)
+    table = story.table()
+    small = table.inspect().small_files
+    story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
+    plan = table.plan()
+    show_plan(console, plan)
+    story.title(f"It is done: icesize compact {name}", "One commit; readers and writers of the table go on meanwhile.")
+    planned: list[Plan] = []
+    with merging(console, lambda: planned[0].bytes_to_write) as progress:
+        report = table.compact(on_plan=planned.append, progress=progress)
+    show_report(console, report, known=plan.notes)
+    _show_files(story, full_bar_files=small)
+
+
+def _stream(story: _Story) -> None:
+    wishes, lake = story.wishes, story.lake
+    killed = wishes.streamed // 2
+    story.title(
+        "A stream that keeps it so",
+        f"Spark streams {wishes.streamed} more batches into it, through icesize: each commit holds a batch",
+        f"and the merges that it makes due; {SMALL_FILES} small files may stay in an hour ({POLICY_KEY}).",
+        f"In batch {killed} the driver is killed; a new one goes on from the same checkpoint.",
+    )
+    events.write_files(lake.events, range(wishes.batches, wishes.batches + wishes.streamed), wishes.rows)
+    story.say(f"starting Spark (log: {log_of(lake, 'icesize')})", "dim")
+    run_driver(lake, "icesize", lambda batch: _show_batch(story, batch), kill_in=killed)
+    story.say(f"driver killed (SIGKILL) in batch {killed}: its files are written, nothing is committed", "yellow")
+    story.say("starting Spark again", "dim")
+    run_driver(lake, "icesize", lambda batch: _show_batch(story, batch))
+    _show_files(story)
+
+
+def _show_batch(story: _Story, batch: Batch) -> None:
+    story.say(
+        f"  batch {batch['batch']:>2}  {batch['seconds']:4.1f} s  {batch['rows']:,} rows, "
+        f"files +{batch['files_added']} -{batch['files_removed']}, at most {batch['small_files_max']} small in an hour"
+    )
+
+
+def _race(story: _Story, jar: str) -> None:
+    """Iceberg's own writer and icesize, on the same batches in the same Spark."""
+    lake = story.lake
+    story.title(
+        "The same stream by Iceberg's own writer for Spark",
+        "One Spark writes each batch into two empty tables, by Iceberg's writer and by icesize, which take turns.",
+    )
+    lake.create(RACE_ICESIZE, TARGET_BYTES, {POLICY_KEY: str(SMALL_FILES)})
+    story.say(f"starting Spark (log: {log_of(lake, 'race')})", "dim")
+    batches: list[Mapping[str, float]] = []
+    run_driver(lake, "race", lambda batch: batches.append(batch["seconds"]), jar)
+    counted = batches[2:] or batches
+    sides = {"Iceberg's writer": ("iceberg", RACE_ICEBERG), "icesize": ("icesize", RACE_ICESIZE)}
+    tables = [lake.load(table) for _, table in sides.values()]
+    inspections = [story.table(table).inspect() for _, table in sides.values()]
+    _show_columns(
+        story,
+        {
+            "": list(sides),
+            "median of a batch": [f"{statistics.median(b[key] for b in counted):.2f} s" for key, _ in sides.values()],
+            "files": [f"{i.files:,}" for i in inspections],
+            "most small files in an hour": [f"{i.small_files_max:,}" for i in inspections],
+            "bytes written": [format_bytes(written_bytes(table)) for table in tables],
+            "rows": [f"{i.rows:,}" for i in inspections],
+        },
+    )
+    if len(counted) < len(batches):
+        story.say("The first two batches are left out: in them Spark starts its workers and compiles.", "dim")
+
+
+def _count_rows(story: _Story) -> bool:
+    wishes = story.wishes
+    expected = (wishes.batches + (wishes.streamed if wishes.with_spark else 0)) * wishes.rows
+    through = "a compaction, a killed driver and a resumed one" if wishes.with_spark else "the compaction"
+    story.title("Is every row there?", f"Each event has a number. After {through} each must be there exactly once.")
+    rows, exact = rows_and_exact(story.lake.load(EVENTS), expected)
+    verdict = ("exact", "green") if exact else ("NOT EXACT", "bold red")
+    story.say(f"rows, of {expected:,}   {rows:,} ({verdict[0]})", verdict[1])
+    return exact
+
+
+def _show_next_steps(story: _Story, seconds: float) -> None:
+    """Commands for the table that stays: what is there, what would be done, do it."""
+    show_line(story.console, "")
+    show_line(story.console, f"That took {seconds:.0f} s. The table stays in {story.lake.directory}; try", "bold")
+    for command in explore.commands(story.lake):
+        story.say(f"  {command}")
+    if story.wishes.with_spark and not story.wishes.iceberg_jar:
+        story.say("  icesize demo --iceberg-jar JAR: the same stream by Iceberg's own writer, too", "dim")
+    story.say("  icesize demo --explore: a Python shell with the table at the end", "dim")

@@ -1,7 +1,8 @@
 """The driver of one streaming query of the demo, a process of its own so that it can be killed.
 
-Run as `python -m icesize.demo.stream DIR TABLE plain|icesize`. Each committed batch is one line of JSON on standard
-output; everything else, Spark's logs included, goes to standard error.
+Run as `python -m icesize.demo.stream DIR icesize`, or `DIR race JAR` with Iceberg's runtime for Spark (a file, or the
+Maven coordinates that Spark fetches it by). Each committed batch is one line of JSON on standard output; everything
+else, Spark's logs included, goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,45 +11,63 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from icesize.demo.events import SCHEMA
-from icesize.demo.lake import Lake, full_name, newest_files
+from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name
 from icesize.spark.engine.launch import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from icesize.report import Report
+
 STREAM_ID = "demo"
 
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a Spark that ends after a few batches: what compiling them well costs is never earned back."""
+
 _COLUMNS = "id BIGINT, event_time TIMESTAMP, hour STRING, user_id BIGINT, kind STRING, payload STRING"
-_Write = Callable[["DataFrame", int], str]
-"""Writes one batch and says in words what came of it."""
+_RACE_CATALOG = "iceberg"
+"""Spark's name for a catalog that is a folder: it needs no other jar, and the table is registered in the lake later."""
+_Take = Callable[["DataFrame", int], dict[str, Any]]
+"""Takes one batch and says what came of it."""
 
 
-def main(directory: str, table: str, how: str) -> None:
+def main(directory: str, how: str, jar: str = "") -> None:
     """Run the query over all files that its checkpoint has not seen."""
     output = _keep_stdout_to_ourselves()
     lake = Lake(Path(directory))
 
-    spark = start_session(f"icesize demo: {how}", master=f"local[{min(4, os.cpu_count() or 1)}]", conf=_settings(lake))
+    spark = start(lake, f"icesize demo: {how}", _race_settings(lake, jar) if how == "race" else SHORT_LIVED)
     try:
-        write = _with_icesize(spark, lake, table) if how == "icesize" else _plainly(lake, table)
+        take = _race(spark, lake) if how == "race" else _with_icesize(spark, lake)
 
         def sink(df: DataFrame, batch_id: int) -> None:
-            began = time.monotonic()
-            words = write(df, batch_id)
-            told = {"batch": batch_id, "seconds": time.monotonic() - began, "words": words}
-            print(json.dumps(told), file=output, flush=True)
+            print(json.dumps({"batch": batch_id, **take(df, batch_id)}), file=output, flush=True)
 
         events = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", 1).parquet(lake.events.as_uri())
         writer = events.writeStream.foreachBatch(sink).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", (lake.directory / "checkpoints" / table).as_uri()).start()
+        query = writer.option("checkpointLocation", (lake.directory / "checkpoints" / how).as_uri()).start()
         query.awaitTermination()
+        if how == "race":
+            _register(lake)
     finally:
         spark.stop()
+
+
+def start(lake: Lake, app: str, settings: Mapping[str, str]) -> SparkSession:
+    """A small Spark of this machine that keeps what it has to keep in the lake. Raises EngineUnavailable."""
+    ours = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(lake.directory / "spark"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+    }
+    return start_session(app, master=f"local[{min(4, os.cpu_count() or 1)}]", conf={**ours, **settings})
 
 
 def _keep_stdout_to_ourselves() -> TextIO:
@@ -58,44 +77,70 @@ def _keep_stdout_to_ourselves() -> TextIO:
     return os.fdopen(ours, "w", encoding="utf-8")
 
 
-def _settings(lake: Lake) -> dict[str, str]:
+def _with_icesize(spark: SparkSession, lake: Lake) -> _Take:
+    run = _sink(spark, lake, EVENTS)
+
+    def take(df: DataFrame, batch_id: int) -> dict[str, Any]:
+        began = time.monotonic()
+        report = run(df, batch_id)
+        return {
+            "seconds": time.monotonic() - began,
+            "rows": report.rows,
+            "files_added": report.files_added,
+            "files_removed": report.files_removed,
+            "small_files_max": report.small_files_max,
+        }
+
+    return take
+
+
+def _sink(spark: SparkSession, lake: Lake, table: str) -> Callable[[DataFrame, int], Report]:
+    import icesize
+
+    return icesize.open(spark, full_name(table), catalog=lake.catalog()).sink(STREAM_ID).run
+
+
+def _race_settings(lake: Lake, jar: str) -> dict[str, str]:
+    catalog = f"spark.sql.catalog.{_RACE_CATALOG}"
     return {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(lake.directory / "spark"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.ui.enabled": "false",
+        "spark.jars" if Path(jar).exists() else "spark.jars.packages": jar,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "hadoop",
+        f"{catalog}.warehouse": (lake.directory / "iceberg").as_uri(),
     }
 
 
-def _plainly(lake: Lake, table: str) -> _Write:
-    """Each batch appended as it is. Like most foreachBatch functions it knows nothing of replayed batches."""
-    from icesize.spark.engine.jobs import fetch
+def _race(spark: SparkSession, lake: Lake) -> _Take:
+    """Each batch into two tables, by Iceberg's own writer and by icesize; they take turns at who goes first."""
+    target = lake.load(RACE_ICESIZE).properties["write.target-file-size-bytes"]
+    theirs = f"{_RACE_CATALOG}.demo.{RACE_ICEBERG}"
+    spark.sql(
+        f"CREATE TABLE {theirs} ({_COLUMNS}) USING iceberg PARTITIONED BY (hour) "
+        f"TBLPROPERTIES ('write.target-file-size-bytes'='{target}')"
+    )
+    ours = _sink(spark, lake, RACE_ICESIZE)
+    writers: dict[str, Callable[[DataFrame, int], object]] = {
+        "iceberg": lambda df, batch_id: df.writeTo(theirs).append(),
+        "icesize": ours,
+    }
 
-    catalog = lake.catalog()
+    def take(df: DataFrame, batch_id: int) -> dict[str, Any]:
+        seconds = {}
+        for name in sorted(writers, reverse=batch_id % 2 == 1):
+            began = time.monotonic()
+            writers[name](df, batch_id)
+            seconds[name] = time.monotonic() - began
+        return {"seconds": seconds}
 
-    def append(df: DataFrame, batch_id: int) -> str:
-        loaded = catalog.load_table(full_name(table).partition(".")[2])
-        loaded.append(fetch(df).cast(SCHEMA))
-        return f"{newest_files(loaded)} files added"
-
-    return append
+    return take
 
 
-def _with_icesize(spark: SparkSession, lake: Lake, table: str) -> _Write:
-    import icesize
-
-    sink = icesize.open(spark, full_name(table), catalog=lake.catalog()).sink(STREAM_ID)
-
-    def commit(df: DataFrame, batch_id: int) -> str:
-        report = sink.run(df, batch_id)
-        if report.already_committed:
-            return "committed already, skipped"
-        changed = f"{report.files_added} files added, {report.files_removed} merged away"
-        return f"{changed}, at most {report.small_files_max} small in a partition"
-
-    return commit
+def _register(lake: Lake) -> None:
+    """Iceberg's table becomes one of the lake, so that it can be looked at like the others."""
+    metadata = lake.directory / "iceberg" / "demo" / RACE_ICEBERG / "metadata"
+    newest = (metadata / "version-hint.text").read_text().strip()
+    lake.register(RACE_ICEBERG, (metadata / f"v{newest}.metadata.json").as_uri())
 
 
 if __name__ == "__main__":

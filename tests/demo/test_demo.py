@@ -13,12 +13,24 @@ from click.testing import CliRunner
 from icesize.cli.main import main
 from icesize.demo import events
 from icesize.demo.lake import Lake, rows_and_exact
+from icesize.demo.queries import measure
+from integration.jars import spark_jars
 
 
 def figures(output: str, name: str) -> list[str]:
-    """The two values of a line of the comparison."""
-    line = next(x for x in output.splitlines() if x.startswith(name))
+    """The values of the last line of that name: one for each state of the table."""
+    line = [x for x in output.splitlines() if x.startswith(name)][-1]
     return re.split(r" {3,}", line.strip())[1:]
+
+
+def headings(output: str) -> list[str]:
+    """The numbered headings, in their order."""
+    return [x for x in output.splitlines() if re.match(r"\d+\. ", x)]
+
+
+def commands(output: str) -> list[list[str]]:
+    """The commands to copy, as arguments of the program."""
+    return [shlex.split(x)[1:] for x in output.splitlines() if x.startswith("  icesize ") and "--catalog-uri" in x]
 
 
 def test_batches_are_the_same_every_time_and_have_late_rows() -> None:
@@ -35,23 +47,74 @@ def test_batches_are_the_same_every_time_and_have_late_rows() -> None:
     assert len(set(second["payload"].to_pylist())) == 1_000
 
 
-def test_without_spark_the_demo_compacts_and_its_commands_work(tmp_path: Path) -> None:
-    """--no-spark needs no Java: rows exact, one small file per partition, and each command it prints runs."""
+def test_without_spark_the_demo_measures_compacts_and_its_commands_work(tmp_path: Path) -> None:
+    """--no-spark needs no Java: a query opens fewer files for the same rows, and each command it prints runs."""
     done = CliRunner().invoke(
         main, ["demo", "--no-spark", "--path", str(tmp_path / "d"), "--batches", "3", "--rows", "300"],
         env={"JAVA_HOME": "/nowhere"},
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    before, after = figures(done.stdout, "files")
-    assert int(before) > int(after)
-    assert figures(done.stdout, "most small files per partition") == ["3", "1"]
-    assert figures(done.stdout, "rows, of 900") == ["900 (exact)", "900 (exact)"]
-    commands = [x.strip() for x in done.stdout.splitlines() if x.startswith("  icesize ")]
-    assert [c.split()[1] for c in commands] == ["inspect", "plan", "compact"]
-    for command in commands:
-        result = CliRunner().invoke(main, shlex.split(command)[1:])
+    assert [x.partition(" ")[0] for x in headings(done.stdout)] == ["1.", "2.", "3.", "4.", "5.", "6."]
+    opened = figures(done.stdout, "files opened")
+    assert 39 == int(opened[0]) > int(opened[1]) == 15
+    assert figures(done.stdout, "manifests read") == ["3", "1"]
+    assert figures(done.stdout, "events counted") == ["900", "900"]
+    assert figures(done.stdout, "rows, of 900") == ["900 (exact)"]
+    assert [c[0] for c in commands(done.stdout)] == ["inspect", "plan", "compact", "versions"]
+    for command in commands(done.stdout):
+        result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, result.output
-    assert result.stdout == f"plan: nothing to merge, {after} files stay\n"
+        if command[0] == "compact":
+            assert result.stdout == "plan: nothing to merge, 15 files stay\n"
+
+
+def test_no_race_is_shown_without_icebergs_own_writer(tmp_path: Path) -> None:
+    """Nothing is compared with a writer that is not there: neither a plain append nor any other side has seconds."""
+    done = CliRunner().invoke(main, ["demo", "--no-spark", "--path", str(tmp_path), "--batches", "1", "--rows", "20"])
+    assert done.exit_code == 0, done.output
+    assert "median of a batch" not in done.stdout
+    assert "own writer" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--iceberg-jar", "/nowhere.jar"], "there is no file '/nowhere.jar', and it is not GROUP:ARTIFACT:VERSION"),
+        (["--iceberg-jar", "a:b:1", "--no-spark"], "--iceberg-jar needs Spark"),
+    ],
+)
+def test_a_jar_that_cannot_be_used_is_told_first(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+    """What is wrong with a jar is told before anything is made."""
+    result = CliRunner().invoke(main, ["demo", "--path", str(tmp_path / "d"), *arguments])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_explore_leaves_a_shell_with_everything_set(tmp_path: Path) -> None:
+    """After the demo a Python shell reads lines: `table` is the demo's, `catalog` loads it, there is no `spark`."""
+    lines = "print('it has', table.inspect().rows, 'rows')\nprint(len(catalog.list_tables('demo')), spark)\n"
+    done = CliRunner().invoke(
+        main, ["demo", "--no-spark", "--explore", "--path", str(tmp_path), "--batches", "1", "--rows", "20"],
+        input=lines,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "it has 20 rows" in done.stdout
+    assert "1 None" in done.stdout
+
+
+def test_a_query_that_gets_another_answer_is_seen(tmp_path: Path) -> None:
+    """The cost of a query comes with its answer, by which a lost row would show."""
+    lake = Lake(tmp_path)
+    lake.create("events")
+    lake.load("events").append(events.batch(0, 10))
+    cost = measure(lake.load("events"))
+    assert (sum(cost.answer.values()), cost.files, cost.manifests) == (
+        10,
+        len({*events.batch(0, 10)["hour"].to_pylist()}),
+        1,
+    )
+    assert 0 < cost.planning_seconds <= cost.seconds
 
 
 def test_a_directory_with_a_demo_in_it_is_refused(tmp_path: Path) -> None:
@@ -84,13 +147,20 @@ def test_no_java_names_the_way_without_it(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_with_spark_the_driver_dies_and_the_rows_are_exact(tmp_path: Path) -> None:
-    """The whole demo in small: a real stream, SIGKILL in the middle of a batch, restart, every row once."""
-    done = CliRunner().invoke(main, ["demo", "--path", str(tmp_path / "d"), "--batches", "3", "--rows", "300"])
+    """The whole demo in small: a real stream, SIGKILL in the middle of a batch, restart, every row once; then the
+    race with Iceberg's own writer on the same batches."""
+    runtime = next(str(jar) for jar in spark_jars() if "runtime" in jar.name)
+    done = CliRunner().invoke(
+        main,
+        ["demo", "--path", str(tmp_path / "d"), "--batches", "3", "--rows", "300", "--iceberg-jar", runtime],
+    )
     assert done.exit_code == 0, done.output
     assert "driver killed (SIGKILL) in batch 1: its files are written, nothing is committed" in done.stdout
-    assert figures(done.stdout, "rows, of 900") == ["900 (exact)", "900 (exact)"]
-    plain, sized = figures(done.stdout, "most small files per partition")
-    assert int(sized) <= int(plain) == 3
-    assert [x.split()[1] for x in done.stdout.splitlines() if re.match(r"  batch +\d", x)] == ["0", "1", "2"] * 2
+    assert [x.split()[1] for x in done.stdout.splitlines() if re.match(r"  batch +\d", x)] == ["0", "1", "2"]
+    assert figures(done.stdout, "rows, of 1,800") == ["1,800 (exact)"]
+    assert figures(done.stdout, "events counted") == ["900", "900", "1,800"]
+    assert figures(done.stdout, "rows  ") == ["900", "900"]
+    theirs, ours = map(int, figures(done.stdout, "files  "))
+    assert theirs >= ours > 0

@@ -1,0 +1,88 @@
+"""Runs the driver of a stream as a process of its own, which can be killed, and leaves none behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from icesize import failpoints
+from icesize.demo.lake import Lake
+from icesize.errors import IcesizeError
+from icesize.units import format_count
+
+Batch = Mapping[str, Any]
+"""What `icesize.demo.stream` tells of a batch: its number `batch`, and the rest by the kind of stream."""
+
+
+def run_driver(
+    lake: Lake, how: str, on_batch: Callable[[Batch], object], *options: str, kill_in: int | None = None
+) -> None:
+    """Run one driver until its query has seen all files; `on_batch` hears of each batch when it is committed.
+
+    The driver dies by SIGKILL in batch number `kill_in`, once its files are written. Raises IcesizeError, naming the
+    log, when a driver ends otherwise than it should.
+    """
+    log = log_of(lake, how)
+    with (
+        log.open("a", encoding="utf-8") as errors,
+        subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "icesize.demo.stream", str(lake.directory), how, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=_environment(kill_in),
+            start_new_session=True,
+        ) as child,
+    ):
+        try:
+            for batch in _batches(child):
+                on_batch(batch)
+            code = child.wait()
+        finally:
+            _end(child)
+    if code != (0 if kill_in is None else -signal.SIGKILL):
+        raise IcesizeError(
+            f"Cannot go on: the driver of the stream ended with code {code}: {_last_words(log)} (log: {log})"
+        )
+
+
+def log_of(lake: Lake, how: str) -> Path:
+    """Where a driver's standard error goes, Spark's logs included."""
+    return lake.logs / f"{how}.log"
+
+
+def _environment(kill_in: int | None) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if k not in (failpoints.VARIABLE, "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS")}
+    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if kill_in is not None:
+        env[failpoints.VARIABLE] = f"files-written@{kill_in + 1}=kill"
+    return env
+
+
+def _batches(child: subprocess.Popen[str]) -> Iterator[Batch]:
+    for line in child.stdout or ():
+        yield json.loads(line)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End the driver's whole process group: a killed driver leaves its JVM, which would go on for a while."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # all of them have ended
+    finally:
+        child.wait()
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a log that names an error."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    named = [x.strip() for x in lines if "Error" in x or "Exception" in x]
+    return named[-1][:300] if named else f"{format_count(len(lines), 'line')} of log, none names an error"

@@ -1,0 +1,60 @@
+"""What to try next: commands for the tables that stay, and a Python shell with everything set."""
+
+from __future__ import annotations
+
+import code
+import shlex
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from icesize.demo.lake import EVENTS, Lake, full_name
+from icesize.demo.stream import SHORT_LIVED, start
+from icesize.sized_table import open as open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COMMANDS = ("inspect", "plan", "compact", "versions")
+
+_TRY = """
+table      the table {name}, as icesize.open() gives it
+catalog    its catalog, as PyIceberg loads it
+spark      {spark}
+
+Try   print(table.inspect())
+      table.plan()
+      table.history()
+      catalog.load_table("demo.{events}").scan(limit=5).to_arrow(){more}
+Leave with Ctrl-D; the tables stay.
+"""
+
+
+def commands(lake: Lake, names: Iterable[str] = COMMANDS) -> list[str]:
+    """Command lines for the demo's table, ready to be copied."""
+    uri = shlex.quote(lake.uri)
+    return [f"icesize {name} {full_name(EVENTS)} --catalog-uri {uri}" for name in names]
+
+
+def shell(lake: Lake, *, with_spark: bool) -> None:
+    """A Python shell with `table`, `catalog` and `spark` (None without it), until its reader leaves it."""
+    catalog = lake.catalog()
+    spark = _quiet_spark(lake) if with_spark else None
+    name = full_name(EVENTS)
+    table = open_table(spark, name, catalog=catalog)
+    try:
+        banner = _TRY.format(
+            name=name,
+            events=EVENTS,
+            spark="a local SparkSession" if spark else "None: there is no Spark in this shell",
+            more="\n      table.read_version(table.versions()[0].partition).show(5)" if spark else "",
+        )
+        code.interact(banner, local={"table": table, "catalog": catalog, "spark": spark}, exitmsg="")
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _quiet_spark(lake: Lake) -> SparkSession:
+    spark = start(lake, "icesize demo: explore", SHORT_LIVED)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
