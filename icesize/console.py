@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.delete_rewrites import DeletesReport
     from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
-    from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes, SizeClass
+    from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
     from icesize.planning.plan import Plan
     from icesize.report import Report
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -103,18 +103,13 @@ def show_bars(console: Console, inspection: Inspection, full_bar_files: int = 0)
 
     A full bar stands for the most files that a line has, or for `full_bar_files` if that is more.
     """
-    well_sized = inspection.files - inspection.small_files
-    limit = format_bytes(inspection.small_file_limit_bytes)
-    rows = [
-        (f"small files (< {limit})", inspection.small_files, inspection.small_bytes, "yellow"),
-        *((f"  {name}", c.files, c.size_bytes, "dim yellow") for name, c in _named(inspection.histogram) if c.files),
-        ("well sized", well_sized, inspection.size_bytes - inspection.small_bytes, "green"),
-    ]
+    rows = inspection.lines_by_size
+    styles = ["yellow", *["dim yellow"] * (len(rows) - 2), "green"]
     names = max(len(name) for name, *_ in rows)
     counts = max(len(f"{files:,}") for _, files, *_ in rows)
     cells = max(4, min(MOST_BAR_CELLS, console.width - names - counts - 16))
-    most = max(1, full_bar_files, inspection.small_files, well_sized)
-    for name, files, size_bytes, style in rows:
+    most = max(1, full_bar_files, *(files for _, files, _ in rows))
+    for (name, files, size_bytes), style in zip(rows, styles, strict=True):
         bar = _bar(files / most, cells, ascii_only=console.options.ascii_only)
         _line(console, f"{name:<{names}}  {files:>{counts},}  {format_bytes(size_bytes):>9}  ", (bar, style))
 
@@ -482,14 +477,6 @@ def _bar(share: float, cells: int, *, ascii_only: bool) -> str:
         return "#" * max(round(share * cells), share > 0)
     eighths = max(round(share * cells * 8), share > 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def _named(classes: Sequence[SizeClass]) -> Iterator[tuple[str, SizeClass]]:
-    lower = ""
-    for size_class in classes:
-        upper = format_bytes(size_class.below_bytes)
-        yield (f"{lower} - {upper}" if lower else f"< {upper}"), size_class
-        lower = upper
 
 
 def _show_partitions(

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from icesize.markup import card
+from icesize.units import format_bytes
+
 
 @dataclass(frozen=True)
 class Report:
@@ -119,6 +122,32 @@ class Report:
         if self.delete_files_max:
             parts.insert(-1, f"most delete files {self.delete_files_max}")
         return "  ".join(parts) + self._tail()
+
+    def _repr_html_(self) -> str:
+        head = f"batch {self.batch_id} of {self.table}" if self.batch_id is not None else self.table
+        if self.already_committed:
+            return card(f"{head}: committed already", sentences=self.notes)
+        amplification = self.write_amplification
+        facts = (
+            ("snapshots", ", ".join(f"{i} {o}" for i, o in zip(self.snapshot_ids, self.operations, strict=True))),
+            ("rows", f"{self.rows:,}" if self.rows else ""),
+            ("deleted rows left out", f"{self.rows_deleted:,}" if self.rows_deleted else ""),
+            (
+                "rows of the partition",
+                "" if self.rows_after is None else f"{self.rows_before or 0:,} -> {self.rows_after:,}",
+            ),
+            ("files", f"+{self.files_added:,} -{self.files_removed:,}"),
+            ("written", format_bytes(self.bytes_written)),
+            ("W", "" if amplification is None else f"{amplification:.2f}"),
+            ("most small files", f"{self.small_files_max:,}"),
+            ("seconds", f"{self.seconds.get('total', 0.0):.2f}"),
+        )
+        planned = bool(self.partitions_touched)  # the report of a dry run
+        nothing = [] if self.snapshot_ids else ["this would be committed" if planned else "nothing was committed"]
+        phases = [(name, f"{seconds:.2f}") for name, seconds in self.seconds.items() if name != "total"]
+        sentences = [*nothing, *self.notes, *self.conflicts]
+        shown = facts if self.snapshot_ids or planned else ()
+        return card(head, shown, rows=[("phase", "seconds"), *phases], sentences=sentences)
 
     def _tail(self) -> str:
         words = [f"{reason} {n}" for reason, n in sorted(self.skipped.items()) if reason in _WORTH_A_LINE]

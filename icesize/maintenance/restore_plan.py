@@ -91,7 +91,8 @@ class Restoration:
 
     def __init__(self, table_name: str, partition: PartitionKey, snapshot_id: int) -> None:
         self._name = table_name
-        self.partition, self.snapshot_id = partition, snapshot_id
+        self.partition: PartitionKey = partition
+        self.snapshot_id: int = snapshot_id
         self._known: dict[str, list[Entry]] = {}
         self._manifest_of: dict[str, str] = {}
         self._listed_beside: dict[str, set[str]] = {}

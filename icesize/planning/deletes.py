@@ -83,7 +83,9 @@ class PartitionDeletes:
     """The delete files that may hit files of one partition, in the order of their numbers, ready to be asked often."""
 
     def __init__(self, files: Iterable[DeleteFile]) -> None:
-        self.files = tuple(sorted(files, key=lambda delete: (delete.sequence_number, delete.path)))
+        self.files: tuple[DeleteFile, ...] = tuple(
+            sorted(files, key=lambda delete: (delete.sequence_number, delete.path))
+        )
 
     @cached_property
     def _numbers(self) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from icesize.markup import AMBER, GREEN, Bar, card
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import Plan
@@ -148,6 +149,49 @@ class Inspection:
             *self.advice,
         ]
         return "\n".join(lines)
+
+    @property
+    def lines_by_size(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, files and bytes of the lines of a bar chart: small files, each of their size classes (indented), and
+        well-sized files."""
+        classes, lower = [], ""
+        for one in self.histogram:
+            upper = format_bytes(one.below_bytes)
+            if one.files:
+                classes.append((f"  {lower} - {upper}" if lower else f"  < {upper}", one.files, one.size_bytes))
+            lower = upper
+        limit = format_bytes(self.small_file_limit_bytes)
+        return (
+            (f"small files (< {limit})", self.small_files, self.small_bytes),
+            *classes,
+            ("well sized", self.files - self.small_files, self.size_bytes - self.small_bytes),
+        )
+
+    def _repr_html_(self) -> str:
+        lines = self.lines_by_size
+        most = max(1, *(files for _, files, _ in lines))
+        bars = [
+            Bar(
+                name.strip(), f"{files:,}, {format_bytes(size)}", files / most, GREEN if name == lines[-1][0] else AMBER
+            )
+            for name, files, size in lines
+        ]
+        facts = (
+            ("partitions", f"{self.partitions:,}"),
+            ("files", f"{self.files:,}"),
+            ("size", format_bytes(self.size_bytes)),
+            ("rows", f"{self.rows:,}"),
+            ("most small files in a partition", f"{self.small_files_max:,}"),
+            ("snapshot", str(self.snapshot_id or "none")),
+        )
+        worst = [
+            (p.label or "(whole table)", f"{p.mergeable:,}", f"{p.files:,}", format_bytes(p.small_bytes))
+            for p in self.worst
+            if p.mergeable > 1
+        ]
+        heads = ("partition", "small files", "of", "size of the small ones")
+        deletes = [str(self.deletes)] if self.deletes.files else []
+        return card(self.table, facts, bars=bars, rows=[heads, *worst], sentences=[*deletes, *self.advice])
 
 
 def inspect(

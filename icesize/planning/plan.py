@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from icesize.markup import card
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.units import format_bytes, format_count, format_strategies
@@ -261,6 +262,18 @@ class Plan:
         return (
             f"{title}: {partitions}, {self.files_removed:,} -> {format_count(self.files_added, 'file')}, "
             f"{format_bytes(self.bytes_to_write)} to write{ways}{_freed(self)}"
+        )
+
+    def _repr_html_(self) -> str:
+        title, _, what = str(self).partition(": ")
+        groups = [
+            (g.label or "(whole table)", f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))
+            for g in self.groups
+        ]
+        stay = ", ".join(f"{reason} {files:,}" for reason, files in sorted(self.skipped_by_reason.items()))
+        facts = (("files that stay", stay), ("snapshot", str(self.snapshot_id or "none")))
+        return card(
+            f"{title}: {what}", facts, rows=[("partition", "files", "become", "size"), *groups], sentences=self.notes
         )
 
 

@@ -90,7 +90,7 @@ class Assembly:
         for footer in footers:
             check_file(footer)
         check_together(footers)
-        self.position = 0
+        self.position: int = 0
         self._out = out
         self._footers = list(footers)
         self._groups: list[GroupPart] = []

@@ -176,7 +176,7 @@ class CopiedColumn:
     """
 
     def __init__(self, column: Column, dictionary: DictionaryPage | None, assembly: Assembly) -> None:
-        self.raw_size_bytes = 0
+        self.raw_size_bytes: int = 0
         self._column = column
         self._dictionary = dictionary
         self._assembly = assembly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-Numbers = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[np.int64]
 
 
 def comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:

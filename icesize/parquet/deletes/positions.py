@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +51,7 @@ _BATCH_ROWS = 2**18
 _MOST_ROWS = 2**32
 """Of a file whose positions fit a bitmap."""
 
-Positions = NDArray[np.int64]
+Positions: TypeAlias = NDArray[np.int64]
 
 
 def mark_named_rows(

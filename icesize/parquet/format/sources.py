@@ -36,7 +36,7 @@ class BytesSource:
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data).cast("B")  # a buffer of pyarrow holds signed bytes
-        self.size_bytes = len(self._data)
+        self.size_bytes: int = len(self._data)
 
     def read(self, at: int, size_bytes: int) -> bytes:
         _check_range(at, size_bytes, self)
@@ -57,7 +57,7 @@ class LocalSource:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.size_bytes = os.path.getsize(path)
+        self.size_bytes: int = os.path.getsize(path)
 
     def read(self, at: int, size_bytes: int) -> bytes:
         with open(self._path, "rb", buffering=0) as file:

@@ -33,7 +33,7 @@ class Fetched:
         self._stack = ExitStack()
         self._room = _Room(self._stack, self._limits.fetched_in_memory_bytes)
         self._sources: dict[str, Source] = {}
-        self.ahead = Ahead(threads)
+        self.ahead: Ahead = Ahead(threads)
 
     def __enter__(self) -> Fetched:
         return self

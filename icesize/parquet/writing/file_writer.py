@@ -50,7 +50,7 @@ class FileEncoder:
         schema: pa.Schema | None = None,
     ) -> None:
         settings = new_files.settings
-        self.path = new_files.location(partition)
+        self.path: str = new_files.location(partition)
         self.partition = partition
         self.sort_order_id: int | None = None
         self._settings = settings

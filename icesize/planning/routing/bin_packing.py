@@ -60,7 +60,7 @@ class Packing:
         self.items: list[Item] = []
         self.shares: list[dict[int, float]] = []
         self.files: list[int] = []
-        self.loads = [0.0] * rules.tasks
+        self.loads: list[float] = [0.0] * rules.tasks
 
     def place(self, items: Sequence[Item], fit_bytes: float = 0.0) -> None:
         """Add items piece by piece, each on the fullest task that stays within `fit_bytes`, else on the least loaded.

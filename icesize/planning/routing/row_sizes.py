@@ -78,7 +78,7 @@ class RowSizes(Generic[Key]):
         self._prior = prior
         self._sums = _Sums()
         self._partitions: dict[Key, _Bytes] = {}
-        self.table = prior or DEFAULT_ROW_SIZE
+        self.table: RowSize = prior or DEFAULT_ROW_SIZE
         """What holds for all partitions."""
 
     @property

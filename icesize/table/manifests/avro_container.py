@@ -108,7 +108,7 @@ class ContainerReader:
             raise self.broken("it is not an Avro file")
         self._decoder = new_decoder(data)
         self._decoder.skip(len(_MAGIC))
-        self.metadata = self._read_metadata()
+        self.metadata: dict[str, str] = self._read_metadata()
         self._sync = self._read(_SYNC_BYTES)
         codec = self.metadata.get("avro.codec", "null")
         if codec not in KNOWN_CODECS:

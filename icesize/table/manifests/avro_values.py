@@ -276,7 +276,7 @@ def _integer_writer(kind: str, bits: int) -> Callable[[bytearray, int], None]:
     return write
 
 
-write_long = _integer_writer("long", 64)
+write_long: Callable[[bytearray, int], None] = _integer_writer("long", 64)
 """Append a long: zigzag, seven bits per byte, low bits first. Raises ValueError for a number of more than 64 bits."""
 
 

@@ -171,14 +171,17 @@ class Target:
         new_path: Callable[[], str],
         content: ManifestContent = ManifestContent.DATA,
     ) -> None:
-        self.io, self.snapshot_id, self.new_path, self.content = io, snapshot_id, new_path, content
+        self.io: FileIO = io
+        self.snapshot_id: int = snapshot_id
+        self.new_path: Callable[[], str] = new_path
+        self.content: ManifestContent = content
         self.version = cast(FormatVersion, metadata.format_version)
-        self.spec = metadata.specs()[spec_id]
-        self.partition_type = self.spec.partition_type(metadata.schema())
-        self.header = _header(metadata, self.spec, content)
-        self.own_schema = _own_schema(self.version, self.partition_type, content)
+        self.spec: PartitionSpec = metadata.specs()[spec_id]
+        self.partition_type: StructType = self.spec.partition_type(metadata.schema())
+        self.header: dict[str, str] = _header(metadata, self.spec, content)
+        self.own_schema: DataFileSchema = _own_schema(self.version, self.partition_type, content)
         default = TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
-        self.max_bytes = (
+        self.max_bytes: int = (
             property_as_int(metadata.properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES, default) or default
         )
 

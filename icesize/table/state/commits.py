@@ -18,6 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import BatchError
+from icesize.markup import card
 from icesize.report import with_text_ids
 from icesize.table.catalog.history import main_history, operation_of, summary_of
 from icesize.table.commit import ledger
@@ -229,6 +230,22 @@ class History:
         if self.seconds_per_batch is not None:
             parts.append(f"{self.seconds_per_batch:.2f} s a batch")
         return "  ".join(parts)
+
+    def _repr_html_(self) -> str:
+        heads = ("time (UTC)", "kind", "by", "rows", "files", "W", "most small files", "files in all", "seconds")
+        return card(str(self), rows=[heads, *map(_cells, self.commits)])
+
+
+def _cells(commit: PastCommit) -> tuple[str, ...]:
+    """What fits on a line; blank is what the snapshots do not tell."""
+    added, ratio = commit.files_added, commit.write_amplification
+    counts = ["" if n is None else f"{n:,}" for n in (commit.rows, commit.small_files_max, commit.total_files)]
+    return (
+        format_time(commit.timestamp_ms), commit.kind, commit.author, counts[0],
+        "" if added is None else f"+{added:,} -{commit.files_removed or 0:,}",
+        "" if ratio is None else f"{ratio:.2f}", counts[1], counts[2],
+        "" if commit.seconds is None else f"{commit.seconds:.2f}",
+    )  # fmt: skip
 
 
 def history_of(metadata: TableMetadata, table: str, limit: int | None = None) -> History:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.parser import parse, predicate
@@ -31,7 +32,7 @@ from icesize.table.catalog.access_errors import brief
 
 _SPACE = re.compile(r"\s")
 
-Where = str | BooleanExpression | None
+Where: TypeAlias = str | BooleanExpression | None
 
 
 NO_MATCH = "no partition matches the filter as a whole"
