@@ -24,7 +24,9 @@ from tests.support.rival_deletes import KINDS, Ids, Rival, at_failpoint, reached
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import append, local, make_table, small_files, sqlite_catalog
 
-POLICY = {"target-file-size-bytes": 3_000, "small-file-limit-bytes": 2_900, "max-small-files": 1}
+POLICY: dict[str, object] = {"target_file_size_bytes": 3_000, "small_file_limit_bytes": 2_900, "max_small_files": 1}
+NO_MERGES: dict[str, object] = {"small_file_limit_bytes": 1, "max_delete_files": 1, "close_file_cost_bytes": 0}
+"""Files are large, and their delete files are put together instead."""
 DAY_MS = 86_400_000
 A, B = range(1, 1201), range(2001, 2003)
 """Ids of the partitions `a` and `b`; the files of `a` overlap."""
@@ -37,6 +39,7 @@ PATHS = {
     "after_batch": MERGE,
     "cluster": MERGE,
     "maintain": (*MERGE, "expiry-decided", "before-delete"),
+    "rewrite_deletes": MERGE,
     "restore": MERGE[1:],
 }
 """The points that each job passes, `cleanup` where it has lost a commit."""
@@ -75,25 +78,21 @@ class Story:
     version: Ids
     ids: Ids
 
-    @property
-    def table(self) -> SizedTable:
+    def opened(self, **policy: object) -> SizedTable:
         """As we open it: no waiting."""
-        return icesize.open(
-            None, "db.t", catalog=self.catalog, policy=POLICY, environment=Environment(sleep=lambda seconds: None)
-        )
+        at_once = Environment(sleep=lambda seconds: None)
+        return icesize.open(None, "db.t", catalog=self.catalog, policy=POLICY | policy, environment=at_once)
 
     def do(self, job: str) -> None:
         """A restore may refuse."""
+        table = self.opened(**(NO_MERGES if job == "rewrite_deletes" else {}))
         if job == "restore":
             with suppress(CommitConflict):
-                self.table.restore({"kind": "a"}, self.version_id)
+                table.restore({"kind": "a"}, self.version_id)
         elif job == "maintain":
-            assert self.table.maintain().failed == {}
+            assert table.maintain().failed == {}
         else:
-            calls: dict[str, Callable[[SizedTable], object]] = {
-                "compact": SizedTable.compact, "after_batch": SizedTable.after_batch, "cluster": SizedTable.cluster,
-            }  # fmt: skip
-            calls[job](self.table)
+            getattr(table, job)()
 
     def restored(self, ids: Ids) -> Ids:
         """What a restore makes of these rows."""
@@ -107,7 +106,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
     (folder / "table").mkdir()
     catalog = sqlite_catalog(folder / "table")
     facts = fill(catalog)
-    Story(catalog, *facts).table.cluster(["id"], budget_bytes=0)
+    Story(catalog, *facts).opened().cluster(["id"], budget_bytes=0)
     age(catalog.load_table("db.t"))
     catalog.close()
     (folder / "table").rename(folder / "master")
