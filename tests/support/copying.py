@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.copying.assembly import Assembled, Assembly
+from icesize.parquet.copying.changed_columns import works
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
-from icesize.parquet.copying.reencode import reencode
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
@@ -89,9 +89,8 @@ def merge_files(
 
 
 def merge_pages(parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, level: int | None = None) -> int:
-    """One row group of all parts, whose columns are encoded again when it is their turn."""
-    again = (reencode(parts, top, plan, level) for top in plan.reencode)
-    return merge_row_groups(parts, plan, assembly, again, level=level)
+    """One row group of all parts, whose columns are changed when it is their turn."""
+    return merge_row_groups(parts, plan, assembly, (work(level) for work in works(parts, plan)))
 
 
 def with_ids(data: pa.Table, first: int = 1) -> pa.Table:

@@ -58,6 +58,7 @@ LIMITS = Limits(
     least_page_bytes=64,
     least_copied_bytes=200,
     renumber_page_ns=0,
+    cut_cost=0.0,
     open_ns=10**9,
 )
 """Small files go the ways of large ones, and whatever dictionaries can be united is."""
@@ -307,6 +308,7 @@ def whole_tables(draw: st.DrawFn) -> WholeTable:
         limits=replace(
             LIMITS,
             renumber_page_ns=draw(st.sampled_from([0, 0, 10**9])),
+            cut_cost=draw(st.sampled_from([0.0, 0.0, 1.4])),
             open_ns=draw(st.sampled_from([0, 10**9, 10**9])),
             whole_file_bytes=draw(st.sampled_from([LIMITS.whole_file_bytes, 1_500, 20_000])),
             batch_bytes=draw(st.sampled_from([LIMITS.batch_bytes, 1, 5_000])),

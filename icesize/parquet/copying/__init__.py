@@ -1,6 +1,7 @@
 """Merging by moving compressed bytes, without decoding them.
 
 - `assembly`: A Parquet file that is put together from row groups made elsewhere
+- `changed_columns`: what is made of the columns of a row group that do not stay as they are, before they are written
 - `column_plan`: which columns of a row group can be made of the pages of older ones, and which have to be encoded
   again
 - `compatibility`: which files and column chunks may be copied, and which files may lie in one
@@ -11,10 +12,11 @@
 - `dictionaries`: one dictionary with the entries of several, for chunks that each have one of their own
 - `output_file`: one output of a merge that copies: row groups of older files, whole or of their pages, and rows that
   were decoded; and its Iceberg counts and sizes
+- `page_changes`: the pages of a chunk that change without being decoded as a column: indices under another dictionary,
+  and pages of which rows are deleted
 - `page_copy`: large row groups made of the pages of small ones, as they are stored: nothing is decoded but columns
   whose dictionaries differ and cannot be united
 - `reencode`: columns whose pages cannot be copied, encoded again by pyarrow; the caller sets pyarrow's memory pool
-- `renumber`: the pages of a chunk under another dictionary: their indices change, and what they are compressed to
 - `row_groups`: row groups copied whole: their bytes as they are, and every offset moved to where the bytes lie now
 - `strategy`: which way the bytes of each input file go: whole row groups, single pages, or decoded
 """

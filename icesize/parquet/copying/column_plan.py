@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from icesize.parquet.copying.costs import CHUNK_NS, decoding_ns, renumbering_ns
+from icesize.parquet.copying.costs import CHUNK_NS, cutting_ns, decoding_ns, renumbering_ns
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
+from icesize.parquet.format.hybrid import MOST_BITS
 from icesize.parquet.format.pages import (
     CODEC_NAMES,
     DICTIONARY_ENCODINGS,
@@ -34,6 +35,8 @@ _COPIED_ENCODINGS = frozenset(
     {PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, _DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY}
 )
 """What Spark, Iceberg, DuckDB and pyarrow all read; Spark refuses BYTE_STREAM_SPLIT."""
+_CUT_ENCODINGS = frozenset({PLAIN, *DICTIONARY_ENCODINGS})
+"""Pages of which single values can be left out."""
 _COPIED_BOOLEANS = frozenset({PLAIN})
 """Iceberg's vectorised reader refuses booleans of v2 pages, which are RLE."""
 
@@ -85,18 +88,24 @@ class ColumnPlan:
     reencoded_bytes: int
     distinct_at_most: list[int | None]
 
+    def is_copied(self, index: int, parts: Sequence[Part]) -> bool:
+        """Whether the pages of a leaf column stay as they are."""
+        is_changed = self.numbers[index] or any(part.deleted for part in parts)
+        return not is_changed and parts[0].footer.columns[index].top not in self.reencode
 
-def plan_columns(parts: Sequence[Part], renumber_page_ns: int) -> ColumnPlan:
+
+def plan_columns(parts: Sequence[Part], renumber_page_ns: int, cut_cost: float = 1.0) -> ColumnPlan:
     """Plan one row group of all parts, in their order. Reads the dictionaries of all parts, keeps one per column.
 
     Pages are copied only where all parts have one codec, dictionaries of which each is the beginning of the longest or
     which one dictionary can unite, encodings that all readers know, and where no page with a dictionary would follow
-    one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole, and
-    so is every column where rows of a part are deleted.
-    `renumber_page_ns` is what it takes to change the indices of a page, besides its values. Raises `CopyRefused`.
+    one without: Spark's vectorised reader gives wrong values for such. A nested column is encoded again as a whole.
+    Where rows are deleted, pages of flat columns are cut if that takes less than encoding the column again.
+    `renumber_page_ns` is what it takes to change the indices of a page, besides its values, `cut_cost` what cutting a
+    page takes where encoding its values again takes 1. Raises `CopyRefused`.
     """
     columns = parts[0].footer.columns
-    leaves = [_plan_leaf(parts, index, column, renumber_page_ns) for index, column in enumerate(columns)]
+    leaves = [_plan_leaf(parts, index, column, renumber_page_ns, cut_cost) for index, column in enumerate(columns)]
     reencode: dict[str, str] = {}
     for column, leaf in zip(columns, leaves, strict=True):
         if leaf.why is not None:
@@ -195,7 +204,7 @@ class _Leaf:
         return agrees
 
 
-def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int) -> _Leaf:
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, cut_cost: float) -> _Leaf:
     chunks = [part.group.chunks[index] for part in parts]
     leaf = _Leaf(chunks[0].codec)
     found: list[DictionaryPage | None] = []
@@ -204,17 +213,24 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int) 
             leaf.refuse(Refusal.CODEC)
         if column.top in part.footer.strict:
             leaf.refuse(Refusal.SCHEMA_DIFFERS)
-        if part.deleted:
-            leaf.refuse(Refusal.DELETED_ROWS)
         encodings = data_encodings(chunk)
+        if part.deleted and not (column.flat and encodings <= _CUT_ENCODINGS):
+            leaf.refuse(Refusal.DELETED_ROWS)
         if not encodings <= _copied_encodings(column):
             leaf.refuse(Refusal.ENCODING)
         page = dictionary_page(part.source, chunk)
         leaf.add(page, encodings)
         found.append(page)
-    if leaf.differ and leaf.why is None:
-        pays = renumbering_ns(chunks, page_ns) <= decoding_ns(chunks)
-        leaf.share(_united(found, column, leaf.codec) if pays else None)
+    longest = max((page.values for page in found if page is not None), default=0)
+    if any(part.deleted for part in parts) and longest > 1 << MOST_BITS:
+        leaf.refuse(Refusal.DELETED_ROWS)
+    if leaf.why is None:
+        cut_ns = cutting_ns(chunks, [part.deleted for part in parts], cut_cost)
+        changed_ns = cut_ns + (renumbering_ns(chunks, page_ns) if leaf.differ else 0)
+        if changed_ns > decoding_ns(chunks):
+            leaf.refuse(Refusal.DELETED_ROWS if cut_ns else Refusal.DICTIONARIES)
+        elif leaf.differ:
+            leaf.share(_united(found, column, leaf.codec))
     return leaf
 
 

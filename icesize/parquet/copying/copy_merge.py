@@ -221,7 +221,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
             contents.whole += parts
             continue
         limits = settings.limits
-        plan = plan_columns(parts, limits.renumber_page_ns)
+        plan = plan_columns(parts, limits.renumber_page_ns, limits.cut_cost)
         is_changed = parts[0].deleted is not None
         worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns)
         if plan.reencode and not worth:

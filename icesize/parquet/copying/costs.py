@@ -6,6 +6,9 @@ Measured on TPC-H lineitem in files of Spark and of pyarrow, 4,000-200,000 rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+
+from pyroaring import BitMap
 
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, data_encodings, data_pages
@@ -26,6 +29,22 @@ _VALUE_NS, _RAW_BYTE_NS = 12, 8
 def renumbering_ns(chunks: Sequence[Chunk], page_ns: int) -> int:
     """Of chunks of one column whose indices change, besides moving them: `page_ns` for each page, and its values."""
     return sum(page_ns * data_pages(chunk) + _INDEX_NS * chunk.values for chunk in chunks)
+
+
+def cutting_ns(chunks: Sequence[Chunk], deleted: Sequence[BitMap | None], cost: float) -> int:
+    """Of chunks of one column of which some rows go: the pages that have such rows, if all have equally many, where
+    that takes `cost` times what decoding takes."""
+    pairs = zip(chunks, deleted, strict=True)
+    return round(cost * sum(_decoding_chunk_ns(chunk) * _share_cut(chunk, places) for chunk, places in pairs))
+
+
+def _share_cut(chunk: Chunk, places: BitMap | None) -> float:
+    if not places:
+        return 0.0
+    pages = min(data_pages(chunk), chunk.values)
+    ends = [chunk.values * (page + 1) // pages for page in range(pages)]
+    ranks = [places.rank(end - 1) for end in ends]
+    return sum(after > before for before, after in pairwise([0, *ranks])) / pages
 
 
 def decoding_ns(chunks: Sequence[Chunk]) -> int:

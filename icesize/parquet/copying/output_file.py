@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from icesize import failpoints
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.assembly import Assembled, Assembly
+from icesize.parquet.copying.changed_columns import Work, works
 from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.copying.compatibility import check_together
 from icesize.parquet.copying.decoded_rows import EncodedRows
 from icesize.parquet.copying.page_copy import merge_row_groups
-from icesize.parquet.copying.reencode import Reencoded, reencode
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
 from icesize.parquet.files.metrics import describe, leaves
@@ -33,6 +33,9 @@ from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, ma
 from icesize.parquet.format.thrift import integer
 from icesize.parquet.reading.ahead import Ahead
 from icesize.planning.files import FileFact, PartitionKey
+
+_WAITING = 6
+"""Columns, or parts of one, that are made and not yet written: a few, since one may take as long as many others."""
 
 
 @dataclass(slots=True)
@@ -64,9 +67,9 @@ class Contents:
         return found if self.model is None else [*found, self.model.footer]
 
     @property
-    def to_reencode(self) -> Iterator[tuple[PageRun, str]]:
-        """The columns that are encoded again, in the order of row groups and columns."""
-        return ((run, top) for run in self.runs for top in run.plan.reencode)
+    def works(self) -> Iterator[Work]:
+        """What is made of columns that do not stay as they are, in the order of row groups and columns."""
+        return (work for run in self.runs for work in works(run.parts, run.plan))
 
 
 @dataclass(slots=True)
@@ -95,15 +98,14 @@ def write_copied(
     partition: PartitionKey, contents: Contents, decoded: Iterable[EncodedRows], new_files: NewFiles, ahead: Ahead
 ) -> WrittenFile:
     """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
-    have to be encoded again are so `ahead` of being written.
+    do not stay as they are are made `ahead` of being written.
 
     Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
     settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
     sink = new_files.create(path)
-    reencoded = ahead.map(partial(_reencoded, level=settings.parquet.level), contents.to_reencode)
-    merge_pages = partial(merge_row_groups, reencoded=reencoded, level=settings.parquet.level)
-    assembled = _assemble(sink, contents, decoded, merge_pages, of_decoded)
+    changed = ahead.map(lambda work: work(settings.parquet.level), contents.works, _WAITING)
+    assembled = _assemble(sink, contents, decoded, partial(merge_row_groups, changed=changed), of_decoded)
     _check_opens(assembled)
     file = describe_copied(settings, path, partition, assembled)
     if of_decoded.metadata is not None:
@@ -116,11 +118,6 @@ def write_copied(
         )
     copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
     return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
-
-
-def _reencoded(column: tuple[PageRun, str], level: int | None) -> Reencoded:
-    run, top = column
-    return reencode(run.parts, top, run.plan, level)
 
 
 def _assemble(

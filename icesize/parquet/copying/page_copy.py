@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, Piece, check_encoding
@@ -43,12 +43,11 @@ from icesize.parquet.format.thrift import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from icesize.parquet.copying.reencode import Reencoded
 
-_Indexes = dict[tuple[int, int], bytes]
+Changed: TypeAlias = "Reencoded | list[Piece]"
+"""A top-level column of all parts that is encoded again, or a leaf of some of them whose pages change."""
+Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
 
 
@@ -57,21 +56,19 @@ def merge_row_groups(
     parts: Sequence[Part],
     plan: ColumnPlan,
     assembly: Assembly,
-    reencoded: Iterator[Reencoded],
-    *,
-    level: int | None = None,
+    changed: Iterator[Changed],
 ) -> int:
     """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
 
-    `level` is the compression level of pages that change, None for the codec's own. Holds one column chunk of one part
-    at a time and the page indexes of all; `reencoded` has the columns of the plan that are encoded again, in order.
-    Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
+    Holds one column chunk of one part at a time and the page indexes of all; `changed` has what does not stay as it is,
+    in the order of columns and parts. Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`,
+    also after some bytes were written.
     """
     start = assembly.position
-    group = _Group(parts, plan, assembly, level)
+    group = _Group(parts, plan, assembly, changed)
     for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
         if top in plan.reencode:
-            group.add(next(reencoded), list(leaves))
+            group.add(list(leaves))
         else:
             for index, column in leaves:
                 group.copy(index, column)
@@ -105,34 +102,39 @@ def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) ->
 class _Group:
     """A row group while its columns are written."""
 
-    def __init__(self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, level: int | None) -> None:
+    def __init__(self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, changed: Iterator[Changed]) -> None:
         self.columns: list[ColumnPart] = []
         self.raw_size_bytes = self.pages_copied = 0
         self._parts = parts
         self._plan = plan
         self._assembly = assembly
-        self._level = level
-        copied = [index for index, c in enumerate(parts[0].footer.columns) if c.top not in plan.reencode]
-        self._indexes = [_read_indexes(part.source, [part.group.chunks[i] for i in copied]) for part in parts]
+        self._changed = changed
+        copied = [index for index in range(len(parts[0].footer.columns)) if plan.is_copied(index, parts)]
+        self._indexes = [read_indexes(part.source, [part.group.chunks[i] for i in copied]) for part in parts]
 
     def copy(self, index: int, column: Column) -> None:
         """Write a leaf column out of the pages of all parts."""
         column_copy = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
-        numbers = self._plan.numbers[index] or [None] * len(self._parts)
-        for part, indexes, some in zip(self._parts, self._indexes, numbers, strict=True):
-            piece = self._piece(part.source, part.group.chunks[index], part.group.rows, column, indexes)
-            column_copy.add(piece if some is None else self._renumbered(piece, some, column))
+        for piece in self._pieces(index, column):
+            column_copy.add(piece)
         self.pages_copied += column_copy.pages
         self._add(column_copy)
 
-    def _renumbered(self, piece: Piece, numbers: NDArray[np.uint16], column: Column) -> Piece:
-        from icesize.parquet.copying.renumber import renumbered  # needs pyarrow, too
+    def _pieces(self, index: int, column: Column) -> Iterator[Piece]:
+        if self._plan.is_copied(index, self._parts):
+            for part, indexes in zip(self._parts, self._indexes, strict=True):
+                yield self._piece(part.source, part.group.chunks[index], part.group.rows, column, indexes)
+            return
+        left = len(self._parts)
+        while left:
+            pieces = cast("list[Piece]", next(self._changed))
+            yield from pieces
+            left -= len(pieces)
 
-        return renumbered(piece, numbers, column, self._level)
-
-    def add(self, again: Reencoded, leaves: Sequence[tuple[int, Column]]) -> None:
+    def add(self, leaves: Sequence[tuple[int, Column]]) -> None:
         """Write all leaves of a top-level column out of its newly encoded pages."""
-        indexes = _read_indexes(again.source, again.chunks)
+        again = cast("Reencoded", next(self._changed))
+        indexes = read_indexes(again.source, again.chunks)
         rows = sum(part.rows for part in self._parts)
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
             column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
@@ -143,12 +145,8 @@ class _Group:
         self.columns.append(column_copy.part(statistics))
         self.raw_size_bytes += column_copy.raw_size_bytes
 
-    def _piece(self, source: Source, chunk: Chunk, rows: int, column: Column, indexes: _Indexes) -> Piece:
-        data = self._assembly.room(chunk.size_bytes)
-        source.read_into(chunk.start, data)
-        offsets = None if chunk.offset_index is None else indexes[chunk.offset_index]
-        columns = None if chunk.column_index is None else indexes[chunk.column_index]
-        return Piece(chunk, data, walk(data, column.flat, chunk.values), rows, offsets, columns)
+    def _piece(self, source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes) -> Piece:
+        return read_piece(source, chunk, rows, column, indexes, self._assembly.room(chunk.size_bytes))
 
     def _null_count(self, index: int, column: Column) -> Fields | None:
         """What the older statistics say that needs no bounds; nothing of parts of which rows are deleted."""
@@ -159,9 +157,18 @@ class _Group:
         return {Statistics.NULL_COUNT: known[Statistics.NULL_COUNT]} if Statistics.NULL_COUNT in known else None
 
 
-def _read_indexes(source: Source, chunks: Sequence[Chunk]) -> _Indexes:
+def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:
+    """The page indexes of some chunks of one file."""
     ranges = {place for chunk in chunks for place in (chunk.offset_index, chunk.column_index) if place is not None}
     return read_ranges(source, ranges)
+
+
+def read_piece(source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes, room: memoryview) -> Piece:
+    """A chunk, read into `room`."""
+    source.read_into(chunk.start, room)
+    offsets = None if chunk.offset_index is None else indexes[chunk.offset_index]
+    columns = None if chunk.column_index is None else indexes[chunk.column_index]
+    return Piece(chunk, room, walk(room, column.flat, chunk.values), rows, offsets, columns)
 
 
 _KEPT = (ColumnMetaData.TYPE, ColumnMetaData.PATH_IN_SCHEMA, ColumnMetaData.CODEC)

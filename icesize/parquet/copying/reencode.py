@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ from icesize.parquet.reading.texts import check_indices, with_used_values
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
+_OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
+"""What pyarrow makes of footers, which takes as long as reading a column of 10,000 rows: files are opened for each."""
 
 
 @dataclass(slots=True)
@@ -100,16 +103,19 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
 
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
     """Rows of row groups of one file."""
-    ordinals = {group: ordinal for ordinal, group in enumerate(parts[0].footer.row_groups)}
+    footer = parts[0].footer
+    ordinals = {group: ordinal for ordinal, group in enumerate(footer.row_groups)}
     with parts[0].source.stream() as stream:
         file = pq.ParquetFile(
             stream,
+            metadata=_OPENED.get(footer),
             read_dictionary=[top] if as_dictionary else None,
             pre_buffer=False,
             page_checksum_verification=True,
         )
-        groups = range(file.metadata.num_row_groups)
-        filled = [group for group in groups if file.metadata.row_group(group).num_rows]
+        _OPENED[footer] = metadata = file.metadata
+        groups = range(metadata.num_row_groups)
+        filled = [group for group in groups if metadata.row_group(group).num_rows]
         wanted = [filled[ordinals[part.group]] for part in parts]
         table = file.read_row_groups(wanted, columns=[top], use_threads=False)
     if table.column_names != [top]:

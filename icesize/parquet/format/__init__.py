@@ -6,8 +6,11 @@
 - `hybrid`: indices into a dictionary and levels as pages hold them, in runs and bit-packed, and indices counted anew
 - `levels`: what the levels of a column in lists or maps say, held against the footer: of rows, and of values at each
   level
+- `page_body`: the body of a data page taken apart, levels from values, and put together again with others
 - `page_index`: page indexes: where the pages of a column chunk lie and between which bounds their values are, moved
   and joined
+- `page_values`: the values of one page where some of them go: those that stay, as they are stored, and how far the
+  others reach
 - `pages`: the pages of a column chunk, found by their headers and checked without being decoded
 - `refusals`: why bytes of a file are not copied but decoded, one code per reason
 - `schema`: the schema in a Parquet footer: elements that compare equal when they mean the same, and the columns they

@@ -1,17 +1,18 @@
 """Indices into a dictionary and levels as pages hold them: runs of one value, and bit-packed values in groups of eight.
 
-Specification: parquet-format, Encodings.md, "Run Length Encoding / Bit-Packing Hybrid". Runs stay as they are and only
-their values change, in 5 ns each (measured). Written by hand because no library gives the indices of a page away:
-pyarrow makes values of them and looks each up again to encode it.
+Specification: parquet-format, Encodings.md, "Run Length Encoding / Bit-Packing Hybrid". Where no value goes, runs stay
+as they are and only their values change, in 5 ns each (measured). Written by hand because no library gives the indices
+of a page away: pyarrow makes values of them and looks each up again to encode it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icesize.parquet.format.thrift import MalformedError, read_varint
+from icesize.parquet.format.thrift import Bytes, MalformedError, read_varint, varint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +21,8 @@ MOST_BITS = 16
 """Of a number: four of them are packed in one integer of 64 bits."""
 _MOST_BITS_READ = 25
 """An index and the bits before it in its first byte are read as an integer of 32 bits."""
+_LONG_RUN = 64
+"""From so many equal values on they become a run of one value: even of one bit each, they take no more bytes then."""
 
 
 def bits_of(numbers: NDArray[np.uint16]) -> int:
@@ -28,30 +31,28 @@ def bits_of(numbers: NDArray[np.uint16]) -> int:
 
 
 class _Run(NamedTuple):
-    """One run: where it and its values begin and end, and how many groups of eight these are, 0 for one value."""
+    """One run: where it and its values begin and end, how many groups of eight these are, 0 for one value, and how
+    many values."""
 
     start: int
     body: int
     end: int
     groups: int
+    values: int
 
 
-def renumber(data: bytes, bits: int, values: int, numbers: NDArray[np.uint16], new_bits: int) -> bytes:
+def renumber(data: Bytes, bits: int, values: int, numbers: NDArray[np.uint16], new_bits: int) -> bytes:
     """The same runs with the value `numbers[i]` for each value i, in `new_bits` each (`bits_of` the numbers).
 
     `values` are how many there are at most. Raises `MalformedError` for runs that are cut off or have more, and for
     values that have no number.
     """
-    if bits > _MOST_BITS_READ:
-        raise MalformedError(f"indices of {bits} bits")
     runs = _runs(data, bits)
     if sum(run.groups for run in runs) > values // 8 + len(runs):  # those of no bits take no bytes
         raise MalformedError(f"more indices than {values} values")
-    packed = np.frombuffer(b"".join(data[run.body : run.end] for run in runs if run.groups), np.uint8)
-    groups = sum(run.groups for run in runs)
     single = [int.from_bytes(data[run.body : run.end], "little") for run in runs if not run.groups]
     try:
-        new_packed = memoryview(pack(numbers[unpack(packed, bits, groups)], new_bits))
+        new_packed = memoryview(pack(numbers[_unpacked(data, runs, bits)], new_bits))
         new_single = iter(numbers[single].tolist() if single else ())
     except IndexError:
         raise MalformedError("an index is larger than its dictionary") from None
@@ -64,6 +65,67 @@ def renumber(data: bytes, bits: int, values: int, numbers: NDArray[np.uint16], n
             at += run.groups * new_bits
         else:
             pieces.append(next(new_single).to_bytes(size, "little"))
+    return b"".join(pieces)
+
+
+def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:
+    """The first `count` values. Raises `MalformedError` for fewer, and for runs that are cut off."""
+    runs, left = list[_Run](), count
+    for run in _runs(data, bits):
+        if left:
+            groups, some = min(run.groups, -(-left // 8)), min(run.values, left)
+            runs.append(run._replace(end=run.body + groups * bits if groups else run.end, groups=groups, values=some))
+            left -= some
+    if left:
+        raise MalformedError(f"{left} values are missing")
+    if all(run.groups for run in runs):
+        return _unpacked(data, runs, bits)[:count]
+    counts = np.array([run.values for run in runs], np.int64)
+    single = [0 if run.groups else int.from_bytes(data[run.body : run.end], "little") for run in runs]
+    found: NDArray[np.uint32] = np.repeat(np.array(single, np.uint32), counts)
+    packed = np.repeat(np.array([run.groups > 0 for run in runs], bool), counts)
+    found[packed] = _unpacked(data, runs, bits)[: np.count_nonzero(packed)]
+    return found
+
+
+def repeated(data: bytes, count: int) -> bytes | None:
+    """The value of all `count` values as it is stored where they are one run."""
+    header, at = read_varint(data, 0) if data else (0, 0)
+    return data[at:] if data and header == count << 1 else None
+
+
+def repeat(value: bytes, count: int) -> bytes:
+    """The inverse of `repeated`."""
+    return varint(count << 1) + value
+
+
+def encode(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
+    """The inverse of `decode`, in runs of one value where that is shorter."""
+    if not len(values):
+        return b""
+    starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+    lengths = np.diff(starts, append=len(values))
+    long = lengths >= _LONG_RUN
+    between, headers, at = list[tuple[int, int]](), list[bytes](), 0
+    for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
+        first = start + (at - start) % 8  # whole groups before it
+        between.append((at, first))
+        at = start + length
+        headers.append(repeat(int(values[start]).to_bytes((bits + 7) // 8, "little"), at - first))
+    between.append((at, len(values)))
+    groups = [-(-(end - start) // 8) for start, end in between]
+    padded = np.zeros(8 * sum(groups), np.uint16)
+    some = [values[start:end] for start, end in between]
+    padded[: sum(map(len, some))] = np.concatenate(some)
+    return _with_headers(pack(padded, bits), [number * bits for number in groups], groups, [*headers, b""])
+
+
+def _with_headers(packed: bytes, sizes: Sequence[int], groups: Sequence[int], single: Sequence[bytes]) -> bytes:
+    """Groups of eight that are packed, and runs of one value between them."""
+    pieces, at = list[bytes](), 0
+    for size, number, run in zip(sizes, groups, single, strict=True):
+        pieces += [varint(number << 1 | 1), packed[at : at + size], run] if number else [run]
+        at += size
     return b"".join(pieces)
 
 
@@ -104,7 +166,15 @@ def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
     return found[: highest + 1]
 
 
-def _runs(data: bytes, bits: int) -> list[_Run]:
+def _unpacked(data: Bytes, runs: Sequence[_Run], bits: int) -> NDArray[np.uint32]:
+    """The values of all runs but for those of one value."""
+    packed = np.frombuffer(b"".join(data[run.body : run.end] for run in runs if run.groups), np.uint8)
+    return unpack(packed, bits, sum(run.groups for run in runs))
+
+
+def _runs(data: Bytes, bits: int) -> list[_Run]:
+    if bits > _MOST_BITS_READ:
+        raise MalformedError(f"indices of {bits} bits")
     runs, at, size = [], 0, (bits + 7) // 8
     while at < len(data):
         header, body = read_varint(data, at)
@@ -112,7 +182,7 @@ def _runs(data: bytes, bits: int) -> list[_Run]:
         end = body + (groups * bits if header & 1 else size)
         if end > len(data) or header == 1:
             raise MalformedError("a run is cut off or empty")
-        runs.append(_Run(at, body, end, groups))
+        runs.append(_Run(at, body, end, groups, groups * 8 or header >> 1))
         at = end
     return runs
 

@@ -19,6 +19,8 @@ from icesize.parquet.format.thrift import (
     Fields,
     MalformedError,
     Parser,
+    binaries_of,
+    bytes_field,
     i32,
     integers_field,
     integers_of,
@@ -122,6 +124,41 @@ def concatenate(column_indexes: Sequence[bytes], pages: Sequence[int]) -> bytes 
             header = list_header(sum(one.entries for one in lists), _LISTS[field][0])
             fields[field] = (LIST, header + b"".join(one.body for one in lists))
     return write_struct(fields) if fields.keys() >= _REQUIRED.keys() else None
+
+
+class PageCounts(NamedTuple):
+    """How many values a page has, and how many of them are nulls."""
+
+    values: int
+    nulls: int
+
+
+@_READING
+def with_counts(raw: bytes, pages: Sequence[PageCounts | None]) -> bytes | None:
+    """A ColumnIndex after values of some pages are gone, whose counts are given: pages without any are left out, the
+    bounds of others stay, and histograms go. None where it is not one of these pages."""
+    lists = _lists_of(raw) or {}
+    entries = [one.entries for field, one in lists.items() if field not in _HISTOGRAMS]
+    if not _REQUIRED.keys() <= lists.keys() or entries != [len(pages)] * len(entries):
+        return None
+    fields, _ = read_struct(raw)
+    kept = [number for number, counts in enumerate(pages) if counts is None or counts.values]
+    flags = lists[ColumnIndex.NULL_PAGES].body
+    empty = {n: flags[n : n + 1] == b"\1" if (c := pages[n]) is None else c.values == c.nulls for n in kept}
+    of_nulls = bytes(BOOLEAN_TRUE if empty[number] else BOOLEAN_FALSE for number in kept)
+    new: Fields = {
+        ColumnIndex.NULL_PAGES: (LIST, list_header(len(kept), BOOLEAN_TRUE) + of_nulls),
+        ColumnIndex.BOUNDARY_ORDER: i32(_UNORDERED),
+    }
+    for field in (ColumnIndex.MIN_VALUES, ColumnIndex.MAX_VALUES):
+        bounds = binaries_of(fields, field)
+        some = b"".join(bytes_field(b"" if empty[number] else bounds[number])[1] for number in kept)
+        new[field] = (LIST, list_header(len(kept), BINARY) + some)
+    if ColumnIndex.NULL_COUNTS in fields:
+        nulls = integers_of(fields, ColumnIndex.NULL_COUNTS)
+        counted = (nulls[n] if (c := pages[n]) is None else c.nulls for n in kept)
+        new[ColumnIndex.NULL_COUNTS] = integers_field(counted, I64)
+    return write_struct(new)
 
 
 def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bool:

@@ -300,13 +300,13 @@ def signed_checksum(body: Bytes) -> int:
     return (crc32(body) ^ 2**31) - 2**31
 
 
-def decompressed(body: bytes, size_bytes: int, codec: int) -> bytes:
+def decompressed(body: Bytes, size_bytes: int, codec: int) -> bytes:
     """A body of which the header says that it has this size without compression.
 
     Raises `CopyRefused` where it has not, and for a codec that is not known.
     """
     if CODEC_NAMES.get(codec) == "none":
-        return body
+        return bytes(body)
     import pyarrow as pa  # costs a third of a second, and most pages are copied as they are stored
 
     try:

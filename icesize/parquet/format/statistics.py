@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from icesize.parquet.format.fields import IntType, LogicalType, SizeStatistics, Statistics
@@ -55,6 +56,7 @@ Order = Callable[[bytes], Any]
 """Bytes of a bound -> what compares as the column's values do; None for bytes that are no value of the type."""
 
 
+@lru_cache(1_024)
 def order_of(element: Element) -> Order | None:
     """How bounds of a column are compared, None where that is undefined or not known.
 

@@ -15,8 +15,7 @@ B = TypeVar("B")
 class Ahead:
     """Maps functions over items as `map` does, results in the order of the items, and works on the next ones meanwhile.
 
-    With fewer than two `threads` nothing is ahead, which is `map`. One result more than there are threads is on its way
-    or waits, which is all the memory it takes. Call `close` in the end: no thread works on then.
+    With fewer than two `threads` nothing is ahead, which is `map`. Call `close` in the end: no thread works on then.
     """
 
     def __init__(self, threads: int) -> None:
@@ -27,14 +26,17 @@ class Ahead:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def map(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """The results; what `function` raises is raised in place of the result."""
-        return map(function, items) if self._pool is None else self._mapped(self._pool, function, items)
+    def map(self, function: Callable[[A], B], items: Iterable[A], waiting: int = 1) -> Iterator[B]:
+        """The results; what `function` raises is raised in place of the result. So many results more than there are
+        threads are on their way or wait, which is all the memory it takes."""
+        return map(function, items) if self._pool is None else self._mapped(self._pool, function, items, waiting)
 
-    def _mapped(self, pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+    def _mapped(
+        self, pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A], waiting: int
+    ) -> Iterator[B]:
         """Begins at once, not when the first result is asked for."""
         running = (pool.submit(function, item) for item in items)
-        return _results(running, deque(islice(running, self._threads)))
+        return _results(running, deque(islice(running, self._threads + waiting - 1)))
 
 
 def _results(running: Iterator[Future[B]], waiting: deque[Future[B]]) -> Iterator[B]:

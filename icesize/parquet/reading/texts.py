@@ -120,10 +120,12 @@ def with_used_values(rows: pa.Table) -> pa.Table:
 
 
 def _used(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    indices = pa.chunked_array([array.indices for array in column.chunks], column.type.index_type)
-    used = len(indices.unique().drop_null())
-    if all(len(array.dictionary) == used for array in column.chunks):
-        return column
+    longest = {len(array.dictionary) for array in column.chunks}
+    # those of few values have mostly all of them in the first rows
+    for indices in (column.chunks[:1], column.chunks):
+        found = pa.chunked_array([array.indices for array in indices], column.type.index_type).unique()
+        if longest <= {len(found.drop_null())}:
+            return column
     return column.cast(column.type.value_type).dictionary_encode()
 
 

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.format.hybrid import MOST_BITS, histogram, pack, renumber, unpack
+from icesize.parquet.format.hybrid import (
+    MOST_BITS,
+    decode,
+    encode,
+    histogram,
+    pack,
+    renumber,
+    repeat,
+    repeated,
+    unpack,
+)
 from icesize.parquet.format.thrift import MalformedError, varint
 from tests.support.examples import examples
 
@@ -90,6 +100,43 @@ def test_packing_is_the_inverse_of_unpacking(data: st.DataObject, bits: int) -> 
     assert unpack(packed, bits, len(values) // 8).tolist() == values
 
 
+@examples(300)
+@given(st.data(), st.integers(0, MOST_BITS))
+def test_values_are_decoded_from_any_runs(data: st.DataObject, bits: int) -> None:
+    """As many as are asked for; what fills the last group of eight is none of them."""
+    some = data.draw(runs(bits))
+    values = [value for _, part in some for value in part]
+    count = max(0, len(values) - data.draw(st.integers(0, 7)))
+    assert decode(stored(some, bits), bits, count).tolist() == values[:count]
+    with pytest.raises(MalformedError):
+        decode(stored(some, bits), bits, len(values) + 1)
+    if some and bits:
+        with pytest.raises(MalformedError):
+            decode(stored(some, bits)[:-1], bits, len(values))
+
+
+@examples(300)
+@given(st.data(), st.integers(0, MOST_BITS))
+def test_encoding_is_the_inverse_of_decoding(data: st.DataObject, bits: int) -> None:
+    """Long runs take a few bytes, wherever they begin, and no values take none."""
+    lengths = st.sampled_from([1, 1, 2, 7, 9, 63, 64, 65, 200])
+    some = data.draw(st.lists(st.tuples(numbers_of(bits), lengths), max_size=30))
+    values = [value for value, length in some for _ in range(length)]
+    raw = encode(np.array(values, np.uint16), bits)
+    assert decode(raw, bits, len(values)).tolist() == values
+    assert (raw == b"") == (not values)
+    assert len(encode(np.repeat(np.array([3, 1, 2], np.uint16), [5, 1_000, 2_000]), 2)) == 9
+
+
+def test_one_run_is_known_as_such() -> None:
+    """Levels of a page without nulls mostly are one."""
+    assert repeated(encode(np.ones(20_000, np.uint16), 1), 20_000) == b"\1"
+    assert repeated(repeat(b"\2", 7), 7) == b"\2"
+    assert repeated(repeat(b"\2", 7), 6) is None
+    assert repeated(encode(np.array([0, 1] * 50, np.uint16), 1), 100) is None
+    assert repeated(b"", 0) is None
+
+
 def one(count: int) -> NDArray[np.uint16]:
     """Numbers for so many indices."""
     return np.arange(count, dtype=np.uint16)
@@ -121,3 +168,5 @@ def test_any_bytes_are_indices_or_malformed(data: bytes, bits: int) -> None:
     """Damaged pages raise nothing else, and take no memory that they do not have themselves."""
     with suppress(MalformedError):
         assert len(renumber(data, bits, 480, one(16), 4)) <= 4 * len(data) + 240
+    with suppress(MalformedError):
+        assert len(decode(data, bits, 480)) == 480

@@ -1,0 +1,292 @@
+"""The pages of a chunk that change without being decoded as a column: indices under another dictionary, and pages of
+which rows are deleted.
+
+Where indices change, levels, nulls and the values that are meant stay, so statistics and bounds in page indexes stay
+true. Where rows go, null counts and bounds of the chunk are those of the rows that stay; so are the null counts of its
+pages, whose bounds may be further apart than their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icesize.parquet.copying.column_plan import Piece
+from icesize.parquet.format.fields import ColumnMetaData, Statistics
+from icesize.parquet.format.hybrid import bits_of, decode, encode, renumber, repeat, repeated
+from icesize.parquet.format.page_body import PageBody, page_body
+from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
+from icesize.parquet.format.page_values import Mask, Values, coded_values, plain_values
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, PLAIN_DICTIONARY, Page, Pages, decompressed
+from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.statistics import Order, order_of
+from icesize.parquet.format.thrift import (
+    Bytes,
+    Fields,
+    MalformedError,
+    binary,
+    boolean_field,
+    bytes_field,
+    i64,
+    integer,
+    struct_field,
+)
+
+Rows = NDArray[np.int64]
+"""Places of rows, ascending."""
+
+
+@malformed_as(Refusal.PAGES)
+def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level: int | None) -> Piece:
+    """The same chunk with the index `numbers[i]` for each index i, compressed at this `level`.
+
+    Pages that do not hold indices are copied, and so is the old dictionary in front of them. Raises `CopyRefused` for
+    pages that are not what their headers say.
+    """
+    change = _Renumbering(numbers, column.levels, piece.chunk.codec, level)
+    pages = piece.pages.data
+    data = bytearray(piece.data[: pages[0].at])
+    moved: list[Page] = []
+    for page in pages:
+        stored, page = change.page(piece.data, page)
+        moved.append(replace(page, at=len(data)))
+        data += stored
+    index = piece.offset_index
+    if index is not None and not column.flat:
+        index = _moved(index, piece.chunk.start, pages, moved)
+    return replace(piece, data=memoryview(data), pages=Pages(piece.pages.dictionary, moved), offset_index=index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renumbering:
+    """What becomes of the pages of one chunk that hold indices: the index `numbers[i]` for each index i, compressed at
+    this `level`. `levels` are the highest of its column."""
+
+    numbers: NDArray[np.uint16]
+    levels: tuple[int, int]
+    codec: int
+    level: int | None
+
+    def page(self, chunk: memoryview, page: Page) -> tuple[Bytes, Page]:
+        """A page of a chunk, header and body as stored, and what it is now."""
+        if page.encoding not in DICTIONARY_ENCODINGS or not page.values:
+            return chunk[page.at : page.at + page.size_bytes], page
+        body = page_body(chunk, page, self.levels, self.codec)
+        bits = bits_of(self.numbers)
+        if raw := body.values:  # the bits of an index, then the runs; a page of nulls may have neither
+            body.values = bytes([bits]) + renumber(raw[1:], raw[0], page.values, self.numbers, bits)
+        return body.stored(page, self.codec, self.level)
+
+
+def _moved(index: bytes, start: int, pages: Sequence[Page], moved: Sequence[Page]) -> bytes | None:
+    """The offset index of pages that lie elsewhere in their chunk; None where it did not tell where they were."""
+    locations, variable_bytes = read_offset_index(index)
+    if [location.at - start for location in locations] != [page.at for page in pages]:
+        return None
+    new = [
+        location._replace(at=start + page.at, size_bytes=page.size_bytes)
+        for location, page in zip(locations, moved, strict=True)
+    ]
+    return offset_index(new, variable_bytes)
+
+
+@malformed_as(Refusal.PAGES)
+def without_rows(
+    piece: Piece, deleted: Rows, column: Column, numbers: NDArray[np.uint16] | None, level: int | None
+) -> Piece:
+    """The same chunk of a flat column without the rows at these places; indices of all pages become `numbers` where
+    there are some. What changes is compressed at this `level`.
+
+    Raises `CopyRefused` for pages that are not what their headers say, or that are encoded in another way than PLAIN or
+    by a dictionary.
+    """
+    chunk, bounds = _Chunk(piece, column, numbers, level), _Bounds.of(piece, column)
+    stored, pages, counts, nulls, at = list[Bytes](), list[Page](), list[PageCounts | None](), 0, 0
+    for page, live in chunk.pages(deleted):
+        if live.all():
+            data, page = chunk.kept(page)
+            counts.append(None)
+        else:
+            opened = chunk.opened(page)
+            bounds.leave(opened.values, opened.of_values(live))
+            nulls += opened.nulls(~live)
+            counts.append(opened.keep(live))
+            data, page = opened.body.stored(page, piece.chunk.codec, level)
+            page = replace(page, values=int(np.count_nonzero(live)), rows=int(np.count_nonzero(live)))
+        if page.values:
+            pages.append(replace(page, at=at))
+            stored.append(data)
+            at += page.size_bytes
+    if bounds.in_doubt:
+        bounds.be(end for page, live in chunk.pages(deleted) for end in chunk.ends(page, live))
+    rows = piece.rows - len(deleted)
+    metadata = {k: v for k, v in piece.chunk.metadata.items() if k != ColumnMetaData.SIZE_STATISTICS}
+    metadata[ColumnMetaData.STATISTICS] = struct_field(bounds.statistics(nulls))
+    return Piece(
+        replace(piece.chunk, metadata=metadata, values=rows),
+        memoryview(b"".join(stored)),
+        Pages(piece.pages.dictionary, pages),
+        rows,
+        offset_index=None,
+        column_index=None if piece.column_index is None else with_counts(piece.column_index, counts),
+    )
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A page without compression: the definition level of each row, None where no value is null, and its values."""
+
+    body: PageBody
+    levels: NDArray[np.uint32] | None
+    values: Values
+
+    def of_values(self, rows: Mask) -> Mask:
+        """Which values are those of the rows."""
+        return rows if self.levels is None else rows[self.levels == self.body.highest[1]]
+
+    def nulls(self, rows: Mask) -> int:
+        """How many of the rows are null."""
+        return int(np.count_nonzero(rows)) - int(np.count_nonzero(self.of_values(rows)))
+
+    def keep(self, live: Mask) -> PageCounts:
+        """Keep the rows that are `live`."""
+        values, rows, bits = self.of_values(live), int(np.count_nonzero(live)), self.body.highest[1].bit_length()
+        if len(values):
+            self.body.values = self.values.kept(values)
+        if self.levels is not None:
+            self.body.levels[1] = encode(self.levels[live], bits)
+        elif runs := self.body.levels[1]:
+            self.body.levels[1] = repeat(repeated(runs, len(live)) or b"", rows)
+        counts = PageCounts(rows, self.nulls(live))
+        self.body.cut(*counts)
+        return counts
+
+
+class _Chunk:
+    """The pages of a chunk, as they are stored and opened."""
+
+    def __init__(self, piece: Piece, column: Column, numbers: NDArray[np.uint16] | None, level: int | None) -> None:
+        self._piece = piece
+        self._column = column
+        self._codec = piece.chunk.codec
+        self._numbers = numbers
+        self._renumbering = None if numbers is None else _Renumbering(numbers, column.levels, self._codec, level)
+
+    def pages(self, deleted: Rows) -> Iterator[tuple[Page, Mask]]:
+        """Each page with which of its rows stay."""
+        first = 0
+        for page in self._piece.pages.data:
+            live = np.ones(page.values, bool)
+            start, end = np.searchsorted(deleted, (first, first + page.values))
+            live[deleted[start:end] - first] = False
+            yield page, live
+            first += page.values
+
+    def kept(self, page: Page) -> tuple[Bytes, Page]:
+        """A page of which all rows stay, as it is stored now."""
+        if self._renumbering is None:
+            return self._piece.data[page.at : page.at + page.size_bytes], page
+        return self._renumbering.page(self._piece.data, page)
+
+    def opened(self, page: Page) -> _Opened:
+        """Raises `MalformedError` or `CopyRefused`."""
+        body = page_body(self._piece.data, page, self._column.levels, self._codec)
+        levels, count = self._levels(body, page), page.values
+        if levels is not None:
+            count = int(np.count_nonzero(levels == body.highest[1]))
+        return _Opened(body, levels, self._values(body.values, page, count))
+
+    def ends(self, page: Page, live: Mask) -> list[bytes]:
+        """The least and the greatest value of the rows that are `live`."""
+        opened = self.opened(page)
+        return opened.values.ends(opened.of_values(live))
+
+    @cached_property
+    def _entries(self) -> tuple[Values, int]:
+        page = self._piece.pages.dictionary
+        if page is None or page.encoding not in (PLAIN, PLAIN_DICTIONARY):
+            raise CopyRefused(Refusal.PAGES, "a dictionary that cannot be read")
+        body = self._piece.data[page.at + page.header_bytes : page.at + page.size_bytes]
+        raw = decompressed(body, page.raw_size_bytes - page.header_bytes, self._codec)
+        return plain_values(raw, page.values, self._column.element), page.values
+
+    def _levels(self, body: PageBody, page: Page) -> NDArray[np.uint32] | None:
+        runs, highest = body.levels[1], body.highest[1]
+        if not runs or repeated(runs, page.values) == bytes([highest]):
+            return None
+        levels = decode(runs, highest.bit_length(), page.values)
+        if levels.max(initial=0) > highest:
+            raise MalformedError(f"a level is higher than {highest}")
+        return levels
+
+    def _values(self, raw: Bytes, page: Page, count: int) -> Values:
+        if page.encoding in DICTIONARY_ENCODINGS:
+            return coded_values(raw, count, *self._entries, self._numbers)
+        if page.encoding != PLAIN:
+            raise CopyRefused(Refusal.PAGES, f"encoding {page.encoding}")
+        return plain_values(raw, count, self._column.element)
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """The bounds of a chunk while values go: they stay as they are unless a value that goes may have been the outermost
+    and none like it is met that stays."""
+
+    fields: Fields
+    order: Order | None
+    ends: tuple[Any, Any]
+    lost: tuple[bool, bool] = (False, False)
+    found: tuple[bool, bool] = (False, False)
+
+    @staticmethod
+    def of(piece: Piece, column: Column) -> _Bounds:
+        """Those in its statistics; none where they have no known order."""
+        fields, order = piece.chunk.statistics, order_of(column.element)
+        lower, upper = binary(fields, Statistics.MIN_VALUE), binary(fields, Statistics.MAX_VALUE)
+        if order is None or lower is None or upper is None:
+            return _Bounds(fields, None, (None, None))
+        return _Bounds(fields, order, (order(lower), order(upper)))
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether they may be those of values that are gone."""
+        return any(lost and not found for lost, found in zip(self.lost, self.found, strict=True))
+
+    def leave(self, values: Values, live: Mask) -> None:
+        """Some values of a page go."""
+        if self.order is None or not any(reached := self._reached(values.ends(~live))):
+            return
+        self.lost = (self.lost[0] or reached[0], self.lost[1] or reached[1])
+        reached = self._reached(values.ends(live))
+        self.found = (self.found[0] or reached[0], self.found[1] or reached[1])
+
+    def _reached(self, ends: list[bytes]) -> tuple[bool, bool]:
+        """Whether values with these ends reach the lower bound, and the upper one."""
+        if self.order is None or not ends:
+            return False, False
+        lower, upper = self.ends
+        least, greatest = map(self.order, ends)
+        return least <= lower, greatest >= upper
+
+    def be(self, ends: Iterable[bytes]) -> None:
+        """Be those of all values that stay, of which these are the outermost of each page."""
+        found = sorted(ends, key=self.order)
+        self.fields = {k: v for k, v in self.fields.items() if k == Statistics.NULL_COUNT}
+        if found:
+            self.fields |= {
+                Statistics.MIN_VALUE: bytes_field(found[0]),
+                Statistics.MAX_VALUE: bytes_field(found[-1]),
+                Statistics.IS_MIN_VALUE_EXACT: boolean_field(True),
+                Statistics.IS_MAX_VALUE_EXACT: boolean_field(True),
+            }
+
+    def statistics(self, nulls_gone: int) -> Fields:
+        """The statistics of what stays."""
+        nulls = integer(self.fields, Statistics.NULL_COUNT)
+        return self.fields if nulls is None else {**self.fields, Statistics.NULL_COUNT: i64(nulls - nulls_gone)}

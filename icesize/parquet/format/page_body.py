@@ -1,0 +1,137 @@
+"""The body of a data page taken apart, levels from values, and put together again with others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from icesize.parquet.format.fields import DataPageHeader, DataPageHeaderV2, PageHeader
+from icesize.parquet.format.pages import (
+    DATA_PAGE_V2,
+    RLE,
+    Page,
+    compressed,
+    decompressed,
+    signed_checksum,
+)
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.thrift import (
+    STRUCT,
+    Bytes,
+    Fields,
+    boolean,
+    i32,
+    raw_of,
+    read_struct,
+    required_integer,
+    struct_field,
+    write_struct,
+)
+
+_LENGTH_BYTES = 4
+
+
+@dataclass(slots=True)
+class PageBody:
+    """A data page without compression: the runs of its repetition and its definition levels, each empty without any,
+    and its values. `highest` are the highest levels of its column."""
+
+    header: Fields
+    inner: Fields
+    highest: tuple[int, int]
+    levels: list[bytes]
+    values: Bytes
+
+    @property
+    def _is_v2(self) -> bool:
+        return PageHeader.DATA_PAGE_HEADER_V2 in self.header
+
+    def cut(self, rows: int, nulls: int) -> None:
+        """Say that a page of a flat column has so many rows now, and nothing more of what they are."""
+        kept = (
+            (DataPageHeaderV2.NUM_VALUES, DataPageHeaderV2.IS_COMPRESSED)
+            if self._is_v2
+            else (DataPageHeader.NUM_VALUES, DataPageHeader.REPETITION_LEVEL_ENCODING)
+        )
+        self.inner = {number: field for number, field in self.inner.items() if number <= kept[1]}
+        self.inner[kept[0]] = i32(rows)
+        if self._is_v2:
+            self.inner |= {DataPageHeaderV2.NUM_NULLS: i32(nulls), DataPageHeaderV2.NUM_ROWS: i32(rows)}
+
+    def stored(self, page: Page, codec: int, level: int | None) -> tuple[bytes, Page]:
+        """The page, header and body, compressed at this level, and what it is now where it was `page`."""
+        body, raw_size_bytes = (self._v2 if self._is_v2 else self._v1)(codec, level)
+        self.header[PageHeader.UNCOMPRESSED_PAGE_SIZE] = i32(raw_size_bytes)
+        self.header[PageHeader.COMPRESSED_PAGE_SIZE] = i32(len(body))
+        if PageHeader.CRC in self.header:
+            self.header[PageHeader.CRC] = i32(signed_checksum(body))
+        header = write_struct(self.header)
+        at = len(header)
+        now = replace(page, header_bytes=at, size_bytes=at + len(body), raw_size_bytes=at + raw_size_bytes)
+        return header + body, now
+
+    def _v1(self, codec: int, level: int | None) -> tuple[bytes, int]:
+        self.header[PageHeader.DATA_PAGE_HEADER] = struct_field(self.inner)
+        levels = [runs for runs, highest in zip(self.levels, self.highest, strict=True) if highest]
+        raw = b"".join((*(len(runs).to_bytes(_LENGTH_BYTES, "little") + runs for runs in levels), self.values))
+        return compressed(raw, codec, level), len(raw)
+
+    def _v2(self, codec: int, level: int | None) -> tuple[bytes, int]:
+        repetition, definition = self.levels
+        self.inner[DataPageHeaderV2.REPETITION_LEVELS_BYTE_LENGTH] = i32(len(repetition))
+        self.inner[DataPageHeaderV2.DEFINITION_LEVELS_BYTE_LENGTH] = i32(len(definition))
+        self.header[PageHeader.DATA_PAGE_HEADER_V2] = struct_field(self.inner)
+        is_plain = boolean(self.inner, DataPageHeaderV2.IS_COMPRESSED) is False
+        values = bytes(self.values) if is_plain else compressed(bytes(self.values), codec, level)
+        return repetition + definition + values, len(repetition) + len(definition) + len(self.values)
+
+
+def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> PageBody:
+    """Take a data page of a chunk apart.
+
+    Raises `CopyRefused` and `MalformedError` for one that is not what its header says.
+    """
+    start = page.at + page.header_bytes
+    header, _ = read_struct(bytes(chunk[page.at : start]))
+    body = chunk[start : page.at + page.size_bytes]
+    take_apart = _v2 if page.type == DATA_PAGE_V2 else _v1
+    return take_apart(header, highest, body, page.raw_size_bytes - page.header_bytes, codec)
+
+
+def _v1(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
+    inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER, STRUCT))
+    raw, at = memoryview(decompressed(body, raw_size_bytes, codec)), 0
+    levels: list[bytes] = [b"", b""]
+    encodings = (DataPageHeader.REPETITION_LEVEL_ENCODING, DataPageHeader.DEFINITION_LEVEL_ENCODING)
+    for number, encoding in enumerate(encodings):
+        if highest[number]:
+            if required_integer(inner, encoding) != RLE:
+                raise CopyRefused(Refusal.PAGES, "levels of an old encoding")
+            start, length = at + _LENGTH_BYTES, int.from_bytes(raw[at : at + _LENGTH_BYTES], "little")
+            at = _checked(start + length, raw)
+            levels[number] = bytes(raw[start:at])
+    return PageBody(header, inner, highest, levels, raw[at:])
+
+
+def _v2(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
+    inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER_V2, STRUCT))
+    lengths = _lengths(inner)
+    middle, at = lengths[0], _checked(sum(lengths), body)
+    values = body[at:]
+    if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is not False:
+        values = memoryview(decompressed(values, raw_size_bytes - at, codec))
+    return PageBody(header, inner, highest, [bytes(body[:middle]), bytes(body[middle:at])], values)
+
+
+def _lengths(inner: Fields) -> Sequence[int]:
+    fields = (DataPageHeaderV2.REPETITION_LEVELS_BYTE_LENGTH, DataPageHeaderV2.DEFINITION_LEVELS_BYTE_LENGTH)
+    lengths = [required_integer(inner, field) for field in fields]
+    if min(lengths) < 0:
+        raise CopyRefused(Refusal.PAGES, f"levels of {min(lengths)} bytes")
+    return lengths
+
+
+def _checked(end: int, page: Bytes) -> int:
+    if end > len(page):
+        raise CopyRefused(Refusal.PAGES, f"levels of {end} bytes in a page of {len(page)}")
+    return end

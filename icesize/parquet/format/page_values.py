@@ -1,0 +1,167 @@
+"""The values of one page where some of them go: those that stay, as they are stored, and how far the others reach."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icesize.parquet.format.fields import LogicalType
+from icesize.parquet.format.hybrid import bits_of, decode, encode
+from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Element
+from icesize.parquet.format.statistics import Order, order_of
+from icesize.parquet.format.thrift import Bytes, MalformedError
+
+Mask: TypeAlias = NDArray[np.bool_]
+"""For each value whether it is meant."""
+
+_NUMBERS = {INT32: "<i4", INT64: "<i8", FLOAT: "<f4", DOUBLE: "<f8"}
+_LENGTH_BYTES = 4
+
+
+class Values(Protocol):
+    """All values of one page that are no nulls."""
+
+    def kept(self, live: Mask) -> bytes:
+        """Those that stay, as a page of this encoding has them."""
+
+    def ends(self, which: Mask) -> list[bytes]:
+        """The least and the greatest of some, as bounds have them; none where there are none but NaN."""
+
+
+def plain_values(raw: Bytes, count: int, element: Element) -> Values:
+    """Values that are stored one after the other (PLAIN). Raises `MalformedError` where there are fewer or more."""
+    if element.type == BOOLEAN:
+        if len(raw) != -(-count // 8):
+            raise MalformedError(f"{count} booleans have {len(raw)} bytes")
+        return _Booleans(np.unpackbits(np.frombuffer(raw, np.uint8), count=count, bitorder="little").astype(bool))
+    if element.type == BYTE_ARRAY:
+        return _ByteArrays(raw, _starts(raw, count), _key_of(element))
+    order = order_of(element)
+    kind = np.dtype(_NUMBERS.get(element.type or 0) or f"V{element.length}")
+    if len(raw) != count * kind.itemsize:
+        raise MalformedError(f"{count} values have {len(raw)} bytes")
+    if kind.kind == "i" and order is not None and order(b"\xff" * kind.itemsize) > 0:
+        kind = np.dtype(f"<u{kind.itemsize}")
+    return _Fixed(np.frombuffer(raw, kind), _key_of(element))
+
+
+def _key_of(element: Element) -> Order | None:
+    """By what bytes are ordered, None where by themselves."""
+    is_decimal = element.logical is not None and element.logical[0] == LogicalType.DECIMAL
+    return order_of(element) if is_decimal else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Booleans:
+    values: Mask
+
+    def kept(self, live: Mask) -> bytes:
+        return np.packbits(self.values[live], bitorder="little").tobytes()
+
+    def ends(self, which: Mask) -> list[bytes]:
+        some = self.values[which]
+        return [bytes([int(some.min())]), bytes([int(some.max())])] if len(some) else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Numbers, and bytes of one length."""
+
+    values: NDArray[Any]
+    key: Order | None
+
+    def kept(self, live: Mask) -> bytes:
+        return self.values[live].tobytes()
+
+    def ends(self, which: Mask) -> list[bytes]:
+        some = self.values[which]
+        if some.dtype.kind == "V":
+            return _ends(some.tolist(), self.key)
+        some = some[some == some] if some.dtype.kind == "f" else some
+        return [some.min().tobytes(), some.max().tobytes()] if len(some) else []
+
+
+@dataclass(frozen=True, slots=True)
+class _ByteArrays:
+    """Each with its length before it; `starts` is where those begin, and the end."""
+
+    raw: Bytes
+    starts: NDArray[np.int64]
+    key: Order | None
+
+    def kept(self, live: Mask) -> bytes:
+        changes = np.flatnonzero(np.diff(live, prepend=False, append=False))
+        ends, data = iter(self.starts[changes].tolist()), memoryview(self.raw)
+        return b"".join(data[start:end] for start, end in zip(ends, ends, strict=True))
+
+    def ends(self, which: Mask) -> list[bytes]:
+        some = np.flatnonzero(which)
+        places = zip(self.starts[some].tolist(), self.starts[some + 1].tolist(), strict=True)
+        return _ends([bytes(self.raw[start + _LENGTH_BYTES : end]) for start, end in places], self.key)
+
+
+def _ends(values: list[bytes], key: Order | None) -> list[bytes]:
+    return [min(values, key=key), max(values, key=key)] if values else []
+
+
+def _starts(raw: Bytes, count: int) -> NDArray[np.int64]:
+    """Where byte arrays begin, and the end.
+
+    Texts below 256 bytes have three zeros at the end of each length and nowhere else, as a rule: what is found so is
+    right where each length leads to the next one. Everything else is gone through one by one, in five times the time.
+    """
+    data = np.frombuffer(raw, np.uint8)
+    zero = data == 0
+    found = np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:]) if len(raw) >= _LENGTH_BYTES else np.zeros(0, np.int64)
+    starts = np.append(found, len(raw))
+    if len(found) != count or starts[0] or np.any(np.diff(starts) != data[found] + np.int64(_LENGTH_BYTES)):
+        return _starts_in_turn(raw, count)
+    return starts
+
+
+def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
+    starts, at, length_at = [0], 0, struct.Struct("<I").unpack_from
+    with suppress(struct.error):  # beyond the end
+        for _ in range(count):
+            at += _LENGTH_BYTES + length_at(raw, at)[0]
+            starts.append(at)
+    if at != len(raw) or len(starts) != count + 1:
+        raise MalformedError(f"{count} byte arrays are not in {len(raw)} bytes")
+    return np.array(starts, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Indices:
+    """Indices into a dictionary of so many entries; `numbers` are those in the new one, None where they stay."""
+
+    indices: NDArray[np.uint32]
+    bits: int
+    entries: Values
+    count: int
+    numbers: NDArray[np.uint16] | None
+
+    def kept(self, live: Mask) -> bytes:
+        some = self.indices[live]
+        if self.numbers is None:
+            return bytes([self.bits]) + encode(some.astype(np.uint16), self.bits)
+        bits = bits_of(self.numbers)
+        return bytes([bits]) + encode(self.numbers[some], bits)
+
+    def ends(self, which: Mask) -> list[bytes]:
+        return self.entries.ends(np.bincount(self.indices[which], minlength=self.count) > 0)
+
+
+def coded_values(
+    raw: Bytes, count: int, entries: Values, entry_count: int, numbers: NDArray[np.uint16] | None
+) -> Values:
+    """Values that are indices into a dictionary. Raises `MalformedError`."""
+    bits = raw[0] if raw else 0
+    indices = decode(raw[1:], bits, count)
+    if count and int(indices.max()) >= entry_count:
+        raise MalformedError("an index is larger than its dictionary")
+    return _Indices(indices, bits, entries, entry_count, numbers)

@@ -1,0 +1,59 @@
+"""Values are taken out of pages, whatever they hold, and damaged pages are noticed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icesize.parquet.format.page_values import coded_values, plain_values
+from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, INT64, Element
+from icesize.parquet.format.thrift import MalformedError
+from tests.support.examples import examples
+
+
+def element(kind: int) -> Element:
+    """A column of this physical type."""
+    return Element(b"a", kind, None, 0, 1, 0, None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "count"),
+    [
+        (INT64, b"\0" * 15, 2),
+        (INT64, b"\0" * 16, 3),
+        (BOOLEAN, b"\0", 9),
+        (BOOLEAN, b"\0\0", 8),
+        (BYTE_ARRAY, b"\1\0\0\0a", 2),
+        (BYTE_ARRAY, b"\1\0\0\0a\0", 1),
+        (BYTE_ARRAY, b"\2\0\0\0a", 1),
+        (BYTE_ARRAY, b"\xff\xff\xff\xffa", 1),
+        (BYTE_ARRAY, b"a", 0),
+    ],
+)
+def test_values_that_do_not_fill_a_page_are_malformed(kind: int, raw: bytes, count: int) -> None:
+    """Fewer bytes than values need, or more."""
+    with pytest.raises(MalformedError):
+        plain_values(raw, count, element(kind))
+
+
+def test_indices_beyond_the_dictionary_are_malformed() -> None:
+    """They would be those of another value after renumbering."""
+    entries = plain_values(b"\0" * 16, 2, element(INT64))
+    for raw in (b"\2\x04\x02", b"\2\x02\x01", b""):
+        with pytest.raises(MalformedError):
+            coded_values(raw, 2, entries, 2, None)
+    assert coded_values(b"\2\x04\x01", 2, entries, 2, None).kept(np.array([True, False])) == b"\2\x03\x01\0"
+
+
+@examples(100)
+@given(st.lists(st.binary(max_size=300) | st.text("ab", max_size=3).map(str.encode), max_size=30), st.data())
+def test_byte_arrays_are_found_whatever_they_hold(values: list[bytes], data: st.DataObject) -> None:
+    """Zeros within values, empty ones and long ones: what is kept is what was meant."""
+    page = b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    live = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
+    found = plain_values(page, len(values), element(BYTE_ARRAY))
+    some = [value for value, lives in zip(values, live, strict=True) if lives]
+    assert found.kept(np.array(live, bool)) == b"".join(len(value).to_bytes(4, "little") + value for value in some)
+    assert found.ends(np.array(live, bool)) == ([min(some), max(some)] if some else [])
