@@ -1,10 +1,10 @@
 """A table that is changed all the time by upserts and compacted again and again, by icesize and by Iceberg.
 
-    python -m benchmarks upserts [--compactions 6] [--updates 10] [--rows 20000] [--keep DIR]
+    python -m benchmarks upserts [--compactions 6] [--updates 3] [--rows 20000] [--keep DIR]
 
 The table is TPC-H's lineitem in 200 files, unpartitioned, as `benchmarks.compact` has it. An update is one commit: an
 equality delete of so many rows, anywhere in the table, by order and line number, and the same rows with another
-quantity. One every 20 seconds would be 200 seconds between compactions; nobody waits for that here. After so many
+quantity. With one every 20 seconds a compaction would come every minute; nobody waits for that here. After so many
 updates the table is compacted: by `icesize.SizedTable.compact` in this process, and by `rewrite_data_files`
 (`delete-file-threshold` 1) in a Spark session that stays up. Both have a table of their own, and commit the same files
 to it. Only the calls are timed; CPU seconds are those of this process and all below it, so of Spark's, too.
@@ -197,7 +197,7 @@ def _line(title: str, way: dict[str, Any]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks upserts", description=__doc__.splitlines()[0])
     parser.add_argument("--compactions", type=int, default=6)
-    parser.add_argument("--updates", type=int, default=10, help="before each compaction")
+    parser.add_argument("--updates", type=int, default=3, help="before each compaction")
     parser.add_argument("--rows", type=int, default=20_000, help="of each update")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the table there for later runs")
     parser.add_argument("--json", action="store_true")
