@@ -4,6 +4,13 @@
     table = icesize.open(spark, "lake.db.events")
     stream.writeStream.foreachBatch(table.sink(stream_id="clicks")).option("checkpointLocation", path).start()
 
+    table = icesize.open(None, "lake.db.events")  # without Spark
+    print(table.inspect())
+    table.compact()
+
+`open` gives a SizedTable, which has everything that can be done to a table. What was done is a Report, how large files
+are to be a SizePolicy, and what went wrong an IcesizeError.
+
 Importing this package imports neither pyspark nor pyarrow nor pyiceberg; they load with the first `open`.
 """
 
@@ -68,3 +75,8 @@ def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'icesize' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Also what is not loaded yet, for `help(icesize)` and for shells that complete names."""
+    return list(__all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def test_all_is_sorted_and_exact() -> None:
     assert icesize.__all__ == sorted(icesize.__all__)
     assert all(getattr(icesize, name) is not None for name in icesize.__all__)
     assert len(icesize.__all__) <= 25
+
+
+def test_help_shows_what_is_loaded_late() -> None:
+    """`help(icesize)` has the table, the sink and `open`, which importing the package does not load."""
+    told = pydoc.plain(pydoc.render_doc(icesize))
+    assert all(f"class {name}(" in told for name in ("SizedTable", "Sink", "Report", "SizePolicy"))
+    assert "open(spark: " in told
+    assert told.index("import icesize") < told.index("PACKAGE CONTENTS")
 
 
 def test_every_error_is_public_and_drawn() -> None:

@@ -56,13 +56,14 @@ class Wishes:
 
 @dataclass
 class _Story:
-    """One run: where it prints, the lake, and what its queries cost so far."""
+    """One run: where it prints, the lake, what its queries cost so far, and the most files of a bar."""
 
     console: Console
     lake: Lake
     wishes: Wishes
     costs: list[Column] = field(default_factory=list)
     steps: int = 0
+    most_files: int = 0
 
     def title(self, text: str, *explained: str) -> None:
         """The heading of the next step, and what there is to be seen in it."""
@@ -122,8 +123,8 @@ def _goes_bad(story: _Story) -> None:
     _show_files(story)
 
 
-def _show_files(story: _Story, full_bar_files: int = 0) -> int:
-    """The picture of the table's files; returns how many small ones there are."""
+def _show_files(story: _Story) -> None:
+    """The picture of the table's files; all pictures of a story are on the scale of the first."""
     inspection = story.table().inspect()
     show_line(story.console, "")
     story.say(
@@ -131,8 +132,8 @@ def _show_files(story: _Story, full_bar_files: int = 0) -> int:
         f"{format_bytes(inspection.size_bytes)}, "
         f"at most {format_count(inspection.small_files_max, 'small file')} in an hour"
     )
-    show_bars(story.console, inspection, full_bar_files)
-    return inspection.small_files
+    story.most_files = max(story.most_files, inspection.small_files)
+    show_bars(story.console, inspection, full_bar_files=story.most_files)
 
 
 def _query(story: _Story, state: str, heading: str) -> None:
@@ -173,7 +174,6 @@ def _show_columns(story: _Story, figures: Mapping[str, Sequence[str]]) -> None:
 def _mend(story: _Story) -> None:
     console, name = story.console, full_name(EVENTS)
     table = story.table()
-    small = table.inspect().small_files
     story.title(f"What would be done: icesize plan {name}", "This reads what the catalog knows, and changes nothing.")
     plan = table.plan()
     show_plan(console, plan)
@@ -182,7 +182,7 @@ def _mend(story: _Story) -> None:
     with merging(console, lambda: planned[0].bytes_to_write) as progress:
         report = table.compact(on_plan=planned.append, progress=progress)
     show_report(console, report, known=plan.notes)
-    _show_files(story, full_bar_files=small)
+    _show_files(story)
 
 
 def _stream(story: _Story) -> None:

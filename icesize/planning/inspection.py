@@ -170,11 +170,10 @@ class Inspection:
     def _repr_html_(self) -> str:
         lines = self.lines_by_size
         most = max(1, *(files for _, files, _ in lines))
+        colours = [*[AMBER] * (len(lines) - 1), GREEN]
         bars = [
-            Bar(
-                name.strip(), f"{files:,}, {format_bytes(size)}", files / most, GREEN if name == lines[-1][0] else AMBER
-            )
-            for name, files, size in lines
+            Bar(name.strip(), f"{files:,}, {format_bytes(size)}", files / most, colour)
+            for (name, files, size), colour in zip(lines, colours, strict=True)
         ]
         facts = (
             ("partitions", f"{self.partitions:,}"),
@@ -191,7 +190,8 @@ class Inspection:
         ]
         heads = ("partition", "small files", "of", "size of the small ones")
         deletes = [str(self.deletes)] if self.deletes.files else []
-        return card(self.table, facts, bars=bars, rows=[heads, *worst], sentences=[*deletes, *self.advice])
+        sentences = [*deletes, *(line.strip() for line in self.cost.lines()), *self.advice]
+        return card(self.table, facts, bars=bars, rows=[heads, *worst], sentences=sentences)
 
 
 def inspect(
