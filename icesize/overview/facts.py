@@ -108,7 +108,7 @@ def advice_for(inspection: Inspection, plan: Plan, history: History) -> tuple[Ad
 
 def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Advice]:
     table = shlex.quote(inspection.table)
-    told = [Advice(_sentence(text), _command(text, table)) for text in inspection.advice]
+    told = [Advice(as_sentence(text), _command(text, table)) for text in inspection.advice]
     compact = f"icesize compact {table}"
     if plan.groups and not any(advice.command == compact for advice in told):
         files = f"{plan.files_removed:,} files would become {plan.files_added:,}"
@@ -130,7 +130,8 @@ def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Ad
         )
 
 
-def _sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 

@@ -11,7 +11,7 @@ from importlib import resources
 from string import Template
 
 from icesize.overview.charts import Picture, pictures, printable, svg
-from icesize.overview.facts import WHY_SKIPPED, Advice, Facts
+from icesize.overview.facts import WHY_SKIPPED, Advice, Facts, as_sentence
 from icesize.planning.files import SkipReason
 from icesize.table.state.commits import PastCommit
 from icesize.units import format_bytes, format_count, format_time
@@ -105,6 +105,7 @@ def _plan(facts: Facts) -> Iterator[str]:
     yield '<h2>What <code>compact</code> would do</h2><div class="grid">'
     yield '<div class="card"><h3>Merges</h3>'
     yield f"<p>{_text(_told_of_plan(facts))}</p>"
+    yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in facts.inspection.cost.lines())
     if plan.groups:
         rows = [
             (g.label or _WHOLE, f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 import icesize
 from icesize.clock import Environment
 from icesize.errors import TableError
-from icesize.overview.facts import MANY_COMMITS, WHY_SKIPPED, Advice, advice_for
+from icesize.overview.facts import MANY_COMMITS, WHY_SKIPPED, Advice, advice_for, as_sentence
 from icesize.overview.overview import Overview
 from icesize.planning.files import PartitionKey, SkipReason
 from icesize.sized_table import SizedTable
@@ -97,6 +97,7 @@ def test_the_page_says_what_the_calls_say(lake: SqlCatalog) -> None:
         f"It costs {format_bytes(plan.bytes_to_write)} to write",
         f"open {inspection.files - plan.files_removed + plan.files_added} data files instead of {inspection.files},",
         "icesize compact lake.db.t",
+        *(as_sentence(line.strip()) for line in inspection.cost.lines()),
     ):
         assert words in page.text
     merges, reasons, partitions, commits = page.tables
