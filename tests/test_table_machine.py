@@ -60,6 +60,11 @@ kinds = st.sampled_from("ab")
 acts = st.lists(st.tuples(st.sampled_from([*Rival.ACTS, *Rival.OF_FILES * 3]), st.integers(0, 7)), max_size=2)
 races = st.lists(st.tuples(st.sampled_from(Rival.OF_FILES), st.integers(0, 7)), min_size=1, max_size=2)
 """Those who are after the same files."""
+FEW_DELETES = {
+    "small_file_limit_bytes": 1, "target_file_size_bytes": 1, "max_delete_files": 1, "close_file_cost_bytes": 0,
+    "delete_ratio_threshold": 1,
+}  # fmt: skip
+"""Two delete files of a data file are too many, and one of its own is always cheaper than to write it again."""
 deaths = st.sampled_from([None] * 5 + ["before-swap", "after-swap"])
 
 
@@ -276,6 +281,11 @@ class TableMachine(RuleBasedStateMachine):
     ) -> None:
         """Delete files that hit nothing go, and no row comes back."""
         self.attempt(self.opened().remove_dangling_deletes, bad, others, death)
+
+    @rule(bad=faults, others=acts, death=deaths)
+    def rewrite_deletes(self, bad: Sequence[Fault], others: Sequence[tuple[str, int]], death: str | None) -> None:
+        """Many delete files become few, and no row comes back or goes."""
+        self.attempt(self.opened(policy=FEW_DELETES).rewrite_deletes, bad, others, death)
 
     @rule(days=st.sampled_from([0, 4]))
     def clean_up(self, days: int) -> None:

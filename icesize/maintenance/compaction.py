@@ -5,21 +5,21 @@ The flow is that of a batch with nothing to write. Knows no Spark; who runs merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import UnsupportedTable
+from icesize.errors import CommitConflict, UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.maintenance.rounds import Budget, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.planning.delete_rewrites import plan_delete_rewrites
+from icesize.planning.delete_rewrites import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
@@ -35,6 +35,10 @@ from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
 from icesize.units import format_count
+
+_KEYS_SHARE = 8
+"""Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
+columns have about an eighth of the bytes."""
 
 Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
@@ -145,7 +149,8 @@ def _states(context: TableContext, where: Where, selection: Selection) -> Iterat
 
 def merge_changed(context: TableContext) -> Report:
     """Merge what is due in partitions that got files since icesize last merged, and what earlier calls had to leave;
-    deletes that are due go, wherever they are."""
+    deletes that are due go, wherever they are. Where only their number is too large, delete files are put together
+    instead, if what that reads is in proportion to the budget."""
     selection = context.select()
     current, layout, policy = selection.current, selection.layout, selection.current.policy
     changed = partitions_changed(current.table.metadata, current.table.io)
@@ -153,8 +158,33 @@ def merge_changed(context: TableContext) -> Report:
     newest = current.table.metadata.current_snapshot()
     # what the budget grows with
     new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
-    plan = plan_merges(layout, policy, touched=touched, budget_bytes=context.affordable(policy.budget_for(new_bytes)))
-    return _merge(context, selection, plan)
+    budget_bytes = context.affordable(policy.budget_for(new_bytes))
+    rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
+    plan = plan_merges(layout, policy, touched=touched, budget_bytes=budget_bytes, spared=_due(rewrites))
+    report = _merge(context, selection, plan)
+    return _with_few_deletes(context, report, rewrites) if rewrites else report
+
+
+def _with_few_deletes(context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite]) -> Report:
+    """Once the merges are committed; others that come first are told, as where merges lose to them."""
+    from icesize.maintenance.delete_rewrites import rewrite_deletes  # with what writes files
+
+    try:
+        deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})
+    except CommitConflict as error:
+        return replace(report, conflicts=(*report.conflicts, str(error)))
+    if deletes.snapshot_ids:
+        context.engine.refresh(context.handle)
+    notes, most = (str(deletes),) if deletes.snapshot_ids else deletes.notes, report.delete_files_max
+    left = deletes.conflicts or not deletes.snapshot_ids
+    return replace(
+        report,
+        snapshot_ids=report.snapshot_ids + deletes.snapshot_ids,
+        operations=report.operations + deletes.operations,
+        delete_files_max=most if left else min(most, context.load().policy.max_delete_files),
+        conflicts=(*report.conflicts, *deletes.conflicts),
+        notes=tuple(dict.fromkeys((*report.notes, *notes))),
+    )
 
 
 def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) -> Report | None:
@@ -170,15 +200,15 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
         incoming={} if cold_only else None,
         budget_bytes=context.affordable(budget_bytes),
         contested=context.handle.contested(selection.current, context.environment),
-        spared=spared(selection.layout, selection.current.policy),
+        spared=_due(plan_delete_rewrites(selection.layout, selection.current.policy)),
     )
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     return _merge(context, selection, plan) if plan.groups or waits else None
 
 
-def spared(layout: Layout, policy: SizePolicy) -> set[str]:
+def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:
     """Files that are due for the number of their delete files alone, which can be had cheaper."""
-    return {file.path for rewrite in plan_delete_rewrites(layout, policy) for file in rewrite.due}
+    return {file.path for rewrite in rewrites for file in rewrite.due}
 
 
 def _merge(

@@ -92,8 +92,11 @@ class DeletesReport:
         )
 
 
-def rewrite_deletes(context: TableContext, *, dry_run: bool) -> DeletesReport:
-    """Put delete files together in every partition where that is due and cheaper than rewriting data files.
+def rewrite_deletes(
+    context: TableContext, *, dry_run: bool = False, only: Collection[PartitionKey] | None = None
+) -> DeletesReport:
+    """Put delete files together in every partition, or `only` in some, where that is due and cheaper than rewriting
+    data files.
 
     A partition whose delete files cannot be read stays as it is and is told. Raises UnsupportedTable, TableError,
     CommitConflict (nothing of that round landed) or CommitStateUnknown.
@@ -101,12 +104,13 @@ def rewrite_deletes(context: TableContext, *, dry_run: bool) -> DeletesReport:
     environment = context.environment
     watch = Stopwatch(environment)
     selection = context.select()
-    current, rewrites = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
+    current, planned = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
+    rewrites = [rewrite for rewrite in planned if only is None or rewrite.partition in only]
     report = DeletesReport(current.name)
     watch.lap("plan")
     if dry_run:
         report = replace(report, dry_run=True, data_files=sum(len(each.files) for each in rewrites))
-        rewrites = ()
+        rewrites = []
     failpoints.reach("planned")
     for some in rounds_of(rewrites, _ROUND * environment.limits.round_bytes) if rewrites else ():
         report = report.plus(_round(context, current, some, selection.layout.snapshot_id, watch))

@@ -36,6 +36,12 @@ class DeleteRewrite:
         """Bytes of the data files, of which key columns are read at most."""
         return sum(file.size_bytes for file in self.files)
 
+    @property
+    def size_by_equality(self) -> int:
+        """Bytes of those data files of which key columns are to be read."""
+        newest = max((delete.sequence_number for delete in self.files[0].deletes if delete.equality_ids), default=-1)
+        return sum(file.size_bytes for file in self.files if file.sequence_number < newest)
+
 
 def plan_delete_rewrites(layout: Layout, policy: SizePolicy) -> tuple[DeleteRewrite, ...]:
     """The partitions in which that takes fewer bytes than writing the files again that are due, in a fixed order."""

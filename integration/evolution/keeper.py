@@ -44,13 +44,19 @@ def _policy(draw: Draw) -> Mapping[str, Any]:
         "max_small_files": draw.few(1, 3), "target_file_size_bytes": draw.chance.choice(_TARGETS),
         "merge_by_copying": draw.maybe(0.7), "apply_deletes": draw.maybe(0.85),
     }  # fmt: skip
+    if draw.maybe(0.3):
+        policy |= _FEW_DELETES
     return policy | ({"keep_versions": draw.few(1, 2)} if draw.maybe(0.1) else {})
 
 
-def _open(pair: Pair, draw: Draw, with_spark: bool = False) -> SizedTable:
+_FEW_DELETES = {"max_delete_files": 1, "close_file_cost_bytes": 0, "delete_ratio_threshold": 1}
+"""Two delete files of a data file are too many, and one of its own is always cheaper than to write it again."""
+
+
+def _open(pair: Pair, draw: Draw, with_spark: bool = False, few_deletes: bool = False) -> SizedTable:
     """The table; without Spark, unless told: that is twenty times cheaper. Waiting for others takes no time."""
     environment = Environment(sleep=lambda seconds: None)
-    policy = _policy(draw)
+    policy = {**_policy(draw), **(_FEW_DELETES if few_deletes else {})}
     try:
         if with_spark:
             return icesize.open(pair.engine.spark, pair.kept.full_name, policy=policy, environment=environment)
@@ -128,6 +134,18 @@ def maintain(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> st
         return f"{len(report.merges)} merges, failed {report.failed}, refused {report.refused}"
 
     return "icesize: maintain " + _kept_rows(pair, point, middle, work)
+
+
+@operation("few-deletes")
+def few_deletes(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
+    table = _open(pair, draw, few_deletes=True)
+
+    def work() -> Any:
+        report = table.rewrite_deletes()
+        made = f"{report.files_removed} delete files of {report.data_files} files became {report.files_added}"
+        return " ".join((made, *report.conflicts, *report.notes))
+
+    return "icesize: rewrite_deletes " + _kept_rows(pair, point, middle, work)
 
 
 @operation("manifests")

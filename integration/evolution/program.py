@@ -23,7 +23,7 @@ USER: Mapping[str, int] = {
 }  # fmt: skip
 KEEPER: Mapping[str, int] = {
     "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
-    "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
+    "few-deletes": 3, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
 }  # fmt: skip
 MIDDLE: Mapping[str, int] = {
     "append": 6, "delete": 1, "delete-positions": 4, "delete-equal": 4, "upsert": 3, "rewrite-deletes": 1,
@@ -42,9 +42,16 @@ FOLLOWS: Mapping[str, Mapping[str, int]] = {
     "branch-append": {"fast-forward": 5, "set-current": 3},
     "branch-delete": {"append": 4, "compact": 6},
     "stage": {"cherry-pick": 8},
-    "delete-equal": {"compact": 4, "rollback": 4, "drop-column": 2, "promote": 2, "swap-partition": 2},
-    "delete-positions": {"compact": 3, "rollback": 6},
-    "upsert": {"upsert": 6, "compact": 4, "maintain": 3, "restore": 3},
+    "delete-equal": {
+        "compact": 4,
+        "few-deletes": 4,
+        "rollback": 4,
+        "drop-column": 2,
+        "promote": 2,
+        "swap-partition": 2,
+    },
+    "delete-positions": {"compact": 3, "few-deletes": 3, "rollback": 6},
+    "upsert": {"upsert": 6, "compact": 4, "maintain": 3, "few-deletes": 4, "restore": 3},
     "swap-partition": {"append": 2, "compact": 2},
     "add-partition": {"append": 2, "compact": 2},
 }
@@ -73,6 +80,9 @@ DELETE_SCENES: Sequence[tuple[str, ...]] = (
     ("update", "merge", "compact", "rewrite-deletes", "maintain"),
     ("upsert", "tag", "compact", "expire", "maintain"),
     ("delete-equal", "sink>delete-equal", "cluster>upsert"),
+    ("delete-equal", "delete-equal", "few-deletes", "upsert", "few-deletes>delete-equal", "compact"),
+    ("delete-equal", "delete-positions", "few-deletes>rewrite-data-files", "few-deletes", "maintain"),
+    ("upsert", "upsert", "few-deletes>upsert", "promote", "few-deletes", "restore"),
 )
 """The same of programs that are about delete files."""
 _DELETES = ("delete-positions", "delete-equal", "upsert")
@@ -89,7 +99,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "compact": _FILES, "compact-spark": ("planned", "files-written", "before-swap", "after-swap"),
     "after-batch": _FILES, "cluster": _FILES, "maintain": (*_FILES, "expiry-decided", "before-delete"), "sink": _ROWS,
     "icesize-append": _ROWS, "expire": ("expiry-decided", "before-delete"),
-    "manifests": ("before-swap", "after-swap"), "restore": ("before-swap", "after-swap"),
+    "few-deletes": _FILES, "manifests": ("before-swap", "after-swap"), "restore": ("before-swap", "after-swap"),
 }  # fmt: skip
 
 

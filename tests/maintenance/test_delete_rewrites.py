@@ -250,6 +250,25 @@ def test_maintain_rewrites_where_that_is_cheaper(lake: SqlCatalog) -> None:
     assert report.rewritten_deletes.snapshot_ids == ()
 
 
+def test_after_batch_puts_them_together(lake: SqlCatalog) -> None:
+    """In a commit of its own, which is in the report; where keys of too many bytes would have to be read it rewrites as
+    the budget allows."""
+    upserted(lake)
+    before = seen(lake)
+    strict = opened(lake, merge_budget_bytes=1).after_batch()
+    assert (strict.files_removed, strict.operations) == (1, ("replace",))
+    upserted_again = lake.load_table("db.t")
+    for number in range(7):
+        delete_equal(upserted_again, ["id"], [(150 + number,)], A)
+    report = opened(lake).after_batch()
+    assert report.operations == ("delete",)
+    assert report.snapshot_ids == (head_id(lake.load_table("db.t")),)
+    assert any(note.startswith("14 delete files of ") for note in report.notes)
+    assert report.delete_files_max <= 6
+    assert seen(lake) == [row for row in before if row not in range(150, 157)]
+    assert opened(lake).after_batch().snapshot_ids == ()
+
+
 def test_damaged_delete_files_are_left_with_a_reason(lake: SqlCatalog) -> None:
     """The partition that has one stays as it is, nothing is lost, and the other one is done."""
     upserted(lake)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import tempfile
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -328,6 +329,27 @@ def test_remote_inputs_are_fetched_once(tmp_path: Path) -> None:
         sources = fetched.fetch(files)
     assert {path: list(rows) for path, rows in found.positions.items()} == {f.path: [0] for f in files[:2]}
     assert (len(sources), sorted(asked)) == (3, sorted(file.path for file in [*files, *deletes]))
+
+
+@pytest.mark.parametrize("kind", ["equality", "position"])
+def test_remote_delete_files_are_read_ahead(tmp_path: Path, kind: str) -> None:
+    """Two of them are under way at the same time, also where merges have no thread to spare; the rows are the same."""
+    file = input_file(tmp_path, [0, 1, 2, 3, 7], [])
+    if kind == "equality":
+        deletes = [ids_deleted(tmp_path, f"e{i}.parquet", [i]) for i in range(4)]
+    else:
+        deletes = [position_deletes(tmp_path, f"p{i}.parquet", [(file.path, i)]) for i in range(4)]
+    settings = replace(settings_for(tmp_path), io_properties=REMOTE)
+    fetch, both = settings.storage.fetch, threading.Barrier(2)
+
+    def together(path: str) -> bytes:
+        if path != file.path:
+            both.wait(60)
+        return fetch(path)
+
+    settings.storage.__dict__["fetch"] = together
+    found = deleted_rows([replace(file, deletes=tuple(deletes))], settings, UNPARTITIONED)
+    assert list(found.positions[file.path]) == [0, 1, 2, 3]
 
 
 def refused(folder: Path, delete: DeleteFile, settings: WriteSettings | None = None) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
 
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
-from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
+from icesize.table.manifests.lists import manifests_of
 from tests.support.row_deletes import delete_ids, delete_rows
-from tests.support.tables import append, make_table, small_files
+from tests.support.tables import CountingIO, append, make_table, small_files
 
 PART = PartitionKey(0, ("a",))
 POSITION, EQUALITY = 1, 2
@@ -119,3 +121,26 @@ def test_equality_deletes_of_the_partition_of_null_stay_there(lake: SqlCatalog) 
     null = FileFact("", 0, 0, PartitionKey(0, (None,)))
     append(lake, [1])
     assert [f.delete_files for f in small_files(delete_ids(lake, null, [1]))] == [0]
+
+
+def test_delete_manifests_are_read_once(lake: SqlCatalog) -> None:
+    """As long as they are listed, and the index is made once of the same ones."""
+    make_table(lake)
+    first = small_files(append(lake, [1, 2]))[0]
+    known, io = KnownDeletes(), CountingIO()
+
+    def read(table: Table) -> DeleteIndex:
+        manifests = manifests_of(table.metadata.current_snapshot(), table.io).deletes
+        return known.index(io, manifests, table.metadata.specs())
+
+    one = read(delete_rows(lake, first))
+    assert read(lake.load_table("db.t")) is one
+    two = read(delete_ids(lake, first, [9]))
+    assert [len(index.of_partition(first.partition).files) for index in (one, two)] == [1, 2]
+    assert len(io.manifests) == 2
+    [*_, older, _] = lake.load_table("db.t").metadata.snapshots
+    lake.load_table("db.t").manage_snapshots().set_current_snapshot(older.snapshot_id).commit()
+    assert len(read(lake.load_table("db.t")).of_partition(first.partition).files) == 1
+    lake.load_table("db.t").manage_snapshots().set_current_snapshot(older.parent_snapshot_id).commit()
+    assert not read(lake.load_table("db.t"))
+    assert len(io.manifests) == 2
