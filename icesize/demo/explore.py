@@ -5,26 +5,33 @@ from __future__ import annotations
 import code
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from icesize.demo.lake import EVENTS, Lake, full_name
+from icesize.demo.lake import EVENTS, NAMESPACE, Lake, full_name
 from icesize.demo.stream import SHORT_LIVED, start
 from icesize.sized_table import open as open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMMANDS = ("inspect", "plan", "compact", "versions")
+COMMANDS = ("inspect", "plan", "compact", "versions", "history")
 
-_TRY = """
+SUGGESTIONS = (
+    "print(table.inspect())",
+    "table.plan().files_removed",
+    "print(table.history())",
+    f'catalog.load_table("{NAMESPACE}.{EVENTS}").scan(limit=5).to_arrow()',
+)
+WITH_SPARK = ("newest = table.versions()[0]", "table.read_version(newest.partition, newest.snapshot_id).show(5)")
+
+_BANNER = """
 table      the table {name}, as icesize.open() gives it
 catalog    its catalog, as PyIceberg loads it
 spark      {spark}
 
-Try   print(table.inspect())
-      table.plan()
-      table.history()
-      catalog.load_table("demo.{events}").scan(limit=5).to_arrow(){more}
+Try   {suggestions}
 Leave with Ctrl-D; the tables stay.
 """
 
@@ -41,12 +48,13 @@ def shell(lake: Lake, *, with_spark: bool) -> None:
     spark = _quiet_spark(lake) if with_spark else None
     name = full_name(EVENTS)
     table = open_table(spark, name, catalog=catalog)
+    with suppress(ImportError):
+        import_module("readline")  # lines can be edited, where the system has it
     try:
-        banner = _TRY.format(
+        banner = _BANNER.format(
             name=name,
-            events=EVENTS,
             spark="a local SparkSession" if spark else "None: there is no Spark in this shell",
-            more="\n      table.read_version(table.versions()[0].partition).show(5)" if spark else "",
+            suggestions="\n      ".join((*SUGGESTIONS, *(WITH_SPARK if spark else ()))),
         )
         code.interact(banner, local={"table": table, "catalog": catalog, "spark": spark}, exitmsg="")
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 
 from icesize.cli.main import main
 from icesize.demo import events
+from icesize.demo.explore import SUGGESTIONS, WITH_SPARK
 from icesize.demo.lake import Lake, rows_and_exact
 from icesize.demo.queries import measure
 from integration.jars import spark_jars
@@ -60,7 +63,7 @@ def test_without_spark_the_demo_measures_compacts_and_its_commands_work(tmp_path
     assert figures(done.stdout, "manifests read") == ["3", "1"]
     assert figures(done.stdout, "events counted") == ["900", "900"]
     assert figures(done.stdout, "rows, of 900") == ["900 (exact)"]
-    assert [c[0] for c in commands(done.stdout)] == ["inspect", "plan", "compact", "versions"]
+    assert [c[0] for c in commands(done.stdout)] == ["inspect", "plan", "compact", "versions", "history"]
     for command in commands(done.stdout):
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, result.output
@@ -94,6 +97,7 @@ def test_a_jar_that_cannot_be_used_is_told_first(arguments: list[str], complaint
 def test_explore_leaves_a_shell_with_everything_set(tmp_path: Path) -> None:
     """After the demo a Python shell reads lines: `table` is the demo's, `catalog` loads it, there is no `spark`."""
     lines = "print('it has', table.inspect().rows, 'rows')\nprint(len(catalog.list_tables('demo')), spark)\n"
+    lines += "\n".join(SUGGESTIONS) + "\n"
     done = CliRunner().invoke(
         main, ["demo", "--no-spark", "--explore", "--path", str(tmp_path), "--batches", "1", "--rows", "20"],
         input=lines,
@@ -101,6 +105,8 @@ def test_explore_leaves_a_shell_with_everything_set(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "it has 20 rows" in done.stdout
     assert "1 None" in done.stdout
+    assert all(f"   {suggestion}\n" in done.stderr for suggestion in SUGGESTIONS)
+    assert "Error" not in done.output
 
 
 def test_a_query_that_gets_another_answer_is_seen(tmp_path: Path) -> None:
@@ -152,11 +158,14 @@ def test_with_spark_the_driver_dies_and_the_rows_are_exact(tmp_path: Path) -> No
     """The whole demo in small: a real stream, SIGKILL in the middle of a batch, restart, every row once; then the
     race with Iceberg's own writer on the same batches."""
     runtime = next(str(jar) for jar in spark_jars() if "runtime" in jar.name)
-    done = CliRunner().invoke(
-        main,
-        ["demo", "--path", str(tmp_path / "d"), "--batches", "3", "--rows", "300", "--iceberg-jar", runtime],
-    )
-    assert done.exit_code == 0, done.output
+    # a process of its own: the shell at the end has a Spark session, and stops it
+    command = [sys.executable, "-m", "icesize", "demo", "--explore", "--iceberg-jar", runtime]
+    done = subprocess.run(
+        [*command, "--path", str(tmp_path / "d"), "--batches", "3", "--rows", "300"],
+        input="\n".join((*WITH_SPARK, "spark.range(7).count()", "")),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "driver killed (SIGKILL) in batch 1: its files are written, nothing is committed" in done.stdout
     assert [x.split()[1] for x in done.stdout.splitlines() if re.match(r"  batch +\d", x)] == ["0", "1", "2"]
     assert figures(done.stdout, "rows, of 1,800") == ["1,800 (exact)"]
@@ -164,3 +173,6 @@ def test_with_spark_the_driver_dies_and_the_rows_are_exact(tmp_path: Path) -> No
     assert figures(done.stdout, "rows  ") == ["900", "900"]
     theirs, ours = map(int, figures(done.stdout, "files  "))
     assert theirs >= ours > 0
+    # the shell that follows
+    assert "Traceback" not in done.stderr
+    assert "7\n" in done.stdout
