@@ -30,7 +30,8 @@ from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, malformed_as
-from icesize.parquet.format.thrift import integer
+from icesize.parquet.format.statistics import merge_statistics, order_of
+from icesize.parquet.format.thrift import binary, integer
 from icesize.parquet.reading.ahead import Ahead
 from icesize.planning.files import FileFact, PartitionKey
 
@@ -110,6 +111,8 @@ def write_copied(
     file = describe_copied(settings, path, partition, assembled)
     if of_decoded.metadata is not None:
         file = _with_decoded(file, describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans))
+    if not all(copied.whole for copied in contents.copied_from):
+        file = with_bounds(file, settings, parse_footer(assembled.footer, assembled.size_bytes))
     sink.close()
     new_files.finished(path, assembled.size_bytes)
     if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
@@ -182,6 +185,24 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
         null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
         split_offsets=assembled.split_offsets,
     )
+
+
+def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> WrittenFile:
+    """The file with the bounds that its row groups have, and no others: those of older files may be those of rows that
+    are deleted, and Spark takes the bounds of files without deletes for their least and greatest values."""
+    lower, upper = dict[int, bytes](), dict[int, bytes]()
+    for leaf in leaves(settings):
+        element = footer.columns[leaf.position].element
+        chunks = [group.chunks[leaf.position] for group in footer.row_groups]
+        found = merge_statistics(element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
+        order, ends = order_of(element), (Statistics.MIN_VALUE, Statistics.MAX_VALUE)
+        for bounds, field_id, serialise in zip((lower, upper), ends, (leaf.lower, leaf.upper), strict=True):
+            raw = binary(found, field_id)
+            if order is not None and raw is not None and serialise is not None:
+                bound = serialise(order(raw))
+                if bound is not None:
+                    bounds[leaf.field_id] = bound
+    return replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
 
 
 @malformed_as(Refusal.CORRUPT_FOOTER, "statistics")

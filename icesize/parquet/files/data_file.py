@@ -30,7 +30,7 @@ class WrittenFile:
     `copied_from` names the files that they came from, each once, by the paths that manifests have. As long as it does,
     bounds and NaN counts are those of the other `rows_decoded` rows alone, with `nulls_decoded` nulls by field id; what
     manifests say of the copied files is merged in (`icesize.parquet.files.metrics.carry_over`) before any commit.
-    Value and null counts are the whole file's from the start.
+    Value and null counts are the whole file's from the start, and bounds are, too, where it `has_bounds`.
 
     One with `deletes_of` is no data file: it names deleted rows of the data file at this path.
     """
@@ -50,6 +50,7 @@ class WrittenFile:
     sequence_number: int | None = None
     bytes_copied: int = 0
     copied_from: tuple[CopiedFrom, ...] = ()
+    has_bounds: bool = False
     rows_decoded: int = 0
     nulls_decoded: dict[int, int] = field(default_factory=dict)
     deletes_of: str | None = None

@@ -316,6 +316,7 @@ def carry_over(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, 
 
     `inputs` are the metrics of copied files by path. Bounds enclose those of all inputs and of the decoded rows; where
     one has none and may hold values, or is not in `inputs`, they are left out: each bound of each column for itself.
+    Of a file that `has_bounds` they stay.
     Value and null counts of the file's footer stay; null counts that it lacks are the sum of the inputs'.
     """
     if not file.copied_from:
@@ -327,6 +328,8 @@ def carry_over(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, 
     # our files have no statistics in the footer, and so no null count, where a column holds NaN
     uncounted = [leaf for leaf in known if leaf.field_id not in nulls]
     bounds = [(leaf.field_id, *_enclosing_bounds(leaf, parts)) for leaf in known]
+    if file.has_bounds:
+        bounds = [(i, file.lower_bounds.get(i), file.upper_bounds.get(i)) for i in counted]
     return replace(
         file,
         value_counts={i: count for i, count in file.value_counts.items() if i in counted},
@@ -335,6 +338,7 @@ def carry_over(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, 
         lower_bounds={i: lower for i, lower, _ in bounds if lower is not None},
         upper_bounds={i: upper for i, _, upper in bounds if upper is not None},
         copied_from=(),
+        has_bounds=False,
         rows_decoded=0,
         nulls_decoded={},
     )

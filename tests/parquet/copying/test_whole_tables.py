@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from numpy.typing import NDArray
+from pyiceberg.conversions import from_bytes
+from pyiceberg.types import LongType
 
 from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.settings import WriteSettings
@@ -65,12 +67,21 @@ def merge_checked(options: WriteSettings, inputs: Sequence[Stored], outputs: int
     for path, file in zip(paths, done.files, strict=True):
         found = verify(LocalSource(path), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
+        if file.has_bounds:
+            check_bounds(path, file)
     if paths:
         order = check_rows(paths, inputs)
         # files of which all columns are encoded again have no byte copied and are not decoded
         mixed = done.rows_deleted or sum(done.decoded_because.values()) < len(inputs)
         check_order(order, inputs, 4 * len(paths) if mixed else 1)
     return done
+
+
+def check_bounds(path: str, file: WrittenFile) -> None:
+    """Rows have the least and the greatest number that the file tells of, if it does: Spark answers with them."""
+    numbers = pq.read_table(path, columns=[ROW]).column(ROW).to_pylist()
+    for bounds, real in ((file.lower_bounds, min(numbers)), (file.upper_bounds, max(numbers))):
+        assert 1 not in bounds or from_bytes(LongType(), bounds[1]) == real
 
 
 def of_output(options: WriteSettings, file: WrittenFile) -> Stored:
@@ -244,6 +255,17 @@ EXAMPLES: dict[str, tuple[WholeTable, set[str]]] = {
     ),
 }
 """Tables, and the ways that they go."""
+
+
+@pytest.mark.parametrize("deleted", ["a run", "a row group"])
+def test_bounds_are_those_of_rows_that_are_not_deleted(tmp_path: Path, deleted: str) -> None:
+    """The first rows are deleted, or others: nothing says that they are there."""
+    table = table_of("same", *files_of(300, 200, 250, options={"row_group_size": 100}), deleted=deleted)
+    done, _ = merged(tmp_path, table)
+    assert (done.rows_deleted, bool(done.bytes_copied)) == ({"a run": 150, "a row group": 100}[deleted], True)
+    (file,) = done.files
+    assert file.has_bounds
+    assert from_bytes(LongType(), file.lower_bounds[1]) == (0 if deleted == "a run" else 100)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

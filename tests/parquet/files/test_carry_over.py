@@ -299,6 +299,13 @@ def test_a_file_that_was_not_copied_stays_as_it_is() -> None:
     assert carry_over(file, settings_of("/t", SCHEMA), {}) is file
 
 
+def test_bounds_of_all_its_rows_stay() -> None:
+    """Those of the older files may be of rows that are deleted; where the file knows one bound only it has one."""
+    lower, old = to_bytes(LONG, 2), metrics(LONG, 1, 5)
+    file = completed(LONG, old, in_part=[0], has_bounds=True, lower_bounds={X: lower})
+    assert (file.lower_bounds, file.upper_bounds, file.has_bounds) == ({X: lower}, {}, False)
+
+
 def test_what_the_footer_says_stays() -> None:
     """Sizes, offsets, value and null counts are the new file's own; nothing is left to be carried over."""
     file = completed(LONG, metrics(LONG, 1, 5), metrics(LONG, -3), rows_decoded=0, nulls_decoded={X: 9})
