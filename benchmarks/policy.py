@@ -13,7 +13,8 @@ from rich.progress import track
 from rich.table import Table
 
 from icesize.planning.merging.schedule import choose_prefix
-from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, simulate, workloads
+from icesize.planning.merging.simulation import simulate
+from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, workloads
 
 _SMALLEST, _LARGEST = 17, 384
 

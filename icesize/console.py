@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.planning.inspection import Inspection, PartitionSizes, PendingDeletes
+    from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import Plan
     from icesize.report import Report
     from icesize.table.cleanup.expiry import ExpiryReport
@@ -138,6 +139,12 @@ def show_plan(console: Console, plan: Plan, *, groups: bool = False) -> None:
             _line(console, f"  {label or '(whole table)'}  {_reasons(reasons)}")
         _more(console, len(held), "partition")
     show_notes(console, plan.notes)
+
+
+def show_comparison(console: Console, compared: PolicyComparison) -> None:
+    """What batches came to under each policy, one line for each."""
+    for number, line in enumerate(str(compared).splitlines()):
+        show_line(console, line, "" if number else "bold")
 
 
 def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) -> None:

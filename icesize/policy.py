@@ -150,6 +150,10 @@ class SizePolicy:
             return self.merge_deadline_ms
         return max(write_ms, MIN_MERGE_DEADLINE_MS)
 
+    def changed(self, keys: Mapping[str, object]) -> SizePolicy:
+        """The policy with other values of these keys, given as `open` takes them; raises PolicyError."""
+        return SizePolicy(**{name: getattr(self, name) for name in self.given} | _from_argument(keys))
+
     def to_dict(self) -> dict[str, int | float | bool | None]:
         """Field name -> resolved value; None where the value depends on the batch or the table."""
         return {name: getattr(self, name) for name in _FIELDS}

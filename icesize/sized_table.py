@@ -20,7 +20,7 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.commit import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
-from icesize.table.state.partition_changes import ChangeReader, bytes_per_partition_and_day
+from icesize.table.state.partition_changes import ChangeReader, bytes_per_partition_and_day, recent_appends
 
 # what one call needs is imported by it: importing everything takes as long as compacting a small table
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.planning.inspection import Inspection
+    from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import MergeGroup, Plan
     from icesize.spark.stream.process_state import TableSource
     from icesize.spark.stream.sink import Sink
@@ -148,6 +149,23 @@ class SizedTable:
         from icesize.maintenance.rounds import Budget
 
         return compaction.plan_compaction(self._context.select(where), Budget(budget_bytes).size_bytes)
+
+    def compare_policies(self, *policies: Mapping[str, object]) -> PolicyComparison:
+        """What the rows that came would have cost under other policies: the newest 500 batches that the table still
+        keeps are replayed through the planner, from an empty table, under the present policy and under each of
+        `policies`, which change some of its keys: `{"max-small-files": 4}`.
+
+        Batches are whatever added rows to `main`, with as many bytes in each partition as its manifests say. Raises
+        PolicyError.
+        """
+        from icesize.planning.merging.simulation import MOST_BATCHES, compare
+
+        current = self._handle.load(self._environment)
+        present = current.policy
+        others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
+        appends = recent_appends(current.table.metadata, current.table.io, MOST_BATCHES)
+        batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
+        return compare(current.name, batches, {"as it is": present, **others})
 
     def compact(
         self,

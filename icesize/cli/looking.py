@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from icesize.cli.options import (
     warn,
     yes_option,
 )
+from icesize.cli.values import pairs
 from icesize.errors import IcesizeError
 from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.units import format_bytes
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[dict[str, str]]:
+    """Each `a=1,b=2` as a mapping."""
+    return [pairs(ctx, parameter, tuple(value.split(","))) for value in values]
 
 
 @command(
@@ -71,15 +77,38 @@ def inspect(
     "icesize plan lake.db.events",
     "icesize plan lake.db.events --policy target-file-size-bytes=128MiB",
     "icesize plan lake.db.events --by customer_id,day --strategy hilbert",
+    "icesize plan lake.db.events --what-if target-file-size-bytes=256MiB,max-small-files=4",
+)
+@click.option(
+    "--what-if",
+    metavar="K=V,...",
+    multiple=True,
+    callback=_policies,
+    help="Replay the batches of the history under the present policy and under one with these keys. Repeatable.",
 )
 @by_options(": show `cluster --by` without changing or remembering anything")
 @choice_options
 @table_options
 def plan(
-    target: Target, *, where: str | None, policy: Mapping[str, str], by: list[str] | None, strategy: str | None
+    target: Target,
+    *,
+    where: str | None,
+    policy: Mapping[str, str],
+    by: list[str] | None,
+    strategy: str | None,
+    what_if: Sequence[Mapping[str, str]],
 ) -> None:
-    """Show what `compact` would do to TABLE, and `cluster` where it is to be clustered; change nothing."""
+    """Show what `compact` would do to TABLE, and `cluster` where it is to be clustered; change nothing.
+
+    With --what-if show instead what the rows that came would have cost under other policies.
+    """
     sized = target.open(policy)
+    if what_if:
+        if where or by or strategy:
+            raise click.UsageError("--what-if is about the whole table: it goes without --where, --by and --strategy")
+        compared = sized.compare_policies(*what_if)
+        target.answer(compared.to_dict(), lambda out: console.show_comparison(out, compared))
+        return
     planned = sized.plan(where)
     try:
         clustering = sized.plan_clustering(by, strategy, where)

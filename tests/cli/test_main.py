@@ -109,6 +109,38 @@ def test_inspect_tells_what_scans_cost_at_a_price(table: Table, run: Run) -> Non
     assert run("inspect", "--price-per-1000-requests", "-1").exit_code == 2
 
 
+def test_what_if_replays_the_history_under_other_policies(table: Table, run: Run, tmp_path: Path) -> None:
+    """One line for the present policy and one for each other; sizes as people write them; nothing is changed."""
+    result = run("plan", "--what-if", "max-small-files=2", "--what-if", "target-file-size-bytes=1KiB,max-small-files=4")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("lake.db.t: the newest 8 batches replayed, ")
+    assert lines[0].endswith(" in 3 partitions")
+    names = ["as it is", "max-small-files 2", "target-file-size-bytes 1KiB, max-small-files 4"]
+    assert [line.split("  ")[0] for line in lines[2:]] == names
+    document = json.loads(run("plan", "--json", "--what-if", "max-small-files=2").stdout)
+    present, two = document["replayed"]
+    assert (present["small_files_max"], two["small_files_max"]) == (6, 2)
+    assert two["write_amplification"] > present["write_amplification"] > 1
+    sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
+    assert json.loads(json.dumps(sized.compare_policies({"max-small-files": 2}).to_dict())) == document
+    assert tables.operations(reloaded(tmp_path)) == ["append"] * FILES
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--what-if", "max-small-files"], "expected KEY=VALUE"),
+        (["--what-if", "max-smal-files=2"], "did you mean 'max-small-files'?"),
+        (["--what-if", "max-small-files=2", "--where", "kind = 'a'"], "--what-if is about the whole table"),
+    ],
+)
+def test_what_if_refuses_what_it_cannot_replay(table: Table, run: Run, options: list[str], complaint: str) -> None:
+    """No pair, no such key, a part of the table: wrong usage, with the reason."""
+    result = run("plan", *options)
+    assert (result.exit_code, complaint in result.stderr) == (2, True), result.output
+
+
 def test_plan_changes_nothing(table: Table, run: Run, tmp_path: Path) -> None:
     """plan prints what compact would do and leaves the table alone."""
     result = run("plan")

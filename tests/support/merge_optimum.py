@@ -1,4 +1,4 @@
-"""How little rewriting is possible while at most k small files are kept: the optimum, and a simulator for any policy.
+"""How little rewriting is possible while at most k small files are kept: the optimum, and workloads to compare with it.
 
 Files of size 1 arrive one at a time. At most k files ("slots") that are smaller than n may be there after each
 arrival; a merge costs the sum of its files; n arrivals merged into one file are finished. Write amplification W is the
@@ -11,11 +11,9 @@ take a slot of its own before its merge, which `simulate` does not ask for, so a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
-
-Policy = Callable[[Sequence[float]], int]
 
 
 class Workload(NamedTuple):
@@ -29,14 +27,6 @@ class Workload(NamedTuple):
     def files_per_finished(self) -> int:
         """The n whose optimum the workload is compared with: how many files of its mean size reach the limit."""
         return round(self.limit * len(self.sizes) / sum(self.sizes))
-
-
-class Outcome(NamedTuple):
-    """What a policy made of a workload: W, the most small files after any arrival, the sizes of finished files."""
-
-    write_amplification: float
-    most_small_files: int
-    finished: list[float]
 
 
 def optimum(n: int, slots: int) -> float:
@@ -74,30 +64,6 @@ class Deferral:
             return False
         self._waiting -= 1
         return True
-
-
-def simulate(policy: Policy, sizes: Sequence[float], limit: float, deferral: Deferral | None = None) -> Outcome:
-    """Runs `policy(small sizes in ascending order, the new one included) -> how many of the smallest to merge`.
-
-    Arrivals after which `deferral` puts the merge off do not count for `most_small_files`.
-    """
-    small: list[float] = []
-    finished: list[float] = []
-    written, most = 0.0, 0
-    for size in sizes:
-        small = sorted([*small, size])
-        written += size
-        count = policy(small)
-        merged = sum(small[:count])
-        put_off = deferral is not None and deferral(size, merged)
-        if count >= 2 and not put_off:
-            written += merged
-            small = sorted([*small[count:], merged])
-        finished += [size for size in small if size >= limit]
-        small = [size for size in small if size < limit]
-        if not put_off:
-            most = max(most, len(small))
-    return Outcome(written / sum(sizes), most, finished)
 
 
 def equal_batches(n: int) -> Workload:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.merging.schedule import choose_prefix
-from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, optimum, simulate, workloads
+from icesize.planning.merging.simulation import simulate
+from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, optimum, workloads
 
 LIMIT = 1000.0
 SLOTS = st.integers(1, 20)
