@@ -76,9 +76,18 @@ def show_inspection(console: Console, inspection: Inspection) -> None:
     _show_deletes(console, inspection.deletes)
     for line in inspection.cost.lines():
         _line(console, line)
+    _show_filters(console, inspection)
     if not inspection.files_to_merge:
         _line(console, ("nothing to merge", "green"))
     show_notes(console, inspection.advice)
+
+
+def _show_filters(console: Console, inspection: Inspection) -> None:
+    """The filters that open most files, and how many."""
+    worst = sorted(inspection.filters, key=lambda use: -use.files)
+    for use in worst[:MOST_LINES]:
+        _line(console, f"{use.text}  opens {use.files:,} of {format_count(inspection.files, 'file')}")
+    _more(console, len(worst), "filter")
 
 
 def show_health(console: Console, inspection: Inspection) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
-from icesize.errors import EngineUnavailable
+from icesize.errors import EngineUnavailable, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.planning.files import PartitionKey
 from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
@@ -20,7 +20,12 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.commit import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
-from icesize.table.state.partition_changes import ChangeReader, bytes_per_partition_and_day, recent_appends
+from icesize.table.state.partition_changes import (
+    ChangeReader,
+    arrivals_of,
+    bytes_per_partition_and_day,
+    recent_appends,
+)
 
 # what one call needs is imported by it: importing everything takes as long as compacting a small table
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from icesize.overview.overview import Overview
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
+    from icesize.planning.filters import FilterUse
     from icesize.planning.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import MergeGroup, Plan
@@ -117,17 +123,52 @@ class SizedTable:
         """The policy that holds now: argument over table properties over Iceberg's properties over defaults."""
         return self._handle.load(self._environment).policy
 
-    def inspect(self, where: Where = None, *, price_per_1000_requests: float = PRICE_PER_1000_REQUESTS) -> Inspection:
+    def inspect(
+        self,
+        where: Where = None,
+        *,
+        filters: Sequence[str] = (),
+        price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
+    ) -> Inspection:
         """How well sized the files are, and what they cost each scan; `where` limits it to partitions that match as a
         whole.
 
-        `price_per_1000_requests` is what the object store asks for 1,000 GET requests, in USD; the default is that of
-        Amazon S3.
+        `filters` are those of queries, each as often as it is asked: how many files each opens, which needs the bounds
+        of all of them, and by which columns to cluster. `price_per_1000_requests` is what the object store asks for
+        1,000 GET requests, in USD; the default is that of Amazon S3.
         """
-        return self._inspected(self._context.select(where), price_per_1000_requests)
+        selection = self._context.select(where)
+        uses, recommended = self._filters_asked(selection, filters, where) if filters else ((), ())
+        return replace(self._inspected(selection, price_per_1000_requests, recommended), filters=uses)
 
-    def _inspected(self, selection: Selection, price_per_1000_requests: float = PRICE_PER_1000_REQUESTS) -> Inspection:
+    def _filters_asked(
+        self, selection: Selection, filters: Sequence[str], where: Where
+    ) -> tuple[tuple[FilterUse, ...], tuple[str, ...]]:
+        """The files that each filter opens, and by which columns to cluster for them."""
+        from icesize.maintenance.clustering import Wish, plan_clustering
+        from icesize.planning.cluster_by import HILBERT, SORT
+        from icesize.planning.filters import columns_to_cluster, recommend
+        from icesize.table.state.filter_scan import filters_asked, partition_columns
+
+        table, layout = selection.current.table, selection.layout
+        uses = filters_asked(table.metadata, table.io, filters, layout.partitions.keys())
+        columns = columns_to_cluster(uses, partition_columns(table.metadata))
+        if not columns:
+            return uses, ()
+        try:
+            plan = plan_clustering(self._context, Wish(columns, HILBERT if len(columns) > 1 else SORT, where))
+        except TableError as error:
+            return uses, (str(error),)
+        return uses, recommend(selection.current.name, layout.files, uses, columns, plan) if plan else ()
+
+    def _inspected(
+        self,
+        selection: Selection,
+        price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
+        recommended: tuple[str, ...] = (),
+    ) -> Inspection:
         from icesize.planning.inspection import inspect as inspect_layout
+        from icesize.planning.merging.advice import advise
         from icesize.planning.merging.planner import plan_merges
 
         metadata = selection.current.table.metadata
@@ -141,6 +182,7 @@ class SizedTable:
             bytes_per_partition_and_day=bytes_per_partition_and_day(metadata),
             notes=(*selection.current.warnings, *selection.notes),
             price_per_1000_requests=price_per_1000_requests,
+            recommended=(*advise(arrivals_of(metadata), selection.current.policy), *recommended),
         )
 
     def plan(self, where: Where = None, budget_bytes: int | None = None) -> Plan:

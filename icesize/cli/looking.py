@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
+def _lines(file: TextIO | None) -> list[str]:
+    """Those that say something; `#` begins a comment line."""
+    lines = [line.strip() for line in file or ()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[dict[str, str]]:
     """Each `a=1,b=2` as a mapping."""
     return [pairs(ctx, parameter, tuple(value.split(","))) for value in values]
@@ -44,6 +50,7 @@ def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
     "How well sized the files are",
     "icesize inspect lake.db.events",
     "icesize inspect lake.db.events --where \"hour = 'h191'\" --json",
+    'icesize inspect lake.db.events --filter "user_id = 7"',
 )
 @click.option("--check", is_flag=True, help="Only whether TABLE is well by its policy; exit code 4 when it is not.")
 @click.option(
@@ -53,17 +60,36 @@ def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
     metavar="USD",
     help="What the object store asks for 1,000 GET requests; 0.0004, as Amazon S3 does, unless given.",
 )
+@click.option(
+    "--filter",
+    "filters",
+    metavar="FILTER",
+    multiple=True,
+    help='One that queries ask: "user_id = 7". How many files it opens, and what to cluster by. Repeatable.',
+)
+@click.option(
+    "--filters", "filters_file", type=click.File(encoding="utf-8"), help="A file of such filters, one a line."
+)
 @choice_options
 @table_options
 def inspect(
-    target: Target, *, where: str | None, policy: Mapping[str, str], check: bool, price_per_1000_requests: float
+    target: Target,
+    *,
+    where: str | None,
+    policy: Mapping[str, str],
+    check: bool,
+    price_per_1000_requests: float,
+    filters: Sequence[str],
+    filters_file: TextIO | None,
 ) -> None:
     """Show how well sized the files of TABLE are, and what they cost each scan.
 
     A table is well when no partition has more small files to merge than max-small-files, and no file more delete files
     to be read with it than max-delete-files. --policy sets other thresholds.
     """
-    inspection = target.open(policy).inspect(where, price_per_1000_requests=price_per_1000_requests)
+    asked = [*filters, *_lines(filters_file)]
+    sized = target.open(policy)
+    inspection = sized.inspect(where, filters=asked, price_per_1000_requests=price_per_1000_requests)
     warn(target, inspection.advice)
     show = console.show_health if check else console.show_inspection
     target.answer(inspection.to_dict(), lambda out: show(out, inspection))

@@ -4,6 +4,7 @@
 - `delete_rewrites`: which data files stay as they are and get their delete files put together instead
 - `deletes`: which delete file hits which data file, and what that means for a file that takes the place of others
 - `files`: what is in a table, as plain values that cross every floor
+- `filters`: by which columns a table should be clustered, from the filters that its queries ask
 - `inspection`: how well sized a table is: counts, a histogram, the worst partitions and advice
 - `plan`: what will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`
 - `scan_cost`: what a scan of a whole table costs because of its files, before and after a plan

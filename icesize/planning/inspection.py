@@ -10,6 +10,7 @@ from typing import Any
 from icesize.markup import AMBER, GREEN, Bar, card
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.filters import FilterUse
 from icesize.planning.plan import Plan
 from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
@@ -129,6 +130,7 @@ class Inspection:
     files_merged: int = 0
     problems: tuple[str, ...] = ()
     cost: LayoutCost = NO_COST
+    filters: tuple[FilterUse, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
@@ -204,9 +206,10 @@ def inspect(
     bytes_per_partition_and_day: float | None = None,
     notes: tuple[str, ...] = (),
     price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
+    recommended: tuple[str, ...] = (),
 ) -> Inspection:
     """Count and advise. `labels` print the values of each partition key, `plan` is what a compaction would do; None:
-    nobody knows what a partition gets per day."""
+    nobody knows what a partition gets per day. `recommended` is what others advise, last but for the merges."""
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
@@ -234,6 +237,7 @@ def inspect(
             *notes,
             *problems,
             *_advice(policy, bytes_per_partition_and_day, held),
+            *recommended,
             *_due(deletes),
             *_merges(plan),
         ),

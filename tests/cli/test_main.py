@@ -109,6 +109,36 @@ def test_inspect_tells_what_scans_cost_at_a_price(table: Table, run: Run) -> Non
     assert run("inspect", "--price-per-1000-requests", "-1").exit_code == 2
 
 
+def test_inspect_tells_what_filters_open_and_what_to_cluster_by(table: Table, run: Run, tmp_path: Path) -> None:
+    """Filters come from options and from a file, in which blank lines and comments are none."""
+    asked = tmp_path / "filters.txt"
+    asked.write_text("# of the dashboard\n\nid = 7\nkind = 'a'\n", encoding="utf-8")
+    result = run("inspect", "--filter", "id = 7", "--filters", str(asked))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "kind = 'a'  opens 8 of 24 files" in lines
+    assert "id = 7  opens 1 of 24 files" in lines
+    document = json.loads(run("inspect", "--json", "--filters", str(asked)).stdout)
+    assert [(use["text"], use["files"], use["times"]) for use in document["filters"]] == [
+        ("id = 7", 1, 1), ("kind = 'a'", 8, 1),
+    ]  # fmt: skip
+    assert run("inspect", "--filter", "nosuch = 1").exit_code == 2
+
+
+def test_inspect_recommends_columns_that_filters_ask_for(run: Run, tmp_path: Path) -> None:
+    """Ids that lie in every file are worth clustering by; the command is told, and works as it is."""
+    made = tables.make_table(tables.sqlite_catalog(tmp_path), properties={"write.target-file-size-bytes": "2000"})
+    for i in range(8):
+        made.append(tables.arrow(range(i, 4000, 8), "a"))
+    [told] = [line for line in run("inspect", "--filter", "id = 7").stdout.splitlines() if "single values" in line]
+    assert told.startswith("! 1 of 1 filter asks for single values of id, in 8.0 of 48 files on average, and in about ")
+    assert told.endswith("`icesize cluster lake.db.t --by id`")
+    assert run("cluster", "--by", "id").exit_code == 0
+    after = run("inspect", "--filter", "id = 7").stdout
+    assert "id = 7  opens 1 of " in after
+    assert "icesize cluster" not in after
+
+
 def test_what_if_replays_the_history_under_other_policies(table: Table, run: Run, tmp_path: Path) -> None:
     """One line for the present policy and one for each other; sizes as people write them; nothing is changed."""
     result = run("plan", "--what-if", "max-small-files=2", "--what-if", "target-file-size-bytes=1KiB,max-small-files=4")

@@ -5,6 +5,7 @@
 - `commits`: what was committed to `main`, as snapshot summaries tell of it: batches, merges, and what others did
 - `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
   rollbacks
+- `filter_scan`: how many data files the filters of queries open, by partitions and bounds
 - `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
 - `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
   files alone

@@ -10,6 +10,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import islice, pairwise
+from statistics import median
 from typing import NamedTuple
 
 from pyiceberg.io import FileIO
@@ -19,9 +21,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
+from icesize.planning.merging.advice import Arrivals
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
-from icesize.table.commit.summary import BASE_ID, RUN_ID
+from icesize.table.commit.summary import BASE_ID, RUN_ID, SECONDS
 from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
 from icesize.table.manifests.lists import manifests_of, read_new
 
@@ -227,6 +230,23 @@ def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
     day = [s for s in history if s.timestamp_ms > since_ms and operation_of(s) == Operation.APPEND]
     partitions = max((_number(s, "changed-partition-count") for s in day), default=0)
     return sum(_number(s, "added-files-size") for s in day) / max(1, partitions) if day else None
+
+
+def arrivals_of(metadata: TableMetadata, most_batches: int = 100) -> Arrivals | None:
+    """How rows came in the newest APPEND snapshots, as their summaries tell; None where there are not two of them."""
+    adding = (s for s in known_ancestors(metadata) if operation_of(s) == Operation.APPEND)
+    newest = list(islice((s for s in adding if _number(s, "added-files-size")), most_batches))
+    if len(newest) < 2:
+        return None
+    partitions = sum(max(1, _number(s, "changed-partition-count")) for s in newest)
+    spent = [float(seconds) for s in newest if (seconds := summary_of(s, SECONDS)) is not None]
+    return Arrivals(
+        batches=len(newest),
+        partition_bytes=sum(_number(s, "added-files-size") for s in newest) / partitions,
+        seconds_between=median((new.timestamp_ms - old.timestamp_ms) / 1000 for new, old in pairwise(newest)),
+        seconds_per_batch=median(spent) if spent else None,
+        is_ours=any(summary_of(s, RUN_ID) is not None for s in newest),
+    )
 
 
 def _number(snapshot: Snapshot, key: str) -> int:

@@ -56,7 +56,7 @@ class PartitionFilter:
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     """The filter for a table. Raises ArgumentError for text that is no filter and for columns that do not exist."""
-    expression = _parsed(where)
+    expression = parsed(where)
     if isinstance(expression, AlwaysTrue):
         return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
     projections = _projections(metadata, expression)
@@ -70,7 +70,8 @@ def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     )
 
 
-def _parsed(where: Where) -> BooleanExpression:
+def parsed(where: Where) -> BooleanExpression:
+    """The expression that a text stands for; raises ArgumentError for one that is no filter."""
     if where is None:
         return AlwaysTrue()
     if isinstance(where, BooleanExpression):

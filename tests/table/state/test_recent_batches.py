@@ -6,12 +6,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
+from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.partition_changes import recent_appends
+from icesize.table.state.partition_changes import arrivals_of, recent_appends
 from tests.support.tables import (
     CountingIO,
     append,
@@ -178,3 +179,22 @@ def test_the_heaviest_partitions_are_named(lake: SqlCatalog) -> None:
         PartitionKey(0, ("c",)): 4,
         PartitionKey(0, ("d",)): 3,
     }
+
+
+def test_how_batches_came(lake: SqlCatalog) -> None:
+    """Batches, bytes that each brings to a partition, and the seconds of each; merges are no batches."""
+    make_table(lake)
+    assert arrivals_of(append(lake, [1]).metadata) is None
+    first = write(lake.load_table("db.t"), [2, 3])
+    table = lake.load_table("db.t")
+    run(lake, request_on(table, [first, write(table, [4], "b")]), table)
+    compact(lake)
+    metadata = lake.load_table("db.t").metadata
+    adding = [s for s in metadata.snapshots if operation_of(s) == Operation.APPEND]
+    sizes = [int((s.summary or {})["added-files-size"] or 0) for s in adding]
+    arrivals = arrivals_of(metadata)
+    assert arrivals is not None
+    assert (arrivals.batches, arrivals.is_ours) == (2, True)
+    assert arrivals.partition_bytes == sum(sizes) / 3
+    assert arrivals.seconds_between == (adding[1].timestamp_ms - adding[0].timestamp_ms) / 1000
+    assert arrivals_of(metadata, most_batches=1) is None

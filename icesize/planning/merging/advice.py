@@ -1,0 +1,114 @@
+"""How often batches should come and how many small files may stay, by what came lately: sentences with the numbers that
+support them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.simulation import simulate
+from icesize.policy import SizePolicy
+from icesize.units import format_bytes
+
+FEWEST_BATCHES = 20
+"""Batches that say how rows come; of fewer nothing is concluded."""
+MANY_PER_FILE = 128
+"""Batches to fill a file from which on fewer and larger ones are advised: W is above 4 then at 6 small files."""
+BUSY_SHARE = 0.8
+"""Share of the time between batches that one takes from which on a stream is busy all the time."""
+LESS_REWRITING = 2.0
+"""How much lower W has to be, in bytes per byte, for more small files to be advised."""
+LITTLE_REWRITING = 0.5
+"""How much higher W may be, in bytes per byte, for half as many small files to be advised."""
+TRIGGERS_S = (15, 30, 60, 120, 300, 600)
+"""Trigger intervals that are advised, in seconds; who may wait longer needs no stream."""
+_MOST_SIMULATED = 512
+"""Batches per file that are simulated, in 50 ms; more are told as at least as bad."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """How the rows of a table came lately.
+
+    `partition_bytes` are those that a batch brings to one of the partitions that it writes to, on average.
+    `seconds_between` is the median time between two batches, `seconds_per_batch` that of what one took before its
+    commit, None where nobody tells. `is_ours`: icesize wrote them, and merged.
+    """
+
+    batches: int
+    partition_bytes: float
+    seconds_between: float
+    seconds_per_batch: float | None = None
+    is_ours: bool = False
+
+
+def advise(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[str, ...]:
+    """What would make a stream cheaper or its partitions tidier; nothing where the numbers do not say it."""
+    if arrivals is None or arrivals.batches < FEWEST_BATCHES or not policy.merging or arrivals.partition_bytes <= 0:
+        return ()
+    return (*_trigger(arrivals, policy), *_slots(arrivals, policy))
+
+
+def amplification(batches_per_file: float, slots: int) -> float:
+    """W of equal batches, so many of which fill a file, while at most `slots` small files stay; of very many the W of
+    512, which is less."""
+    return _simulated(max(1, round(min(_MOST_SIMULATED, batches_per_file))), slots)
+
+
+@lru_cache(maxsize=256)
+def _simulated(batches: int, slots: int) -> float:
+    limit = float(batches)
+    sizes = [1.0] * (batches * max(1, 64 // batches))
+    return simulate(lambda small: choose_prefix(small, limit, slots), sizes, limit).write_amplification
+
+
+def _trigger(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
+    between = arrivals.seconds_between
+    if between <= 0:
+        return
+    per_file = policy.small_file_limit_bytes / arrivals.partition_bytes
+    is_busy = (arrivals.seconds_per_batch or 0) >= BUSY_SHARE * between
+    if not is_busy and per_file <= MANY_PER_FILE:
+        return
+    longer = [seconds for seconds in TRIGGERS_S if seconds >= 2 * between]
+    if not longer:
+        return
+    # the shortest that helps enough, else the longest
+    chosen = next((s for s in longer if per_file * between / s <= MANY_PER_FILE / 2), longer[-1])
+    if is_busy and per_file <= MANY_PER_FILE:
+        chosen = longer[0]
+    fewer = per_file * between / chosen
+    comes = f"a batch comes every {between:.0f} s"
+    if is_busy:
+        comes += f" and takes {arrivals.seconds_per_batch:.1f} s"
+    brings = f"{format_bytes(arrivals.partition_bytes)} to a partition, {per_file:,.0f} of them fill a file"
+    slots = policy.max_small_files
+    costs = f"{_written(per_file, slots)}; with trigger(processingTime='{chosen} seconds') {_written(fewer, slots)}"
+    yield f"{comes}, with {brings}, and a byte is written {costs}"
+
+
+def _written(per_file: float, slots: int) -> str:
+    least = "more than " if per_file > _MOST_SIMULATED else ""
+    return f"{least}{amplification(per_file, slots):.1f} times"
+
+
+def _slots(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
+    """About `max-small-files`, of a table that icesize merges."""
+    if not arrivals.is_ours:
+        return
+    per_file, slots = policy.small_file_limit_bytes / arrivals.partition_bytes, policy.max_small_files
+    default = int(SizePolicy().max_small_files)
+    now, half = amplification(per_file, slots), slots // 2
+    more = amplification(per_file, default) if slots < default else now
+    if now - more >= LESS_REWRITING:
+        yield _told(per_file, slots, now, default, more)
+    elif half >= 2 and per_file > slots and (fewer := amplification(per_file, half)) - now <= LITTLE_REWRITING:
+        yield _told(per_file, slots, now, half, fewer)
+
+
+def _told(per_file: float, slots: int, now: float, other: int, then: float) -> str:
+    fill = f"{per_file:,.0f} batches fill a file: a byte is written"
+    written = f"{now:.1f} times with max-small-files {slots}, {then:.1f} times with {other}"
+    return f"{fill} {written} (icesize.policy.max-small-files = {other})"

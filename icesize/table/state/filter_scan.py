@@ -1,0 +1,115 @@
+"""How many data files the filters of queries open: those that neither partition values nor bounds rule out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+from pyiceberg.avro.decoder import new_decoder
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, In, Not, Or, UnboundPredicate
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+
+from icesize.parquet.files.metrics import FileMetrics
+from icesize.planning.files import PartitionKey
+from icesize.planning.filters import FilterUse
+from icesize.table.catalog.access_errors import readable
+from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.state.input_metrics import metrics_reader
+from icesize.table.state.where import parsed, partition_filter
+
+
+def filters_asked(
+    metadata: TableMetadata, io: FileIO, filters: Sequence[str], partitions: Collection[PartitionKey]
+) -> tuple[FilterUse, ...]:
+    """Each filter once, with the data files of these partitions that a reader opens for it; every manifest that may
+    have one is read once.
+
+    Raises ArgumentError for text that is no filter and for columns that do not exist, TableError when storage does not
+    give manifests.
+    """
+    asked = [_Asked(metadata, text) for text in dict.fromkeys(filters)]
+    with readable(metadata.location):
+        for manifest in manifests_of(metadata.current_snapshot(), io).data:
+            if not (wanted := [each for each in asked if each.chosen.may_hold(manifest)]):
+                continue
+            for entry in read_entries(io, manifest):
+                key = PartitionKey.of(manifest.partition_spec_id, entry.values)
+                if key not in partitions or not (touching := [each for each in wanted if each.touches(key)]):
+                    continue
+                file = _file(metrics_reader(entry.schema)(new_decoder(entry.data)))
+                for each in touching:
+                    each.files += each.may_match(file)
+    times = Counter(filters)
+    return tuple(FilterUse(a.text, a.points, a.ranges, a.files, times[a.text]) for a in asked)
+
+
+def partition_columns(metadata: TableMetadata) -> frozenset[str]:
+    """Columns whose values are partitions of their own."""
+    whole = (field.source_id for field in metadata.spec().fields if isinstance(field.transform, IdentityTransform))
+    names = (metadata.schema().find_column_name(source_id) for source_id in whole)
+    return frozenset(name for name in names if name is not None)
+
+
+class _Asked:
+    """One filter: what it is about, and the files that were found for it."""
+
+    def __init__(self, metadata: TableMetadata, text: str) -> None:
+        self.text, self.files = text, 0
+        expression = parsed(text)
+        self.chosen = partition_filter(metadata, text)
+        self.touches = lru_cache(maxsize=100_000)(self.chosen.touches)
+        predicates = list(_predicates(expression, positive=True))
+        self.points = tuple(dict.fromkeys(name for name, is_point in predicates if is_point))
+        self.ranges = tuple(dict.fromkeys(name for name, is_point in predicates if not is_point))
+        self._evaluator: _InclusiveMetricsEvaluator | None = None
+        # a filter about fields of the partition spec has no columns with bounds
+        with suppress(ValueError):
+            self._evaluator = _InclusiveMetricsEvaluator(metadata.schema(), expression)
+
+    def may_match(self, file: DataFile) -> bool:
+        """Whether the bounds of a file do not rule it out."""
+        return self._evaluator is None or self._evaluator.eval(file)
+
+
+def _predicates(expression: BooleanExpression, positive: bool) -> Iterator[tuple[str, bool]]:
+    """(column, whether it is one of single values) of every condition."""
+    if isinstance(expression, (And, Or)):
+        yield from _predicates(expression.left, positive)
+        yield from _predicates(expression.right, positive)
+    elif isinstance(expression, Not):
+        yield from _predicates(expression.child, not positive)
+    elif isinstance(expression, UnboundPredicate):
+        yield str(getattr(expression.term, "name", expression.term)), positive and isinstance(expression, (EqualTo, In))
+
+
+class _Metrics(NamedTuple):
+    """What an evaluator asks of a data file."""
+
+    record_count: int
+    value_counts: Mapping[int, int]
+    null_value_counts: Mapping[int, int]
+    nan_value_counts: Mapping[int, int]
+    lower_bounds: Mapping[int, bytes]
+    upper_bounds: Mapping[int, bytes]
+
+
+def _file(metrics: FileMetrics) -> DataFile:
+    return cast(
+        DataFile,
+        _Metrics(
+            metrics.rows,
+            metrics.value_counts,
+            metrics.null_value_counts,
+            metrics.nan_value_counts,
+            metrics.lower_bounds,
+            metrics.upper_bounds,
+        ),
+    )
