@@ -23,7 +23,7 @@ USER: Mapping[str, int] = {
 }  # fmt: skip
 KEEPER: Mapping[str, int] = {
     "compact": 26, "compact-spark": 1, "sink": 8, "icesize-append": 2, "after-batch": 4, "cluster": 4, "maintain": 3,
-    "few-deletes": 3, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
+    "few-deletes": 8, "restore": 6, "expire": 5, "manifests": 7, "orphans": 1,
 }  # fmt: skip
 MIDDLE: Mapping[str, int] = {
     "append": 6, "delete": 1, "delete-positions": 4, "delete-equal": 4, "upsert": 3, "rewrite-deletes": 1,
@@ -44,14 +44,14 @@ FOLLOWS: Mapping[str, Mapping[str, int]] = {
     "stage": {"cherry-pick": 8},
     "delete-equal": {
         "compact": 4,
-        "few-deletes": 4,
+        "few-deletes": 8,
         "rollback": 4,
         "drop-column": 2,
         "promote": 2,
         "swap-partition": 2,
     },
-    "delete-positions": {"compact": 3, "few-deletes": 3, "rollback": 6},
-    "upsert": {"upsert": 6, "compact": 4, "maintain": 3, "few-deletes": 4, "restore": 3},
+    "delete-positions": {"compact": 3, "few-deletes": 9, "rollback": 6},
+    "upsert": {"upsert": 6, "compact": 4, "maintain": 3, "few-deletes": 9, "restore": 3},
     "swap-partition": {"append": 2, "compact": 2},
     "add-partition": {"append": 2, "compact": 2},
 }
