@@ -230,9 +230,7 @@ def _logging(verbose: int, as_json: bool) -> AbstractContextManager[None]:
 def table_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
     """TABLE, the catalog, `--json` and `-v`, which arrive as a Target, the command's first argument."""
 
-    @click.argument(
-        "table", metavar="TABLE" if required else "[TABLE]", required=required, default=None if required else ""
-    )
+    @click.argument("table", metavar="TABLE" if required else "[TABLE]", required=required)
     @click.option("--catalog-uri", help="Address of the catalog; without it PyIceberg's configuration is asked.")
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
     @click.option("--json", "as_json", is_flag=True, help="Print the API's dictionary, and nothing else.")
