@@ -11,6 +11,8 @@ import pytest
 from benchmarks import compact
 from benchmarks.compact_rivals import WAYS, Bench, Way
 
+pytestmark = pytest.mark.engine
+
 OPTIONS = ["--case", "huge", "--gigabytes", "0.01"]
 FILES, ROWS = 5, 300_000
 

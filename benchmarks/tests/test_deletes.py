@@ -16,6 +16,8 @@ from benchmarks import compact_rivals, deletes
 from benchmarks.compact_rivals import WAYS, Bench, Way
 from benchmarks.compact_tables import CASES, Case
 
+pytestmark = pytest.mark.engine
+
 FILES, ROWS = 6, 500
 KEYS = 20
 

@@ -18,6 +18,8 @@ from benchmarks.compact_rivals import Bench
 from benchmarks.compact_tables import CASES, Case
 from benchmarks.upserts import PEER, Compact
 
+pytestmark = pytest.mark.engine
+
 FILES, ROWS = 4, 500
 OPTIONS = ["--compactions", "2", "--updates", "3", "--rows", "40"]
 
