@@ -108,6 +108,11 @@ class UpkeepPlan:
     orphans: OrphanReport | None = None
     failed: dict[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        steps = (self.merges, self.clustering, self.rewritten_deletes, self.deletes, self.manifests)
+        lines = [str(step) for step in (*steps, self.expiry, self.orphans) if step is not None]
+        return "\n".join([*lines, *(f"{step} cannot be told: {why}" for step, why in self.failed.items())])
+
     def to_dict(self) -> dict[str, Any]:
         """Stable keys, JSON-ready values."""
         steps = ("merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans")

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
+import icesize
 from icesize.cli.main import main
 from icesize.clock import Environment, WorkLimits
 from icesize.units import format_bytes, parse_bytes, parse_ms
@@ -302,3 +303,16 @@ def test_a_pass_has_a_heading_for_each_step(table: Table, run: Run) -> None:
     assert lines[0] == "small files"
     assert lines[1].endswith(" replace  -8 +1 file, rows unchanged")
     assert lines.index("delete files") < lines.index("manifests") < lines.index("snapshots")
+
+
+def test_what_a_table_answers_prints_well(table: Table, tmp_path: Path) -> None:
+    """Every object that a call gives is a sentence or a few when it is printed, not a constructor."""
+    tables.append(table.catalog, range(300, 310), batch=7)
+    sized = icesize.open(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path))
+    planned = str(sized.plan_maintenance())
+    assert planned.splitlines()[0].startswith("plan: 1 partition, 9 -> 1 file, ")
+    found = [sized.inspect(), sized.plan(), sized.history(), *sized.versions(), *sized.streams(), *sized.check_up()]
+    found += [sized.plan_maintenance(), sized.maintain(), sized.compact()]
+    assert [type(one).__name__ for one in found if str(one) == repr(one)] == []
+    assert str(sized.streams()[0]) == "stream 's', batch 7, of query q"
+    assert str(sized.versions()[0]).endswith(" rows, by replace")

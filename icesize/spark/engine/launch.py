@@ -52,7 +52,9 @@ def start_session(
         os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(app)
     builder = builder.remote(where) if remote else builder.master(where)
-    for key, value in settings.items():
+    # Spark's bar and ours would write over each other
+    quiet = {} if remote else {"spark.ui.showConsoleProgress": "false"}
+    for key, value in {**quiet, **settings}.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()

@@ -37,6 +37,9 @@ class LedgerEntry:
     batch_id: int
     retired: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"stream '{self.stream_id}', batch {self.batch_id}, of query {self.query_id}"
+
     @property
     def key(self) -> str:
         """The table property that holds this stream's entry."""

@@ -21,6 +21,7 @@ from icesize.table.catalog.history import main_history
 from icesize.table.state.commits import Commit, runs_of
 from icesize.table.state.naming import Labels
 from icesize.table.state.partition_changes import NOTHING, ChangeReader, Contents, States, differing
+from icesize.units import format_bytes, format_count, format_time
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Version:
     stream_id: str | None = None
     batch_id: int | None = None
     current: bool = False
+
+    def __str__(self) -> str:
+        where = f"{self.label or 'the whole table'} at {self.snapshot_id}, {format_time(self.timestamp_ms)} UTC"
+        files, rows = format_count(self.files, "file"), format_count(self.rows, "row")
+        batch = "" if self.stream_id is None else f", {self.stream_id} batch {self.batch_id}"
+        return f"{where}: {files} of {format_bytes(self.size_bytes)}, {rows}, by {self.operation}{batch}"
 
     def to_dict(self) -> dict[str, Any]:
         """Stable keys, JSON-ready values; later releases may add keys, never rename them."""

@@ -183,6 +183,7 @@ def interrupt_each(lake: SqlCatalog, work: Work, modules: tuple[str, ...], first
         table, nth = after, nth + step
 
 
+@pytest.mark.engine
 def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     """A compaction is interrupted at lines of the modules that hand files on: each time nothing stays, or all is in."""
     times, committed = interrupt_each(
@@ -192,6 +193,7 @@ def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     assert committed > 0
 
 
+@pytest.mark.engine
 def test_ctrl_c_in_a_restore_leaves_no_copies(lake: SqlCatalog) -> None:
     """Between the copies and the commit, and in the commit: the copies go, or the partition is restored."""
     modules = ("restore.py", "uncommitted.py", "handle.py", "metadata_change.py", "retry.py")

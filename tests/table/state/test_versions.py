@@ -367,7 +367,7 @@ class History:
             self.table.overwrite(arrow([self.next_id], kind), EqualTo("kind", kind))
 
     def delete_row(self, kind: str, number: int) -> None:
-        files = [f for f in small_files(self.table, kind) if f.obstacle is None]
+        files = [f for f in small_files(self.table, kind) if not f.delete_files]
         if files and self.version == "2":
             delete_rows(self.catalog, files[0])
 
