@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -36,13 +37,13 @@ def doctor(target: Target, *, spark: SparkChoice) -> None:
     Exit code 1 when something failed.
     """
     checks = list(_examined(target, spark))
-    documents = [{"name": check.name, "state": check.state, "seen": check.seen} for check in checks]
+    working = _working(target, checks)
 
     def show(out: Console) -> None:
         console.show_checks(out, checks)
-        console.show_line(out, f"will work: {', '.join(_working(target, checks))}")
+        console.show_line(out, f"will work: {', '.join(working)}")
 
-    target.answer({"checks": documents, "will_work": _working(target, checks)}, show)
+    target.answer({"checks": [asdict(check) for check in checks], "will_work": working}, show)
     if any(check.state == "failed" for check in checks):
         raise click.exceptions.Exit(FAILED)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -43,6 +43,12 @@ def _lines(file: TextIO | None) -> list[str]:
 def _policies(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[dict[str, str]]:
     """Each `a=1,b=2` as a mapping."""
     return [pairs(ctx, parameter, tuple(value.split(","))) for value in values]
+
+
+def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--limit`, which arrives as None where it is not given."""
+    told = f"How many, newest first.  [default: {default}; all with --json]"
+    return click.option("--limit", type=click.IntRange(1), metavar="N", help=told)
 
 
 @command(
@@ -190,12 +196,7 @@ def streams(target: Target, *, forget: str | None, yes: bool) -> None:
     "icesize versions lake.db.events --limit 100",
 )
 @partition_option(required=False)
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"How many, newest first.  [default: {console.MOST_VERSIONS}; all with --json]",
-)
+@_limit_option(console.MOST_VERSIONS)
 @table_options
 def versions(target: Target, *, partition: Mapping[str, str] | None, limit: int | None) -> None:
     """List the versions of a partition of TABLE, newest first; of all partitions without --partition."""
@@ -212,12 +213,7 @@ def versions(target: Target, *, partition: Mapping[str, str] | None, limit: int 
     "icesize history lake.db.events",
     "icesize history lake.db.events --limit 100",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"How many, newest first.  [default: {console.MOST_COMMITS}; all with --json]",
-)
+@_limit_option(console.MOST_COMMITS)
 @table_options
 def history(target: Target, *, limit: int | None) -> None:
     """List the commits of TABLE, newest first: rows, files, bytes, bytes written per byte ingested (W), seconds.
