@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
+    from icesize.table.commit.metadata_change import MetadataChange
     from icesize.table.state.commits import History
     from icesize.table.state.versions import Version
     from icesize.table.state.where import Where
@@ -312,17 +313,17 @@ class SizedTable:
             wish = clustering.Wish(_names(by), strategy, where, budget_bytes)
             return clustering.cluster(self._context, wish, on_plan, progress)
 
-    def forget_clustering(self) -> ForgottenClusterBy:
+    def forget_clustering(self, *, dry_run: bool = False) -> ForgottenClusterBy:
         """Take back what `cluster` has stored in the table: columns and strategy in its properties, and the sort order
-        where a sort has set it. Files stay as they are, and nobody clusters them any more.
+        where a sort has set it. Files stay as they are, and nobody clusters them any more. With `dry_run` nothing is
+        changed.
 
         Raises TableError for a table that does not say by what it is clustered.
         """
         from icesize.maintenance.cluster_settings import forget_cluster_by
 
         with self._lock:
-            change = forget_cluster_by(self._environment.new_id())
-            return self._handle.change(self._handle.load(), change, self._environment)
+            return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
 
     def plan_clustering(
         self,
@@ -382,15 +383,15 @@ class SizedTable:
         """The streams that have committed to the table, each with its newest batch."""
         return ledger.entries(self._handle.load().table.metadata.properties)
 
-    def forget_stream(self, stream_id: str) -> None:
-        """Remove a stream from the ledger: its next batch is taken whatever its query and id.
+    def forget_stream(self, stream_id: str, *, dry_run: bool = False) -> ledger.LedgerEntry:
+        """Remove a stream from the ledger: its next batch is taken whatever its query and id. Gives the entry that
+        went, or would go with `dry_run`.
 
         Raises TableError for an unknown stream, CommitConflict (nothing landed) or CommitStateUnknown.
         """
         from icesize.table.commit.metadata_change import forget_stream
 
-        change = forget_stream(self.name, stream_id, self._environment.new_id())
-        self._handle.change(self._handle.load(), change, self._environment)
+        return self._change(forget_stream(self.name, stream_id, self._environment.new_id()), dry_run)
 
     def versions(self, partition: Partition | None = None) -> list[Version]:
         """Versions of a partition, newest first; of every partition when none is given.
@@ -566,6 +567,12 @@ class SizedTable:
 
     def _key(self, current: Current, partition: Partition) -> PartitionKey:
         return find_partition(current.table.metadata, {v.key for v in self._versions(current)}, partition)
+
+    def _change(self, change: MetadataChange[Outcome], dry_run: bool) -> Outcome:
+        current = self._handle.load()
+        if dry_run:
+            return self._handle.would_change(current, change)
+        return self._handle.change(current, change, self._environment)
 
     def _seen(self, report: Outcome) -> Outcome:
         """The report, after the engine was made to see what was committed."""

@@ -1,4 +1,5 @@
-"""Commands that look at a table and change nothing: `inspect`, `plan`, `streams`, `versions`, `history`, `report`."""
+"""Commands that look at a table: `inspect`, `plan`, `streams`, `versions`, `history`, `report`. They change nothing,
+but for `streams --forget`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from icesize.cli.options import (
     choice_options,
     command,
     confirmed,
+    dry_run_option,
     is_asked,
     partition_option,
     table_options,
@@ -30,6 +32,9 @@ from icesize.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from icesize.sized_table import SizedTable
+    from icesize.table.commit.ledger import LedgerEntry
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -164,29 +169,35 @@ def plan(
     "streams",
     "The streams that have committed",
     "icesize streams lake.db.events",
-    "icesize streams lake.db.events --forget clicks",
+    "icesize streams lake.db.events --forget clicks --dry-run",
 )
 @click.option("--forget", metavar="ID", help="Remove this stream: its next batch is taken whatever its query and id.")
 @yes_option
+@dry_run_option
 @table_options
-def streams(target: Target, *, forget: str | None, yes: bool) -> None:
-    """List the streams that have committed to TABLE, each with its newest batch."""
-    if forget is None and yes:
-        raise click.UsageError("--yes goes with --forget")
+def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> None:
+    """List the streams that have committed to TABLE, each with its newest batch.
+
+    With --forget --json those are listed that are left, or would be.
+    """
+    if forget is None and (yes or dry_run):
+        raise click.UsageError("--yes and --dry-run go with --forget")
     sized = target.open()
-    if forget is not None:
-        if not yes and is_asked(target):
-            confirmed(f"Forget stream '{forget}' of {sized.name}? A batch that is in the table may then land again")
-        sized.forget_stream(forget)
-    entries = sized.streams()
+    if forget is None:
+        entries = sized.streams()
+        target.answer([asdict(entry) for entry in entries], lambda out: console.show_streams(out, sized.name, entries))
+        return
+    if not yes and not dry_run and is_asked(target):
+        entry = sized.forget_stream(forget, dry_run=True)
+        confirmed(f"Forget {_told(entry, sized)}? A batch that is in the table may then land again")
+    entry = sized.forget_stream(forget, dry_run=dry_run)
+    left = [asdict(other) for other in sized.streams() if other.stream_id != forget]
+    verb = "would forget" if dry_run else "forgot"
+    target.answer(left, lambda out: console.show_line(out, f"{verb} {_told(entry, sized)}"))
 
-    def show(out: Console) -> None:
-        if forget is None:
-            console.show_streams(out, sized.name, entries)
-        else:
-            console.show_line(out, f"forgot stream '{forget}' of {sized.name}")
 
-    target.answer([asdict(entry) for entry in entries], show)
+def _told(entry: LedgerEntry, sized: SizedTable) -> str:
+    return f"stream '{entry.stream_id}' of {sized.name} (query {entry.query_id}, batch {entry.batch_id})"
 
 
 @command(

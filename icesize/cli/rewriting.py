@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from icesize.planning.plan import Plan
     from icesize.report import Report
+    from icesize.sized_table import SizedTable
 
 
 @command(
@@ -85,8 +86,12 @@ def cluster(
 
     It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
     """
-    if forget and (by or strategy or where or budget_bytes is not None or dry_run):
-        raise click.UsageError("--forget goes without --by, --strategy, --where, --budget-bytes and --dry-run")
+    if forget:
+        if by or strategy or where or budget_bytes is not None:
+            raise click.UsageError("--forget goes without --by, --strategy, --where and --budget-bytes")
+        with spark.session("cluster") as session:
+            _forget_clustering(target, target.open(policy, session), dry_run)
+        return
     if dry_run:
         planned = target.open(policy).plan_clustering(by, strategy, where, budget_bytes)
         if planned is None:
@@ -94,15 +99,16 @@ def cluster(
         _show_plan(target, planned)
         return
     with spark.session("cluster") as session:
-        sized = target.open(policy, session)
-        if not forget:
-            _carry_out(partial(sized.cluster, by, strategy, where, budget_bytes), target)
-            return
-        forgotten = sized.forget_clustering()
+        _carry_out(partial(target.open(policy, session).cluster, by, strategy, where, budget_bytes), target)
+
+
+def _forget_clustering(target: Target, sized: SizedTable, dry_run: bool) -> None:
+    """Nobody is asked: each setting is told with its value, and can be set again."""
+    forgotten = sized.forget_clustering(dry_run=dry_run)
 
     def show(out: Console) -> None:
-        removed = ", ".join(forgotten.removed)
-        console.show_line(out, f"forgot the clustering of {sized.name}: removed {removed}")
+        verb, removed = ("would forget", "would remove") if dry_run else ("forgot", "removed")
+        console.show_line(out, f"{verb} the clustering of {sized.name}: {removed} {', '.join(forgotten.removed)}")
         console.show_notes(out, forgotten.notes)
 
     target.answer(forgotten.to_dict(), show)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icesize import failpoints
 from icesize.cli.main import main
+from tests.support import tables
+from tests.support.command_line import Run
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
-from tests.support.tables import check, compact, ids_of, live_paths, make_table, operations, request_on, run, write
+from tests.support.tables import check, compact, ids_of, live_paths, make_table, operations, request_on, write
 
-Run = Callable[..., Result]
 KINDS, FILES, ROWS = "ab", 6, 400
 SIZES = ("--policy", "target-file-size-bytes=4000", "--policy", "small-file-limit-bytes=1500")
 
@@ -27,7 +26,7 @@ def fill(catalog: Catalog, files: int = FILES) -> list[int]:
     """Files of random ids in two partitions; all ids."""
     table, chance = catalog.load_table("db.t"), random.Random(files)
     written = [write(table, chance.sample(range(10**6), ROWS), kind) for kind in KINDS * files]
-    run(catalog, request_on(table, written), table)
+    tables.run(catalog, request_on(table, written), table)
     return ids_of(catalog)
 
 
@@ -38,20 +37,9 @@ def ids(lake: SqlCatalog) -> list[int]:
     return fill(lake)
 
 
-@pytest.fixture
-def invoke(tmp_path: Path) -> Run:
-    """Runs a command line against the catalog of the test, for files of 4 kB."""
-
-    def invoke(command: str, *options: str) -> Result:
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        return CliRunner().invoke(main, [command, "lake.db.t", "--catalog-uri", uri, *options])
-
-    return invoke
-
-
-def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
+def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalog, ids: list[int], run: Run) -> None:
     """Plan, snapshot, what queries open before and after; then the columns are known and all is in order."""
-    first = invoke("cluster", "--by", "id", *SIZES)
+    first = run("cluster", "--by", "id", *SIZES)
     assert first.exit_code == 0, first.output
     table = lake.load_table("db.t")
     check(table)
@@ -67,7 +55,7 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
     assert " written in " in written_line
     assert opened_line.startswith("  id: a value is in 2.0 files of ")
     assert "; before, a value is in " in opened_line
-    second = invoke("cluster", *SIZES)
+    second = run("cluster", *SIZES)
     assert second.exit_code == 0
     plan_line, now = second.stdout.splitlines()
     assert plan_line == f"cluster (sort by id): nothing to cluster, {files} files stay"
@@ -75,9 +63,9 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
     assert operations(lake.load_table("db.t")) == ["append", "replace"]
 
 
-def test_json_has_only_the_report_on_stdout(ids: list[int], invoke: Run) -> None:
+def test_json_has_only_the_report_on_stdout(ids: list[int], run: Run) -> None:
     """The report's keys are those of the API, under `clustering` what queries open; nothing else is printed."""
-    result = invoke("cluster", "--by", "id, ts", "--strategy", "hilbert", "--json", *SIZES)
+    result = run("cluster", "--by", "id, ts", "--strategy", "hilbert", "--json", *SIZES)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     report = json.loads(result.stdout)
@@ -91,26 +79,26 @@ def test_json_has_only_the_report_on_stdout(ids: list[int], invoke: Run) -> None
         assert list(before) == list(after) == keys
         assert after["point_files"] < before["point_files"]
     assert 0.5 < clustering["amplification"] <= 1.1
-    again = json.loads(invoke("cluster", "--json", *SIZES).stdout)
+    again = json.loads(run("cluster", "--json", *SIZES).stdout)
     assert (again["snapshot_ids"], again["files_removed"]) == ([], 0)
     assert again["clustering"]["before"] == again["clustering"]["after"] == clustering["after"]
 
 
-def test_plan_shows_merges_and_clustering(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
+def test_plan_shows_merges_and_clustering(lake: SqlCatalog, ids: list[int], run: Run) -> None:
     """`plan` says both, changes nothing, and --json has the clustering beside the merges; null where none is wanted."""
-    assert json.loads(invoke("plan", "--json", *SIZES).stdout)["cluster_plan"] is None
-    assert "cluster" not in invoke("plan", *SIZES).stdout
+    assert json.loads(run("plan", "--json", *SIZES).stdout)["cluster_plan"] is None
+    assert "cluster" not in run("plan", *SIZES).stdout
     # a budget of nothing only has the columns remembered
-    remembered = invoke("cluster", "--by", "id", "--budget-bytes", "0", *SIZES)
+    remembered = run("cluster", "--by", "id", "--budget-bytes", "0", *SIZES)
     assert remembered.exit_code == 0
     before = lake.load_table("db.t").metadata_location
-    shown = invoke("plan", *SIZES)
+    shown = run("plan", *SIZES)
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert lines[0].startswith("plan: ")
     (head,) = [number for number, line in enumerate(lines) if line.startswith("cluster (sort by id): 2 partitions")]
     assert {line.split()[0] for line in lines[head + 1 : head + 3]} == {"kind=a", "kind=b"}
-    planned = json.loads(invoke("plan", "--json", *SIZES).stdout)
+    planned = json.loads(run("plan", "--json", *SIZES).stdout)
     assert {"snapshot_id", "groups", "skipped", "notes"} <= planned.keys()
     clustering = planned["cluster_plan"]
     assert {group["partition"]: group["files"] for group in clustering["groups"]} == {"kind=a": 6, "kind=b": 6}
@@ -121,17 +109,17 @@ def test_plan_shows_merges_and_clustering(lake: SqlCatalog, ids: list[int], invo
     assert lake.load_table("db.t").metadata_location == before
 
 
-def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
+def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int], run: Run) -> None:
     """What does not fit is told and left for later; partitions that the filter does not name stay."""
-    half = invoke("cluster", "--by", "id", "--budget-bytes", "35000", *SIZES)
+    half = run("cluster", "--by", "id", "--budget-bytes", "35000", *SIZES)
     assert half.exit_code == 0, half.output
     assert half.stdout.startswith("cluster (sort by id): 1 partition, 6 -> ")
     assert "! 1 partition to be clustered did not fit into the budget of 34.2 KiB" in half.stdout
     assert half.stdout.count("did not fit into the budget") == 1
-    other = invoke("cluster", "--where", "kind = 'c'", *SIZES)
+    other = run("cluster", "--where", "kind = 'c'", *SIZES)
     assert other.exit_code == 0
     assert "nothing to cluster" in other.stdout
-    rest = invoke("cluster", "--json", *SIZES)
+    rest = run("cluster", "--json", *SIZES)
     assert json.loads(rest.stdout)["partitions_touched"] == 1
     assert ids_of(lake) == ids
 
@@ -141,7 +129,7 @@ def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int
     [
         (("--by", "id", "--strategy", "z-order"), 2, "Invalid value for '--strategy'"),
         (("--by", "id", "--budget-bytes", "-1"), 2, "Invalid value for '--budget-bytes'"),
-        (("--by", "id", "--forget"), 2, "--forget goes without --by, --strategy, --where, --budget-bytes"),
+        (("--by", "id", "--forget"), 2, "--forget goes without --by, --strategy, --where and --budget-bytes"),
         (("--by", "idd"), 1, "icesize: Cannot cluster 'lake.db.t' by 'idd': the table has no such column, the nearest"),
         (("--by", "id,id"), 1, "icesize: Cannot cluster 'lake.db.t' by 'id': it is named twice"),
         (("--by", " "), 1, "icesize: Cannot cluster 'lake.db.t': no column is named"),
@@ -150,18 +138,18 @@ def test_a_budget_and_a_filter_choose_partitions(lake: SqlCatalog, ids: list[int
     ],
 )
 def test_what_cannot_be_done_is_told(
-    lake: SqlCatalog, ids: list[int], invoke: Run, options: tuple[str, ...], code: int, message: str
+    lake: SqlCatalog, ids: list[int], run: Run, options: tuple[str, ...], code: int, message: str
 ) -> None:
     """Wrong usage is 2, a table that it cannot be done to is 1 with one line; nothing is changed or remembered."""
     before = lake.load_table("db.t").metadata_location
-    result = invoke("cluster", *options, *SIZES)
+    result = run("cluster", *options, *SIZES)
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
     assert code == 2 or result.stderr.count("\n") == 1
     assert lake.load_table("db.t").metadata_location == before
 
 
-def test_a_clustering_that_others_undo_ends_with_1(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
+def test_a_clustering_that_others_undo_ends_with_1(lake: SqlCatalog, ids: list[int], run: Run) -> None:
     """Nothing was committed although there was something to do: exit code 1, and why."""
 
     def rivals() -> None:
@@ -170,7 +158,7 @@ def test_a_clustering_that_others_undo_ends_with_1(lake: SqlCatalog, ids: list[i
                 compact(lake, kind)
 
     with failpoints.armed("files-written", rivals):
-        result = invoke("cluster", "--by", "id", *SIZES)
+        result = run("cluster", "--by", "id", *SIZES)
     assert result.exit_code == 1
     assert "nothing was committed" in result.stdout
     assert result.stdout.count("! merge of 6 files dropped: another writer removed a file of it") == 2
@@ -195,7 +183,7 @@ def test_an_unknown_outcome_ends_with_3(mini: MiniRest) -> None:
     assert "icesize.run-id=" in result.stderr
 
 
-def test_maintain_clusters_and_shows_it(lake: SqlCatalog, invoke: Run) -> None:
+def test_maintain_clusters_and_shows_it(lake: SqlCatalog, run: Run) -> None:
     """A pass over a table that is to be clustered prints the snapshot and what queries open; the next has none."""
     properties = {
         "icesize.cluster.by": "id",
@@ -204,38 +192,42 @@ def test_maintain_clusters_and_shows_it(lake: SqlCatalog, invoke: Run) -> None:
     }
     make_table(lake, properties=properties)
     ids = fill(lake)
-    first = invoke("maintain")
+    first = run("maintain")
     assert first.exit_code == 0, first.output
     assert "no small files to merge" in first.stdout
     assert " replace  -12 +" in first.stdout
     assert "  id: a value is in 2.0 files of " in first.stdout
     assert ids_of(lake) == ids
     fill(lake, 3)
-    report = json.loads(invoke("maintain", "--json").stdout)
+    report = json.loads(run("maintain", "--json").stdout)
     (clustering,) = report["clusterings"]
     assert clustering["clustering"]["columns"] == ["id"]
     assert report["failed"] == {}
-    assert json.loads(invoke("maintain", "--json").stdout)["clusterings"] == []
+    assert json.loads(run("maintain", "--json").stdout)["clusterings"] == []
     check(lake.load_table("db.t"))
 
 
-def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, invoke: Run) -> None:
+def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, run: Run) -> None:
     """Small partitions: a dry run changes nothing, the command itself the table and no file; --forget takes it back."""
     make_table(lake)
     fill(lake, 1)
     before = lake.load_table("db.t").metadata_location
     nothing = "! nothing moves: 2 partitions of one file"
     for extra in ((), ("--strategy", "zorder")):
-        dry = invoke("plan", "--by", "id,ts", *extra, *SIZES)
+        dry = run("plan", "--by", "id,ts", *extra, *SIZES)
         assert (dry.exit_code, lake.load_table("db.t").metadata_location) == (0, before)
         assert "nothing to cluster, 2 files stay" in dry.stdout
         assert dry.stdout.splitlines()[-1] == nothing
-    done = invoke("cluster", "--by", "id", *SIZES).stdout.splitlines()
+    done = run("cluster", "--by", "id", *SIZES).stdout.splitlines()
     assert done[-2] == nothing
     assert done[-1].startswith(
         "! the table remembers: icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order"
     )
-    forgotten = invoke("cluster", "--forget")
+    remembered = lake.load_table("db.t").metadata_location
+    would = run("cluster", "--forget", "--dry-run")
+    assert lake.load_table("db.t").metadata_location == remembered
+    forgotten = run("cluster", "--forget")
+    assert would.stdout == forgotten.stdout.replace("forgot", "would forget").replace("removed", "would remove")
     assert forgotten.exit_code == 0
     line, note = forgotten.stdout.splitlines()
     assert line == (
@@ -245,25 +237,25 @@ def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, inv
     assert note.startswith("! keep the columns it was sorted by (id): ")
     table = lake.load_table("db.t")
     assert (table.sort_order().is_unsorted, "icesize.cluster.by" in table.properties) == (True, False)
-    again = invoke("cluster", "--forget")
+    again = run("cluster", "--forget")
     assert (again.exit_code, again.stdout) == (1, "")
     assert "Cannot forget the clustering of 'db.t'" in again.stderr
-    invoke("cluster", "--by", "id", "--strategy", "zorder", *SIZES)
-    told = json.loads(invoke("cluster", "--forget", "--json").stdout)
+    run("cluster", "--by", "id", "--strategy", "zorder", *SIZES)
+    told = json.loads(run("cluster", "--forget", "--json").stdout)
     assert (told["removed"][0], told["notes"]) == ("icesize.cluster.by=id", [])
     assert operations(table) == ["append"]
 
 
-def test_plans_by_other_columns_change_nothing(lake: SqlCatalog, ids: list[int], invoke: Run) -> None:
+def test_plans_by_other_columns_change_nothing(lake: SqlCatalog, ids: list[int], run: Run) -> None:
     """`plan --by` is the dry run of `cluster --by`; what cannot be done is told as there."""
     before = lake.load_table("db.t").metadata_location
-    shown = invoke("plan", "--by", "id, ts", "--strategy", "hilbert", *SIZES)
+    shown = run("plan", "--by", "id, ts", "--strategy", "hilbert", *SIZES)
     assert "cluster (hilbert by id, ts): 2 partitions, 12 -> " in shown.stdout
-    planned = json.loads(invoke("plan", "--by", "ts", "--json", *SIZES).stdout)["cluster_plan"]
+    planned = json.loads(run("plan", "--by", "ts", "--json", *SIZES).stdout)["cluster_plan"]
     assert (planned["clustering"]["columns"], planned["clustering"]["strategy"]) == (["ts"], "sort")
     assert lake.load_table("db.t").metadata_location == before
-    alone = invoke("plan", "--strategy", "sort", *SIZES)
+    alone = run("plan", "--strategy", "sort", *SIZES)
     assert (alone.exit_code, "--strategy needs --by" in alone.stderr) == (2, True)
-    wrong = invoke("plan", "--by", "idd", *SIZES)
+    wrong = run("plan", "--by", "idd", *SIZES)
     assert (wrong.exit_code, wrong.stdout) == (1, "")
     assert "Cannot cluster 'lake.db.t' by 'idd': the table has no such column" in wrong.stderr

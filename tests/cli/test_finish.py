@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table import Table
@@ -24,8 +22,8 @@ from icesize.cli.main import main
 from icesize.clock import Environment, WorkLimits
 from icesize.units import format_bytes, parse_bytes, parse_ms
 from tests.support import tables
+from tests.support.command_line import Run, on_a_terminal
 
-Run = Callable[..., Result]
 FILES = 8
 
 
@@ -36,35 +34,6 @@ def table(tmp_path: Path) -> Table:
     for first in range(FILES):
         made.append(tables.arrow(range(10 * first, 10 * first + 10), "a"))
     return made
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs a command line against the catalog of the test."""
-
-    def invoke(command: str, *options: str) -> Result:
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        return CliRunner().invoke(main, [command, "lake.db.t", "--catalog-uri", uri, *options])
-
-    return invoke
-
-
-def on_a_terminal(arguments: Sequence[str], answer: str, size: tuple[int, int] = (24, 80)) -> tuple[int, str]:
-    """Exit code and text of a command whose three streams are one terminal, where somebody types an answer."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "LINES": str(size[0]), "COLUMNS": str(size[1])}
-    command = [sys.executable, "-m", "icesize", *arguments]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as child:
-        os.close(theirs)
-        os.write(ours, answer.encode())
-        told = b""
-        try:
-            while part := os.read(ours, 65536):
-                told += part
-        except OSError:
-            pass  # Linux ends a terminal that nobody writes to any more with an error
-    os.close(ours)
-    return child.returncode, told.decode().replace("\r\n", "\n")
 
 
 def _on_disk(table: Table) -> set[str]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from pyiceberg.table import Table
 
 import icesize
-from icesize.cli.main import main
 from icesize.console import MOST_COMMITS
 from icesize.sized_table import SizedTable
+from tests.support.command_line import Run
 from tests.support.html_pages import taken_apart
 from tests.support.tables import append, sqlite_catalog, two_files
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -30,17 +26,6 @@ def table(tmp_path: Path) -> Table:
 def sized(table: Table, tmp_path: Path) -> SizedTable:
     """The same, opened."""
     return icesize.open(None, "lake.db.t", catalog=sqlite_catalog(tmp_path))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs a command line against the catalog of the test."""
-
-    def invoke(command: str, *options: str) -> Result:
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        return CliRunner().invoke(main, [command, "lake.db.t", "--catalog-uri", uri, *options])
-
-    return invoke
 
 
 def test_history_lists_the_newest_commits(sized: SizedTable, run: Run, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pyiceberg.table import Table
 
 import icesize
@@ -31,9 +31,9 @@ from icesize.sized_table import SizedTable
 from icesize.spark.engine import launch
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from tests.support import tables
+from tests.support.command_line import Run
 from tests.support.row_deletes import delete_rows
 
-Run = Callable[..., Result]
 KINDS = ("a", "b", "c")
 FILES = 8
 
@@ -46,17 +46,6 @@ def table(tmp_path: Path) -> Table:
         firsts = {kind: 30 * i + 10 * j for j, kind in enumerate(KINDS)}
         made.append(pa.concat_tables(tables.arrow(range(first, first + 10), kind) for kind, first in firsts.items()))
     return made
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs a command line against the catalog of the test."""
-
-    def invoke(command: str, *options: str, name: str = "lake.db.t") -> Result:
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        return CliRunner().invoke(main, [command, name, "--catalog-uri", uri, *options])
-
-    return invoke
 
 
 def reloaded(tmp_path: Path) -> Table:
@@ -246,7 +235,12 @@ def test_streams_are_listed_and_forgotten(table: Table, run: Run, tmp_path: Path
     assert (unknown.exit_code, unknown.stderr) == (
         1, "icesize: Cannot forget stream 'x': 'lake.db.t' has no such stream\n",
     )  # fmt: skip
-    assert run("streams", "--forget", "s").stdout == "forgot stream 's' of lake.db.t\n"
+    told = "stream 's' of lake.db.t (query q, batch 7)\n"
+    assert run("streams", "--forget", "s", "--dry-run").stdout == f"would forget {told}"
+    assert json.loads(run("streams", "--forget", "s", "--dry-run", "--json").stdout) == []
+    assert json.loads(run("streams", "--json").stdout) == [entry]
+    assert run("streams", "--dry-run").exit_code == 2
+    assert run("streams", "--forget", "s").stdout == f"forgot {told}"
     assert json.loads(run("streams", "--json").stdout) == []
 
 

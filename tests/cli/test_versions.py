@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from pyiceberg.table import Table
 
 import icesize
-from icesize.cli.main import main
 from icesize.sized_table import SizedTable
+from tests.support.command_line import Run
 from tests.support.tables import append, compact, data_files_on_disk, ids_of, local, make_table, sqlite_catalog, write
 
-Run = Callable[..., Result]
 THREE_DAYS_S = 3 * 86_400
 
 
@@ -35,17 +32,6 @@ def table(tmp_path: Path) -> Table:
 def sized(table: Table, tmp_path: Path) -> SizedTable:
     """The same, opened."""
     return icesize.open(None, "lake.db.t", catalog=sqlite_catalog(tmp_path))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs a command line against the catalog of the test."""
-
-    def invoke(command: str, *options: str, **others: str) -> Result:
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        return CliRunner().invoke(main, [command, "lake.db.t", "--catalog-uri", uri, *options], **others)
-
-    return invoke
 
 
 def test_versions_are_listed_newest_first(sized: SizedTable, run: Run) -> None:

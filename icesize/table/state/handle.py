@@ -22,7 +22,8 @@ from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.commit_files import commit_files
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
 from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import Change, commit_change
 from icesize.table.state.cluster_reader import ClusterReader
@@ -148,6 +149,10 @@ class TableHandle:
         """Commit a change to the table that `current` is a state of; raises as `commit_change`."""
         committer = self._committer(current, environment)
         return commit_change(change, committer, environment, current.uuid, _deadline_seconds(current))
+
+    def would_change(self, current: Current, change: MetadataChange[T]) -> T:
+        """What a change that writes no files would come to; nothing is committed. Raises what it refuses with."""
+        return change.build(PyIcebergLoaded(current.table))[1]
 
     def _committer(self, current: Current, environment: Environment) -> PyIcebergCommitter:
         return PyIcebergCommitter(self.catalog, current.table, environment.now_ms)
