@@ -271,6 +271,12 @@ class SizedTable:
 
         return plan_upkeep(self, budget_bytes)
 
+    def plan_merge_rounds(self, budget_bytes: int | None = None) -> Plan:
+        """What the merges of `maintain` would do now; changes nothing."""
+        from icesize.maintenance import compaction
+
+        return compaction.plan_rounds(self._context, budget_bytes)
+
     def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
         """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
         from icesize.maintenance import compaction

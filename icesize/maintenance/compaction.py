@@ -40,6 +40,9 @@ _KEYS_SHARE = 8
 """Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
 columns have about an eighth of the bytes."""
 
+_GROWING_MS = 3_600_000
+"""How long after its newest rows a partition is expected to get more: an hour, between two passes of most schedules."""
+
 Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
 
@@ -191,19 +194,46 @@ def merge_round(context: TableContext, budget_bytes: int, *, cold_only: bool) ->
     """Merge what the budget pays for, of cold partitions or of all; None when nothing is due.
 
     Partitions that other writers change all the time are left alone, and named; files of which a later step puts the
-    delete files together stay.
+    delete files together stay. A partition that was merged before and goes on growing keeps `max-small-files` small
+    files: were these merged to one by each of many passes, the same rows would be written as often.
     """
     selection = context.select()
-    plan = plan_merges(
-        selection.layout,
-        selection.current.policy,
-        incoming={} if cold_only else None,
-        budget_bytes=context.affordable(budget_bytes),
-        contested=context.handle.contested(selection.current, context.environment),
-        spared=_due(plan_delete_rewrites(selection.layout, selection.current.policy)),
-    )
+    budget_bytes = context.affordable(budget_bytes)
+    plan = _plan_of_round(context, selection, budget_bytes, incoming={} if cold_only else None)
     waits = not cold_only and SkipReason.CONTESTED in plan.skipped_by_reason
     return _merge(context, selection, plan) if plan.groups or waits else None
+
+
+def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
+    """What all such rounds together would do with the table as it is now, with a forecast."""
+    selection = context.select()
+    return _forecast(selection, _plan_of_round(context, selection, budget_bytes))
+
+
+def _plan_of_round(
+    context: TableContext,
+    selection: Selection,
+    budget_bytes: int | None,
+    incoming: Mapping[PartitionKey, int] | None = None,
+) -> Plan:
+    layout, current = selection.layout, selection.current
+    return plan_merges(
+        layout,
+        current.policy,
+        incoming=incoming,
+        budget_bytes=budget_bytes,
+        contested=context.handle.contested(current, context.environment),
+        spared=_due(plan_delete_rewrites(layout, current.policy)),
+        growing=_growing(context, selection),
+    )
+
+
+def _growing(context: TableContext, selection: Selection) -> list[PartitionKey]:
+    """Partitions of which small files were merged and that will surely get more."""
+    since_ms = context.environment.now_ms() - _GROWING_MS
+    snapshots = selection.current.table.metadata.snapshots
+    recent = [s.sequence_number for s in snapshots if s.timestamp_ms >= since_ms and s.sequence_number is not None]
+    return selection.layout.growing(min(recent), selection.current.policy.cold_after_commits) if recent else []
 
 
 def _due(rewrites: Iterable[DeleteRewrite]) -> set[str]:

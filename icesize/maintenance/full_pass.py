@@ -125,7 +125,7 @@ class Planned(Protocol):
 
     @property
     def name(self) -> str: ...
-    def plan(self, where: None = None, budget_bytes: int | None = None) -> Plan: ...
+    def plan_merge_rounds(self, budget_bytes: int | None) -> Plan: ...
     def plan_clustering(
         self, by: None = None, strategy: None = None, where: None = None, budget_bytes: int | None = None
     ) -> Plan | None: ...
@@ -149,7 +149,7 @@ def plan_upkeep(table: Planned, budget_bytes: int | None) -> UpkeepPlan:
 
     return UpkeepPlan(
         table.name,
-        told("merges", lambda: table.plan(budget_bytes=budget_bytes)),
+        told("merges", lambda: table.plan_merge_rounds(budget_bytes)),
         told("clustering", lambda: table.plan_clustering(budget_bytes=budget_bytes)),
         told("rewritten_deletes", lambda: table.rewrite_deletes(dry_run=True)),
         told("deletes", lambda: table.remove_dangling_deletes(dry_run=True)),

@@ -194,3 +194,14 @@ class Layout:
     def recent(self, cold_after_commits: int) -> list[PartitionKey]:
         """Partitions that got rows within the last so many commits that added some."""
         return [key for key, facts in self.partitions.items() if facts.commits_since_append < cold_after_commits]
+
+    def growing(self, since_number: int, cold_after_commits: int) -> list[PartitionKey]:
+        """Partitions with small files of a merge that are not cold and got rows by the commit of that sequence number
+        or a later one. A merged file keeps the number of its newest input; the commit that brought it comes after.
+        """
+        return [
+            key
+            for key in self.recent(cold_after_commits)
+            if any(0 < file.sequence_number < file.file_sequence_number for file in self.partitions[key].small)
+            and max(file.sequence_number for file in self.partitions[key].small) >= since_number
+        ]

@@ -15,6 +15,7 @@ import icesize
 from icesize import failpoints
 from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable, PolicyError, RewriteFailed, TableError, TableNotFound, UnsupportedTable
+from icesize.planning.plan import Plan
 from icesize.sized_table import SizedTable
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.delete_files import live_deletes
@@ -636,3 +637,40 @@ def test_many_partitions_are_merged_in_one_commit(lake: SqlCatalog) -> None:
     assert (report.files_removed, report.files_added) == (120, 40)
     assert len(live_paths(lake.load_table("db.t"))) == 40
     check(lake.load_table("db.t"))
+
+
+def test_passes_over_a_growing_table_write_little_again(lake: Any) -> None:
+    """Of 24 files with a pass after each at most three small ones stay, and rows are not written again each time."""
+    make_table(lake)
+    sized = opened(lake, max_small_files=3)
+    rewritten = 0
+    for number in range(24):
+        fill(lake, 1, "a", number)
+        report = sized.maintain()
+        rewritten += sum(merge.bytes_written for merge in report.merges)
+        assert len(small_files(lake.load_table("db.t"))) <= 3
+    table = lake.load_table("db.t")
+    assert ids_of(lake) == list(range(24))
+    # merged to one each time, the 24 files would be written again 12 times over
+    assert rewritten < 4 * 24 * max(file.size_bytes for file in small_files(table))
+
+
+def test_a_table_that_has_stopped_growing_is_merged_to_the_fewest_files(lake: Any) -> None:
+    """An hour after the newest rows a pass leaves one small file; what it would do is told before."""
+    make_table(lake)
+    sized, later = opened_later(lake, 0), opened_later(lake, 3_600_001)
+    fill(lake, 4, "a")
+    assert len(sized.maintain().merges) == 1
+    fill(lake, 2, "a", 4)
+    assert cast(Plan, sized.plan_maintenance().merges).files_removed == 0
+    assert sized.maintain().merges == ()
+    assert len(live_paths(lake.load_table("db.t"))) == 3
+    assert cast(Plan, later.plan_maintenance().merges).files_removed == 3
+    assert [merge.files_removed for merge in later.maintain().merges] == [3]
+    assert ids_of(lake) == list(range(6))
+
+
+def opened_later(lake: Any, passed_ms: int) -> SizedTable:
+    """The table as so long after its last commit."""
+    environment = Environment(now_ms=lambda: lake.load_table("db.t").metadata.last_updated_ms + passed_ms)
+    return icesize.open(None, "db.t", catalog=lake, policy={"max-small-files": 3}, environment=environment)

@@ -2,7 +2,8 @@
 others stay.
 
 Hot partitions (the batch writes to them) are kept at k small files for as few rewritten bytes as `choose_prefix`
-finds; cold ones and maintenance go down to the fewest files, where at most one small file is left. Several outputs
+finds; cold ones and maintenance go down to the fewest files, where at most one small file is left, except that a pass
+that comes again and again leaves k small ones in partitions that are known to grow (`Layout.growing`). Several outputs
 are only planned where each is surely not small again, so a second plan is empty. Files whose deletes are due
 (`icesize.planning.deletes.is_due`) are merged with these, or written again alone where they are large enough without
 their deleted rows: they are to be written anyway.
@@ -32,13 +33,15 @@ def plan_merges(
     touched: Collection[PartitionKey] | None = None,
     contested: Collection[PartitionKey] = (),
     spared: Collection[str] = (),
+    growing: Collection[PartitionKey] = (),
 ) -> Plan:
     """Decides which files of `layout` are merged now; the same plan for any order of files and partitions.
 
     With `incoming` (files that a batch is about to add to each partition, all taken as small) those partitions are
     brought down to `max_small_files`, new files included; partitions without rows for `cold_after_commits` commits are
     finished to the fewest files; nothing else is touched. With `touched` alone the rows are in the layout already:
-    these partitions are brought down to `max_small_files`. With neither, every partition is merged to the fewest files.
+    these partitions are brought down to `max_small_files`. With neither, every partition is merged to the fewest files,
+    but for those that are `growing`, which are brought down to `max_small_files`.
     In all that it touches go deletes that are due, but for files at the paths `spared`, of which the caller puts the
     delete files together. Partitions in `contested` are left to the writers that keep rewriting them.
 
@@ -46,13 +49,21 @@ def plan_merges(
     """
     in_order = sorted(layout.partitions.values(), key=lambda facts: facts.key.rank)
     works = [_work(facts, layout.spec_id, policy, contested, frozenset(spared)) for facts in in_order]
-    hot = None if incoming is None and touched is None else dict.fromkeys(touched or (), 0) | dict(incoming or {})
-    most_outputs = outputs_per_group(policy, budget_bytes)
+    of_all = incoming is None and touched is None
+    hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
+    looked_at = set[PartitionKey]()
     for work in works:
-        _find_due(work, policy, hot, finish_cold=incoming is not None)
-        work.due = [*groups_of(work, work.together, policy, most_outputs), *alone(work)]
+        key = work.facts.key
+        if key in hot:
+            work.slots = max(0, policy.max_small_files - hot[key])
+        # the commit of this batch is one more without rows for this partition
+        elif incoming is not None and work.facts.commits_since_append + 1 >= policy.cold_after_commits:
+            work.cold = True
+        elif not of_all:
+            continue
+        looked_at.add(key)
+        _find_due(work, policy, outputs_per_group(policy, budget_bytes))
     groups = within_budget(works, policy, budget_bytes)
-    looked_at = {work.facts.key for work in works if hot is None or work.slots is not None or work.cold}
     outcomes = tuple(_outcomes(works, policy, incoming or {}))
     return Plan(
         snapshot_id=layout.snapshot_id,
@@ -111,17 +122,8 @@ def _by_size(file: FileFact) -> tuple[int, int, str]:
     return file.live_bytes if file.deleted_rows else file.size_bytes, file.sequence_number, file.path
 
 
-def _find_due(work: Work, policy: SizePolicy, hot: Mapping[PartitionKey, int] | None, finish_cold: bool) -> None:
+def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
     """Sets which files of a partition are to be merged now: the smallest ones, and all that are due for deletes."""
-    if hot is None:
-        pass
-    elif work.facts.key in hot:
-        work.slots = max(0, policy.max_small_files - hot[work.facts.key])
-    # the commit of this batch is one more without rows for this partition
-    elif finish_cold and work.facts.commits_since_append + 1 >= policy.cold_after_commits:
-        work.cold = True
-    else:
-        return
     least_bytes = least_output_bytes(policy.small_file_limit_bytes)
     shrunk = [file for file in work.large if file.live_bytes < least_bytes]
     work.alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=_by_size)
@@ -129,6 +131,7 @@ def _find_due(work: Work, policy: SizePolicy, hot: Mapping[PartitionKey, int] | 
     prefix = _prefix(ranked, policy, work.slots)
     due = (file for file in ranked[prefix:] if work.is_due(file, policy))
     work.together = [*ranked[:prefix], *due]
+    work.due = [*groups_of(work, work.together, policy, most_outputs), *alone(work)]
 
 
 def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:

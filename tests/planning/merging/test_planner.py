@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.deletes import is_due
-from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging import planner, schedule
 from icesize.planning.merging.groups import Work, groups_of
 from icesize.planning.merging.planner import plan_merges
@@ -56,6 +56,8 @@ def planned(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, object]]:
         arguments["incoming"] = {owner: draw(st.integers(0, policy.max_small_files + 1)) for owner in chosen}
     elif mode == "after batch":
         arguments["touched"] = draw(st.lists(st.sampled_from(owners), unique=True)) if owners else []
+    elif owners:
+        arguments["growing"] = draw(st.lists(st.sampled_from(owners), unique=True))
     arguments["contested"] = draw(st.lists(st.sampled_from(owners), unique=True, max_size=1)) if owners else []
     return layout, policy, arguments
 
@@ -306,6 +308,37 @@ def test_after_batch_keeps_slots_and_touches_only_what_changed() -> None:
     assert {group.label for group in plan.groups} == {"hour=a"}
     assert 1 < mergeable(simulate(layout, plan), key("a")) <= 6
     assert plan.files_removed == schedule.choose_prefix(sizes, LIMIT, 6)
+
+
+@given(planned())
+def test_growing_partitions_keep_their_slots_in_a_pass(case: tuple[Layout, SizePolicy, dict[str, object]]) -> None:
+    """They are merged as after a batch that wrote to them, all others as if there were none."""
+    layout, policy, arguments = case
+    growing = arguments.get("growing", [])
+    plan = plan_merges(layout, policy, growing=growing)  # type: ignore[arg-type]
+    as_after_batch = plan_merges(layout, policy, touched=growing).groups  # type: ignore[arg-type]
+    others = [group for group in plan_merges(layout, policy).groups if group.partition not in growing]  # type: ignore[operator]
+    assert Counter(plan.groups) == Counter([*as_after_batch, *others])
+
+
+def test_a_partition_grows_that_was_merged_and_got_rows_lately() -> None:
+    """One that was never merged, got its newest rows before, or is cold for the batches since does not."""
+
+    def of(value: str, *numbers: tuple[int, int], quiet: int = 0) -> PartitionFacts:
+        facts = partition(value, [1_000] * len(numbers), quiet=quiet)
+        files = zip(facts.small, numbers, strict=True)
+        numbered = [dataclasses.replace(f, sequence_number=n, file_sequence_number=by) for f, (n, by) in files]
+        return dataclasses.replace(facts, small=tuple(numbered))
+
+    layout = layout_of(
+        of("grows", (7, 9), (12, 12)),
+        of("all of it merged", (12, 13)),
+        of("never merged", (3, 3), (12, 12)),
+        of("long ago", (7, 9), (11, 11)),
+        of("cold", (7, 9), (12, 12), quiet=DEFAULT.cold_after_commits),
+        of("format 1", (0, 0)),
+    )
+    assert layout.growing(12, DEFAULT.cold_after_commits) == [key("grows"), key("all of it merged")]
 
 
 def test_backlog_in_a_hot_partition_becomes_files_near_the_target() -> None:
