@@ -53,6 +53,7 @@ def read_version(spark: SparkSession, current: Current, partition: PartitionKey,
     snapshot = known_snapshot(metadata, snapshot_id)
     files = files_at(metadata, current.table.io, snapshot, partition)
     _check(files, current, Labels(metadata).of(partition), snapshot_id)
+    session.use_this_python(spark)
     spec_json = metadata.specs()[partition.spec_id].model_dump_json()
     settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
     schema = spark_schema(metadata.schema())

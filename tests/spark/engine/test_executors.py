@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icesize.errors import EngineUnavailable
-from tests.support.spark_lake import Lake, events, rows_of, uncounted
+from tests.support.spark_lake import Lake, counted, events, rows_of, uncounted
 
 ROOT = Path(__file__).parents[3]
 CHILD_TIMEOUT_S = 300
@@ -81,6 +81,18 @@ def test_workers_run_the_python_of_a_local_driver(
     lake.open(spark).append(spark.createDataFrame(events(range(40), hours=2)))
     assert spark.sparkContext.pythonExec == sys.executable
     assert lake.rows() == rows_of(events(range(40), hours=2))
+
+
+def test_workers_that_read_a_version_run_the_python_of_a_local_driver(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same where reading an older version is the first thing that a session asks of its workers."""
+    lake.create()
+    lake.open(spark).append(counted(spark, events(range(40), hours=2)))
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+    [version, _] = lake.open(spark).versions()
+    assert lake.open(spark).read_version(version.partition, version.snapshot_id).count() == version.rows == 20
 
 
 def test_a_python_that_lacks_icesize_is_named(
