@@ -60,10 +60,10 @@ class ExpiryReport:
     def __str__(self) -> str:
         expired = len(self.snapshot_ids_expired)
         files = sum(self.files_deleted.values())
-        verb = "would expire" if self.dry_run else "expired"
+        verb, done = ("would expire", "would be deleted") if self.dry_run else ("expired", "deleted")
         words = [
             f"{self.table}: {verb} {expired:,} of {format_count(self.snapshots_before, 'snapshot')}",
-            f"{format_count(files, 'file')} deleted ({format_bytes(self.bytes_deleted)})",
+            f"{format_count(files, 'file')} {done} ({format_bytes(self.bytes_deleted)})",
         ]
         if self.files_failed:
             words.append(f"{self.files_failed:,} could not be deleted")
@@ -150,6 +150,8 @@ def _delete_all(deletion: ExpiredFilesDeletion, decision: Decision, expiry: Expi
 
 
 def _would_delete(current: Current, decision: Decision) -> Deletions:
+    if not decision.retention.expired and decision.journal_location is None:
+        return Deletions()  # old metadata files go with the files of snapshots, never alone
     table, kept, stays = current.table, Reachable(), decision.retention.kept
     left = {
         key: [each for each in getattr(table.metadata, key) if each.snapshot_id in stays]

@@ -101,6 +101,18 @@ def test_nothing_to_expire_commits_nothing(catalog: Catalog) -> None:
     assert catalog.load_table("db.t").metadata_location == before
 
 
+def test_where_nothing_expires_a_dry_run_tells_of_no_file(lake: Catalog) -> None:
+    """Old metadata files that the table no longer lists go when snapshots do, and not before."""
+    history(lake)
+    with lake.load_table("db.t").transaction() as change:
+        change.set_properties({"write.metadata.previous-versions-max": "1"})
+    table = append(lake, [11])
+    assert len(table.metadata.metadata_log) == 1
+    told, done = (run_expiry(lake, retain_last=100, dry_run=dry_run) for dry_run in (True, False))
+    assert (told.files_deleted, done.files_deleted) == ({}, {})
+    assert str(told) == "lake.db.t: would expire 0 of 8 snapshots  0 files would be deleted (0 B)"
+
+
 def test_a_dry_run_tells_what_would_go(catalog: Catalog) -> None:
     """It counts the same files as the expiry that follows, and changes nothing."""
     before = history(catalog)
