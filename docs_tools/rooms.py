@@ -23,7 +23,7 @@ FLOORS = {
 
 _BESIDE = {
     "icesize.overview": "icesize.maintenance",
-    **dict.fromkeys(("icesize.console", "icesize.demo", "icesize.__main__"), "icesize.cli"),
+    **dict.fromkeys(("icesize.console", "icesize.progress", "icesize.demo", "icesize.__main__"), "icesize.cli"),
 }
 """What is on a floor that it is not named after."""
 

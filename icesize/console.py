@@ -7,16 +7,13 @@ whole. Only bars follow the width. Importing this module does not import rich, w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from icesize.units import format_bytes, format_count, format_strategies, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import ProgressColumn
 
     from icesize.maintenance.checkup import Check
     from icesize.maintenance.dangling_deletes import DanglingReport
@@ -420,65 +417,6 @@ def _show_removals(console: Console, expiry: ExpiryReport | None, orphans: Orpha
 
 def _heading(console: Console, title: str) -> None:
     _line(console, (title, "bold underline"))
-
-
-@contextmanager
-def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """A progress bar by bytes while merges run; yields the function that hears of bytes that are done.
-
-    It begins with the first of them, when `total_bytes()` is known: that of all rounds of a call.
-    """
-    done = 0
-    with _progress(console, "merging", _pace_column()) as update:
-
-        def advance(size_bytes: int) -> None:
-            nonlocal done
-            done += size_bytes
-            update(done, total_bytes())
-
-        yield advance
-
-
-def pace(done_bytes: float, total_bytes: float, seconds: float) -> str:
-    """`3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`: how far work is after so many seconds, by their mean."""
-    words = f"{format_bytes(done_bytes)} of {format_bytes(total_bytes)}"
-    if not done_bytes or seconds <= 0:
-        return words
-    left = timedelta(seconds=round((total_bytes - done_bytes) * seconds / done_bytes))
-    return f"{words}, {format_bytes(done_bytes / seconds)}/s, {left} left"
-
-
-def _pace_column() -> ProgressColumn:
-    from rich.progress import ProgressColumn, Task
-    from rich.text import Text
-
-    class Pace(ProgressColumn):
-        """Rich's own columns count by 1000, and forget what was longer ago than one large group takes."""
-
-        def render(self, task: Task) -> Text:
-            return Text("" if task.total is None else pace(task.completed, task.total, task.elapsed or 0.0))
-
-    return Pace()
-
-
-@contextmanager
-def deleting(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar by files while they are deleted; yields the function that hears how many of how many are done."""
-    from rich.progress import MofNCompleteColumn
-
-    with _progress(console, "deleting", MofNCompleteColumn()) as update:
-        yield update
-
-
-@contextmanager
-def _progress(console: Console, what: str, numbers: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
-    """Shows nothing where there is no terminal; transient, as the lines that stay are the plan and the outcome."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn(what), BarColumn(None), numbers, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _line(console: Console, *parts: str | tuple[str, str]) -> None:

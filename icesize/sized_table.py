@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
     from icesize.maintenance.delete_rewrites import DeletesReport
-    from icesize.maintenance.full_pass import UpkeepPlan, UpkeepReport
+    from icesize.maintenance.full_pass import StepProgress, UpkeepPlan, UpkeepReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
-    from icesize.maintenance.table_context import ClusterWork, Progress, Selection
+    from icesize.maintenance.table_context import ClusterWork, Progress, Selection, Tally
     from icesize.overview.overview import Overview
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
@@ -253,17 +253,24 @@ class SizedTable:
         with self._lock:
             return compaction.merge_changed(self._context)
 
-    def maintain(self, budget_bytes: int | None = None, budget_seconds: float | None = None) -> UpkeepReport:
+    def maintain(
+        self,
+        budget_bytes: int | None = None,
+        budget_seconds: float | None = None,
+        *,
+        progress: StepProgress = lambda step, done, total: None,
+    ) -> UpkeepReport:
         """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
         nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
 
         `budget_bytes` bounds what merges rewrite, `budget_seconds` when a step may begin. What one pass leaves the
-        next goes on with. A step that fails is named in the report and the others run; raises CommitStateUnknown.
+        next goes on with. `progress` hears of each step that begins, of the bytes of each round and of files. A step
+        that fails is named in the report and the others run; raises CommitStateUnknown.
         """
         from icesize.maintenance.full_pass import Upkeep
         from icesize.maintenance.rounds import Budget
 
-        return Upkeep(self, self._environment, Budget(budget_bytes, budget_seconds)).run()
+        return Upkeep(self, self._environment, Budget(budget_bytes, budget_seconds), progress).run()
 
     def plan_maintenance(self, budget_bytes: int | None = None) -> UpkeepPlan:
         """What each step of `maintain` would do with the table as it is now; changes nothing."""
@@ -277,12 +284,14 @@ class SizedTable:
 
         return compaction.plan_rounds(self._context, budget_bytes)
 
-    def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None:
+    def merge_round(
+        self, budget_bytes: int, cold_only: bool, *, progress: Tally = lambda done, total: None
+    ) -> Report | None:
         """One round of merges in a pass, in one commit, as `icesize.maintenance.compaction.merge_round` bounds it."""
         from icesize.maintenance import compaction
 
         with self._lock:
-            return compaction.merge_round(self._context, budget_bytes, cold_only=cold_only)
+            return compaction.merge_round(self._context.telling(progress), budget_bytes, cold_only=cold_only)
 
     @property
     def is_clustered(self) -> bool:
@@ -344,12 +353,14 @@ class SizedTable:
         with self._lock:
             return clustering.plan_clustering(self._context, clustering.Wish(_names(by), strategy, where, budget_bytes))
 
-    def cluster_round(self, budget_bytes: int, most_bytes: int | None = None) -> Report | None:
+    def cluster_round(
+        self, budget_bytes: int, most_bytes: int | None = None, *, progress: Tally = lambda done, total: None
+    ) -> Report | None:
         """One round of clustering in a pass, as `icesize.maintenance.clustering.cluster_round` bounds it."""
         from icesize.maintenance import clustering
 
         with self._lock:
-            return clustering.cluster_round(self._context, budget_bytes, most_bytes)
+            return clustering.cluster_round(self._context.telling(progress), budget_bytes, most_bytes)
 
     def append(self, df: DataFrame, stream_id: str | None = None, batch_id: int | None = None) -> Report:
         """Append a DataFrame in few, well-sized files, and merge what that makes due, in one commit.
@@ -491,7 +502,7 @@ class SizedTable:
         readers: Sequence[str] = (),
         force: bool = False,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> ExpiryReport:
         """Remove snapshots that no rule keeps, and the files that only they needed.
 
@@ -519,9 +530,12 @@ class SizedTable:
         dry_run: bool = True,
         *,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
-        progress: Callable[[int], None] = lambda done: None,
+        progress: Tally = lambda done, total: None,
     ) -> OrphanReport:
         """Find files below the table's location that nothing refers to, and with `dry_run=False` delete them.
+
+        `progress` hears how many files were seen so far (of None: nobody knows of how many), then how many of those
+        that are due were tried.
 
         Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay. Raises TableError
         when metadata of another table lies in the location, or when it cannot be listed whole.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from icesize import console as show
+from icesize import progress
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
@@ -183,16 +185,43 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
     assert shown(show.show_report, lost) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
 
 
-def test_progress_is_drawn_on_terminals_only() -> None:
-    """A bar by bytes on a terminal, nothing at all in a pipe."""
+def merge_with_a_bar(console: Console) -> None:
+    with progress.merging(console, lambda: 4 * MIB) as tell:
+        tell(MIB)
+        tell(3 * MIB)
 
-    def merge(console: Console) -> None:
-        with show.merging(console, lambda: 4 * MIB) as progress:
-            progress(MIB)
-            progress(3 * MIB)
 
-    assert shown(merge) == ""
-    assert "4 MiB of 4 MiB" in shown(merge, terminal=True)
+def delete_with_a_bar(console: Console) -> None:
+    with progress.deleting(console) as tell:
+        tell(3000, None)
+        tell(1, 40)
+        tell(40, 40)
+
+
+def maintain_with_bars(console: Console) -> None:
+    with progress.maintaining(console) as tell:
+        tell("merges", 0, None)
+        tell("merges", 0, MIB)
+        tell("merges", MIB, MIB)
+        tell("expiry", 0, None)
+        tell("expiry", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (merge_with_a_bar, "merging ━+ 4 MiB of 4 MiB"),
+        (delete_with_a_bar, "deleting ━+ 40 of 40 files"),
+        (maintain_with_bars, "deleting ━+ 3 of 3 files"),
+    ],
+)
+def test_progress_is_drawn_on_terminals_only(draw: Callable[[Console], None], words: str) -> None:
+    """One bar at a time on a terminal, nothing at all in a pipe; none stays."""
+    assert shown(draw) == ""
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(draw, terminal=True))
+    assert re.search(words, drawn)
+    # the cursor is shown again, and the line of the bar erased
+    assert drawn.endswith("\x1b[2K")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +236,20 @@ def test_progress_is_drawn_on_terminals_only() -> None:
 )
 def test_progress_tells_rate_and_time_left(done: int, seconds: float, words: str) -> None:
     """By the mean since it began, as groups take long and unlike times; in powers of 1024."""
-    assert show.pace(done, 10 * 2**30, seconds) == words
+    assert progress.pace("merging", done, 10 * 2**30, seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "words"),
+    [
+        (0, None, 3.0, ""),
+        (12_000, None, 4.0, "12,000 files, 3,000 files/s"),
+        (1, 2_000, 1.0, "1 of 2,000 files, 1 file/s, 0:33:19 left"),
+    ],
+)
+def test_files_are_counted(done: int, total: int | None, seconds: float, words: str) -> None:
+    """Without a total as long as they are looked for."""
+    assert progress.pace("deleting", done, total, seconds) == words
 
 
 def test_an_error_is_one_line_and_markup_in_it_is_text() -> None:

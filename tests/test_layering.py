@@ -43,6 +43,7 @@ ROOMS = [
     "icesize.spark.stream",
     "icesize.sized_table",
     "icesize.console",
+    "icesize.progress",
     "icesize.demo",
     "icesize.cli",
 ]

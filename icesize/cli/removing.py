@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from icesize import console
+from icesize import console, progress
 from icesize.cli.options import (
     FAILED,
     Target,
@@ -98,8 +98,8 @@ def expire_snapshots(
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)
     if not yes and not dry_run and is_asked(target):
         confirm_expiry(sized.name, expire(dry_run=True))
-    with console.deleting(console_on(silent=target.as_json)) as progress:
-        report = expire(dry_run=dry_run, progress=progress)
+    with progress.deleting(console_on(silent=target.as_json)) as tell:
+        report = expire(dry_run=dry_run, progress=tell)
     target.answer(report.to_dict(), lambda out: console.show_expiry(out, report))
     if report.files_failed > 0:
         raise click.exceptions.Exit(FAILED)
@@ -119,10 +119,12 @@ def remove_orphan_files(target: Target, *, older_than: timedelta, dry_run: bool,
     """Find files in the location of TABLE that nothing refers to; delete them with --delete."""
     sized = target.open()
     if not yes and not dry_run and is_asked(target):
-        found = sized.remove_orphan_files(older_than)
+        with progress.deleting(console_on()) as tell:
+            found = sized.remove_orphan_files(older_than, progress=tell)
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"
         confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
-    report = sized.remove_orphan_files(older_than, dry_run)
+    with progress.deleting(console_on(silent=target.as_json)) as tell:
+        report = sized.remove_orphan_files(older_than, dry_run, progress=tell)
     target.answer(report.to_dict(), lambda out: console.show_orphans(out, report))
     if report.files_failed > 0:
         raise click.exceptions.Exit(FAILED)

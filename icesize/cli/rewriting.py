@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize import console
+from icesize import console, progress
 from icesize.cli.options import (
     FAILED,
     Target,
@@ -129,8 +129,8 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
         console.show_plan(out, plan)
         planned.append(plan)
 
-    with console.merging(out, lambda: planned[0].bytes_to_write) as progress:
-        report = work(on_plan=on_plan, progress=progress)
+    with progress.merging(out, lambda: planned[0].bytes_to_write) as tell:
+        report = work(on_plan=on_plan, progress=tell)
 
     def show(out: Console) -> None:
         if planned[0].groups:
@@ -172,7 +172,8 @@ def maintain(
         sized = target.open(policy, session)
         if not yes and is_asked(target):
             confirm_expiry(sized.name, sized.expire_snapshots(dry_run=True))
-        report = sized.maintain(budget_bytes, budget_seconds)
+        with progress.maintaining(console_on(silent=target.as_json)) as tell:
+            report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
     target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
     if not report.is_well:
         raise click.exceptions.Exit(FAILED)

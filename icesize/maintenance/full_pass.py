@@ -20,6 +20,7 @@ from icesize.maintenance.dangling_deletes import DanglingReport
 from icesize.maintenance.delete_rewrites import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
+from icesize.maintenance.table_context import Tally
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import brief
@@ -167,20 +168,31 @@ class Maintained(Protocol):
     def name(self) -> str: ...
     @property
     def is_clustered(self) -> bool: ...
-    def merge_round(self, budget_bytes: int, cold_only: bool) -> Report | None: ...
-    def cluster_round(self, budget_bytes: int, most_bytes: int | None) -> Report | None: ...
+    def merge_round(self, budget_bytes: int, cold_only: bool, *, progress: Tally) -> Report | None: ...
+    def cluster_round(self, budget_bytes: int, most_bytes: int | None, *, progress: Tally) -> Report | None: ...
     def rewrite_deletes(self) -> DeletesReport: ...
     def remove_dangling_deletes(self) -> DanglingReport: ...
     def rewrite_manifests(self) -> ManifestReport: ...
-    def expire_snapshots(self) -> ExpiryReport: ...
-    def remove_orphan_files(self) -> OrphanReport: ...
+    def expire_snapshots(self, *, progress: Tally) -> ExpiryReport: ...
+    def remove_orphan_files(self, *, progress: Tally) -> OrphanReport: ...
+
+
+StepProgress = Callable[[str, int, int | None], object]
+"""Hears of a step by its name in the report, of how much of it is done, and of how much: bytes of merges and
+clustering, which begin again with each round, else files; None where nobody knows."""
 
 
 class Upkeep:
     """One pass over one table within a budget."""
 
-    def __init__(self, table: Maintained, environment: Environment, budget: Budget) -> None:
-        self._table = table
+    def __init__(
+        self,
+        table: Maintained,
+        environment: Environment,
+        budget: Budget,
+        progress: StepProgress = lambda step, done, total: None,
+    ) -> None:
+        self._table, self._progress = table, progress
         self._now, self._round_bytes = environment.monotonic, environment.limits.round_bytes
         self._began = self._now()
         self._bytes_left = budget.size_bytes
@@ -198,8 +210,8 @@ class Upkeep:
         rewritten = self._step("rewritten_deletes", self._table.rewrite_deletes)
         deletes = self._step("deletes", self._table.remove_dangling_deletes)
         manifests = self._step("manifests", self._table.rewrite_manifests)
-        expiry = self._step("expiry", self._table.expire_snapshots)
-        orphans = self._step("orphans", self._table.remove_orphan_files)
+        expiry = self._step("expiry", lambda: self._table.expire_snapshots(progress=self._tally("expiry")))
+        orphans = self._step("orphans", lambda: self._table.remove_orphan_files(progress=self._tally("orphans")))
         return UpkeepReport(
             self._table.name, tuple(self._merges), tuple(self._clusterings), rewritten, deletes, manifests,
             expiry, orphans, self._failed, self._refused, tuple(dict.fromkeys(self._left)),
@@ -210,6 +222,7 @@ class Upkeep:
         if self._is_late(share):
             self._left.append(name)
             return None
+        self._progress(name, 0, None)
         try:
             return work()
         except CommitStateUnknown:
@@ -221,6 +234,9 @@ class Upkeep:
             self._note_failure(name, error)
             return None
 
+    def _tally(self, step: str) -> Tally:
+        return partial(self._progress, step)
+
     def _note_failure(self, name: str, error: Exception) -> None:
         LOG.warning("maintain %s: %s failed", self._table.name, name, exc_info=error)
         self._failed[name] = str(error) if isinstance(error, IcesizeError) else brief(error)
@@ -231,15 +247,19 @@ class Upkeep:
     def _merge(self) -> None:
         """Cold partitions first: they are merged once and for all; then the others, hottest first by the plan."""
         for cold_only in (True, False):
-            if not self._rounds("merges", partial(self._table.merge_round, cold_only=cold_only), self._merges):
+            one = partial(self._table.merge_round, cold_only=cold_only, progress=self._tally("merges"))
+            if not self._rounds("merges", one, self._merges):
                 return
 
     def _cluster(self) -> None:
         """Does not begin too late either; of a table that nobody wants clustered nothing is left for later."""
         if self._table.is_clustered:
-            self._rounds(
-                "clustering", lambda size: self._table.cluster_round(size, self._bytes_left), self._clusterings
-            )
+            tally = self._tally("clustering")
+
+            def one(size: int) -> Report | None:
+                return self._table.cluster_round(size, self._bytes_left, progress=tally)
+
+            self._rounds("clustering", one, self._clusterings)
             if self._clusterings and not self._clusterings[-1].snapshot_ids:
                 # due, and larger than the budget or lost to others: its report says which
                 self._left.append("clustering")

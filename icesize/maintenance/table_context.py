@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from icesize.clock import Environment
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None]
 """Hears of bytes that are done, of those that a plan rewrites: of a whole group of files, or bit by bit."""
+
+Tally = Callable[[int, int | None], object]
+"""Hears how much is done so far, of how much: None as long as nobody knows."""
 
 REASONS_TOLD = 3
 """Groups whose reasons an error tells: a storage that is full or away gives each of thousands the same."""
@@ -57,6 +61,42 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
+class _Told:
+    """An engine that tells, from several threads, how many bytes of those that it was asked for are done."""
+
+    engine: Engine
+    tally: Tally
+
+    @property
+    def most_bytes(self) -> int | None:
+        return self.engine.most_bytes
+
+    def merge(
+        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
+    ) -> Results:
+        return self.engine.merge(groups, settings, prefix, self._counted(groups, progress))
+
+    def cluster(self, work: ClusterWork, progress: Progress) -> Results:
+        return self.engine.cluster(work, self._counted(work.groups, progress))
+
+    def refresh(self, handle: TableHandle) -> None:
+        self.engine.refresh(handle)
+
+    def _counted(self, groups: Mapping[int, MergeGroup], progress: Progress) -> Progress:
+        lock, done, total = Lock(), 0, sum(group.size_bytes for group in groups.values())
+        self.tally(0, total)
+
+        def count(size_bytes: int) -> None:
+            nonlocal done
+            progress(size_bytes)
+            with lock:
+                done += size_bytes
+                self.tally(done, total)
+
+        return count
+
+
+@dataclass(frozen=True)
 class Selection:
     """A loaded table and the partitions that a filter takes; `notes` are sentences about what it left out."""
 
@@ -77,6 +117,10 @@ class TableContext:
     handle: TableHandle
     environment: Environment
     engine: Engine
+
+    def telling(self, tally: Tally) -> TableContext:
+        """The same, with somebody who hears of the bytes of each round."""
+        return replace(self, engine=_Told(self.engine, tally))
 
     def load(self) -> Current:
         """The table now; a catalog that does not answer is asked again for a while."""

@@ -22,7 +22,7 @@ from icesize.cli.main import main
 from icesize.clock import Environment, WorkLimits
 from icesize.units import format_bytes, parse_bytes, parse_ms
 from tests.support import tables
-from tests.support.command_line import Run, on_a_terminal
+from tests.support.command_line import Run, catalog_uri, on_a_terminal
 
 FILES = 8
 
@@ -285,3 +285,16 @@ def test_what_a_table_answers_prints_well(table: Table, tmp_path: Path) -> None:
     assert [type(one).__name__ for one in found if str(one) == repr(one)] == []
     assert str(sized.streams()[0]) == "stream 's', batch 7, of query q"
     assert str(sized.versions()[0]).endswith(" rows, by replace")
+
+
+def test_maintenance_and_the_search_for_orphans_draw_bars_on_a_terminal(table: Table, tmp_path: Path) -> None:
+    """A pass tells which step it is at; of a document on the same terminal, and of a pipe, there is nothing but it."""
+    uri = catalog_uri(tmp_path)
+    for arguments, bar in (
+        (["maintain", "lake.db.t", "--yes"], "looking for orphan files"),
+        (["remove-orphan-files", "lake.db.t"], "looking for files"),
+    ):
+        assert bar in on_a_terminal([*arguments, "--catalog-uri", uri], "")[1]
+        code, told = on_a_terminal([*arguments, "--catalog-uri", uri, "--json"], "")
+        assert code == 0
+        json.loads(told)

@@ -158,7 +158,7 @@ class ExpiredFilesDeletion:
 
     reload: Callable[[], Table]
     max_concurrent_deletes: int
-    progress: Callable[[int, int], None]
+    progress: Callable[[int, int], object]
     files_between_checks: int = FILES_BETWEEN_CHECKS
     _total: int = 0
 

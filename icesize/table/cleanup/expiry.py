@@ -25,7 +25,7 @@ from icesize.units import format_bytes, format_count
 
 LOG = logging.getLogger("icesize")
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ _OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}
 SKEW_MS = 5 * 60_000
 """Difference of two clocks that is worth a note."""
 EXAMPLES = 20
+LISTED_BETWEEN_TELLING = 1000
+"""Files that an object store lists in one answer."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class OrphanSearch:
     """One search for orphan files of a table.
 
     `reload` gives the table as the catalog has it now, `lister` lists storage, `deleter` gives what removes one file of
-    it and raises when it cannot, `progress` is told the number of files tried so far.
+    it and raises when it cannot, `progress` is told how many files were listed so far, of None, then how many were
+    tried, of those that are due.
     """
 
     name: str
@@ -97,7 +100,7 @@ class OrphanSearch:
     lister: Lister = list_files
     deleter: Callable[[FileIO], Callable[[str], None]] = deleter
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
-    progress: Callable[[int], None] = lambda done: None
+    progress: Callable[[int, int | None], object] = lambda done, total: None
     files_between_checks: int = FILES_BETWEEN_CHECKS
     _reachable: Reachable = field(default_factory=Reachable)
     _states: set[str] = field(default_factory=set)
@@ -125,7 +128,8 @@ class OrphanSearch:
         now_ms, notes = self._now_ms(table, location, dry_run)
         self._learn(table)
         watch.lap("read")
-        found = find_orphans(self.lister(table.io, location), table.metadata, self._reachable, now_ms, older_than_ms)
+        listed = self._counted(self.lister(table.io, location))
+        found = find_orphans(listed, table.metadata, self._reachable, now_ms, older_than_ms)
         uploads = incomplete_uploads(table.io, location)
         watch.lap("list")
         self._learn(self._again(table))
@@ -160,6 +164,12 @@ class OrphanSearch:
         ahead = "ahead of" if now_ms > own_ms else "behind"
         return now_ms, [f"the clock of the storage is {abs(now_ms - own_ms) // 1000:,} s {ahead} ours; its time counts"]
 
+    def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
+        for number, file in enumerate(listed, 1):
+            if number % LISTED_BETWEEN_TELLING == 0:
+                self.progress(number, None)
+            yield file
+
     def _learn(self, table: Table) -> None:
         """Add what this state of the table needs; what earlier ones needed stays."""
         if table.metadata_location in self._states:
@@ -188,6 +198,9 @@ class OrphanSearch:
             remove(location)
             gone.append(location)
 
+        def tell(done: int) -> None:
+            self.progress(done, len(due) - spared)
+
         waiting = iter(sizes)
         while batch := list(islice(waiting, self.files_between_checks)):
             failpoints.reach("before-delete")
@@ -198,7 +211,7 @@ class OrphanSearch:
             doomed = [each for each in batch if each not in self._reachable]
             spared += len(batch) - len(doomed)
             tried = total.count + len(total.failed)
-            total = total.plus(delete_all(doomed, delete, self.max_concurrent_deletes, self.progress, tried))
+            total = total.plus(delete_all(doomed, delete, self.max_concurrent_deletes, tell, tried))
         notes = [f"{format_count(spared, 'file')} became part of the table meanwhile"] if spared else []
         if total.failed:
             notes.append(f"cannot delete {format_count(len(total.failed), 'file')}, the first is {total.first_failure}")

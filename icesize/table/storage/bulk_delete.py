@@ -66,7 +66,7 @@ def delete_all(
     locations: Iterable[str],
     delete: Callable[[str], None],
     max_concurrent: int = MAX_CONCURRENT_DELETES,
-    progress: Callable[[int], None] = lambda tried: None,
+    progress: Callable[[int], object] = lambda tried: None,
     tried: int = 0,
 ) -> Deleted:
     """Delete files; one that is gone already counts as deleted.

@@ -512,8 +512,8 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
             local(location).unlink()
         really(location)
 
-    seen: list[int] = []
-    search.changes.update(deleter=lambda io: delete, progress=seen.append)
+    seen: list[tuple[int, int | None]] = []
+    search.changes.update(deleter=lambda io: delete, progress=lambda *told: seen.append(told))
     report = search()
     assert (report.files_found, report.files_deleted, report.files_failed) == (5, 3, 2)
     assert report.bytes_deleted == 8
@@ -521,7 +521,7 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
         f"cannot delete 2 files, the first is {left[0]}: PermissionError: no right to delete 0.parquet",
     )
     assert [exists(each) for each in left] == [True, True, False, False, False]
-    assert seen == [1, 2, 3, 4, 5]
+    assert seen == [(tried, 5) for tried in range(1, 6)]
 
 
 def between(search: Search, number: int, action: Callable[[], object]) -> None:
@@ -620,7 +620,7 @@ def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -
         leftover(table, f"data/{i:03}.parquet")
     really, lock, gone = deleter(table.io), threading.Lock(), []
 
-    def interrupted(done: int) -> None:
+    def interrupted(done: int, total: int | None) -> None:
         if done == 10:
             raise KeyboardInterrupt
 

@@ -1,0 +1,130 @@
+"""Bars that are drawn while work goes on: how far it is, at what rate, and how long it will take.
+
+Where there is no terminal nothing is drawn. Bars vanish when work ends: the lines that stay are plan and outcome.
+Importing this module does not import rich, which waits for the first bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from icesize.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import ProgressColumn
+
+Tell = Callable[[str, int, int | None], None]
+"""Hears what is done, how much of it, and of how much: None as long as nobody knows."""
+
+_BYTES = frozenset({"merging", "clustering"})
+"""What is told in bytes; all else is told in files."""
+
+_STEPS = {
+    "merges": "merging",
+    "rewritten_deletes": "putting delete files together",
+    "deletes": "looking for useless delete files",
+    "manifests": "putting manifests together",
+    "expiry": "expiring snapshots",
+    "orphans": "looking for orphan files",
+}
+"""What the steps of a maintenance pass are called while they run."""
+
+
+@contextmanager
+def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+    """A bar by bytes while merges run; yields the function that hears of bytes that are done.
+
+    It begins with the first of them, when `total_bytes()` is known: that of all rounds of a call.
+    """
+    done = 0
+    with drawn(console) as tell:
+        tell("merging", 0, None)
+
+        def advance(size_bytes: int) -> None:
+            nonlocal done
+            done += size_bytes
+            tell("merging", done, total_bytes())
+
+        yield advance
+
+
+@contextmanager
+def deleting(console: Console) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar by files while they are looked for and deleted; yields the function that hears how many of how many (None:
+    they are still looked for) are done."""
+    with drawn(console) as tell:
+        tell("looking for files", 0, None)
+        yield lambda done, total: tell("looking for files" if total is None else "deleting", done, total)
+
+
+@contextmanager
+def maintaining(console: Console) -> Iterator[Tell]:
+    """A bar for each step of a pass, and for each round of merges; yields the function that hears of them."""
+    with drawn(console) as tell:
+
+        def hear(step: str, done: int, total: int | None) -> None:
+            deletes = step == "expiry" and total is not None
+            tell("deleting" if deletes else _STEPS.get(step, step), done, total)
+
+        yield hear
+
+
+@contextmanager
+def drawn(console: Console) -> Iterator[Tell]:
+    """One bar at a time; it begins again with other work, and where nothing is done. Told from any thread."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(None), _pace_column(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        lock = Lock()
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            with lock:
+                shown = progress.tasks[-1] if progress.tasks else None
+                if shown is None or shown.description != what or not done:
+                    for task_id in progress.task_ids:
+                        progress.remove_task(task_id)
+                    progress.add_task(what, total=total)
+                progress.update(progress.task_ids[-1], completed=done, total=total)
+
+        yield tell
+
+
+def pace(what: str, done: float, total: float | None, seconds: float) -> str:
+    """`3 GiB of 10 GiB, 210 MiB/s, 0:00:34 left`: how far work is after so many seconds, by their mean."""
+    in_bytes = what in _BYTES
+    if total is None:
+        words = _amount(done, in_bytes=in_bytes) if done else ""
+    elif in_bytes:
+        words = f"{format_bytes(done)} of {format_bytes(total)}"
+    else:
+        words = f"{done:,.0f} of {_amount(total, in_bytes=False)}"
+    if not done or seconds <= 0:
+        return words
+    words += f", {_amount(done / seconds, in_bytes=in_bytes)}/s"
+    if total is None:
+        return words
+    return f"{words}, {timedelta(seconds=round((total - done) * seconds / done))} left"
+
+
+def _amount(number: float, *, in_bytes: bool) -> str:
+    return format_bytes(number) if in_bytes else format_count(round(number), "file")
+
+
+def _pace_column() -> ProgressColumn:
+    from rich.progress import ProgressColumn, Task
+    from rich.table import Column
+    from rich.text import Text
+
+    class Pace(ProgressColumn):
+        """Rich's own columns count by 1000, and forget what was longer ago than one large group takes."""
+
+        def render(self, task: Task) -> Text:
+            return Text(pace(task.description, task.completed, task.total, task.elapsed or 0.0))
+
+    return Pace(Column(no_wrap=True))
