@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +55,7 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     yield Check("icesize", "well", f"{version('icesize')}, Python {platform.python_version()}")
     yield from (checked(package, partial(version, package)) for package in _PACKAGES)
     yield _java()
+    yield _matplotlib()
     if target.table:
         yield from _table(target)
     if spark.is_wanted:
@@ -68,6 +69,15 @@ def _java() -> Check:
     if told := java_version():
         return Check("Java", "well", told)
     return Check("Java", "missing", "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without")
+
+
+def _matplotlib() -> Check:
+    from icesize.maintenance.checkup import Check
+
+    try:
+        return Check("matplotlib", "well", version("matplotlib"))
+    except PackageNotFoundError:
+        return Check("matplotlib", "missing", "`report` needs it to draw: pip install 'icesize[report]'")
 
 
 def _table(target: Target) -> Sequence[Check]:
@@ -100,7 +110,9 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
     state = {check.name: check.state for check in checks}
     working = ["demo --no-spark"]
     if target.table and state.get("reading") == "well":
-        working += ["inspect", "plan", "versions", "streams"]
+        working += ["inspect", "plan", "versions", "streams", "history"]
+        if state["matplotlib"] == "well":
+            working += ["report"]
         if state["writing"] == "well":
             working += ["compact", "cluster", "maintain", "restore", "rewrite-manifests"]
         if state["deleting"] == state["writing"] == "well":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,25 @@ def test_without_a_table_the_installation_is_examined(monkeypatch: pytest.Monkey
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0
-    assert "--  Java       none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without" in result.stdout
+    assert "--  Java        none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without" in result.stdout
     assert result.stdout.splitlines()[-1] == "will work: demo --no-spark"
+
+
+def test_what_draws_is_not_promised_without_its_library(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has failed: an extra is not installed, how it is stands there, and `report` is not among what works."""
+
+    def installed(name: str) -> str:
+        if name == "matplotlib":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr("icesize.cli.doctor.version", installed)
+    result = examine(tmp_path)
+    assert result.exit_code == 0
+    assert "--  matplotlib  `report` needs it to draw: pip install 'icesize[report]'" in result.stdout
+    assert ", history, compact, " in result.stdout.splitlines()[-1]
 
 
 def test_an_unknown_table_fails(table: Table, tmp_path: Path) -> None:

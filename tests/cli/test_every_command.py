@@ -41,6 +41,8 @@ DELETING = ("maintain", "restore", "expire-snapshots", "remove-orphan-files", "s
 """Those of them after which something is gone. `cluster --forget` takes back settings, which it tells."""
 WITHOUT_TABLE = {"demo", "completion"}
 """They have no table but one of their own."""
+NEVER_PROMISED = {"doctor": "it is the one that tells", "completion": "it needs nothing"}
+"""Commands that `doctor` does not name, and why."""
 AT_ONCE = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
 
 
@@ -69,6 +71,12 @@ def test_every_command_is_looked_at() -> None:
     """A new command is to be named above, as one that changes a table or as one that does not."""
     named = {name.split()[0] for name in (*LOOKING, *CHANGING)} | WITHOUT_TABLE
     assert named == set(main.commands)
+
+
+def test_doctor_names_every_command(table: Table, run: Run) -> None:
+    """On a table that is well, on a machine that has everything, all will work, but those that it never speaks of."""
+    promised = {command.split()[0] for command in json.loads(run("doctor", "--json").stdout)["will_work"]}
+    assert promised - {"--master"} == set(main.commands) - NEVER_PROMISED.keys()
 
 
 @pytest.mark.parametrize("name", sorted(set(main.commands) - WITHOUT_TABLE))
