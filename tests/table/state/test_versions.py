@@ -429,7 +429,7 @@ class History:
 STEPS = ("append", "append", "batch", "merge", "drop", "overwrite", "delete_row", "rewrite", "restore", "roll_back")
 
 
-@examples(25)
+@examples(10)
 @given(
     version=st.sampled_from(["1", "2"]),
     steps=st.lists(
