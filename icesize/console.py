@@ -367,7 +367,7 @@ def show_upkeep(console: Console, report: UpkeepReport) -> None:
     for merge in report.merges:
         show_report(console, merge)
     if not report.merges and "merges" not in (*report.failed, *report.left):
-        show_line(console, "no small files to merge")
+        show_line(console, "no merge of small files is due")
     if report.clusterings:
         _heading(console, "clustering")
     for clustering in report.clusterings:

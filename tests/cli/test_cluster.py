@@ -194,7 +194,7 @@ def test_maintain_clusters_and_shows_it(lake: SqlCatalog, run: Run) -> None:
     ids = fill(lake)
     first = run("maintain")
     assert first.exit_code == 0, first.output
-    assert "no small files to merge" in first.stdout
+    assert "no merge of small files is due" in first.stdout
     assert " replace  -12 +" in first.stdout
     assert "  id: a value is in 2.0 files of " in first.stdout
     assert ids_of(lake) == ids
