@@ -34,14 +34,15 @@ class Rounds:
     """Maintenance of a table, round by round; what it is about has to be in the table before.
 
     `groups` counts merges that landed (those of one partition in one commit as one) and that were dropped, `left`
-    counts rounds by what they left: the most small files and the most delete files of a partition.
+    counts rounds by what they left: the most small files and the most delete files of a partition, and of those the most
+    that are read with one data file.
     """
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         self.catalog, self.name = catalog, name
         self.table = icesize.open(None, name, catalog=catalog, policy=dict(POLICY))
         self.groups = Counter[str]()
-        self.left = Counter[tuple[int, int]]()
+        self.left = Counter[tuple[int, int, int]]()
         self._before = {s.snapshot_id for s in self._loaded().metadata.snapshots}
 
     def run(self) -> None:
@@ -67,7 +68,7 @@ class Rounds:
     def _loaded(self) -> Table:
         return self.catalog.load_table(self.name)
 
-    def _most_files(self) -> tuple[int, int]:
+    def _most_files(self) -> tuple[int, int, int]:
         """Whatever a scan of the partition reads is counted, were it written after the round."""
         table, small, deletes = self._loaded(), Counter[str](), Counter[str]()
         head = table.metadata.current_snapshot()
@@ -77,7 +78,8 @@ class Rounds:
                 deletes[partition] += 1
             elif entry.data_file.file_size_in_bytes < self.table.policy.small_file_limit_bytes:
                 small[partition] += 1
-        return max(small.values(), default=0), max(deletes.values(), default=0)
+        most_of_a_file = self.table.inspect().deletes.delete_files_max
+        return max(small.values(), default=0), max(deletes.values(), default=0), most_of_a_file
 
 
 @pytest.mark.slow
@@ -104,7 +106,8 @@ def test_rows_are_exact_beside_a_stream_of_upserts(
     left = f"{len(live_paths(table))} data files, {len(live_deletes(table))} delete files"
     print(f"\nbatches: {upserts.landed} landed, {len(upserts.refused)} refused; merges: {dict(rounds.groups)}; {left}")
     print(
-        f"{rounds.amplification()}; rounds by the most small files and delete files of a partition: {dict(rounds.left)}"
+        f"{rounds.amplification()}; rounds by the most small files and delete files of a partition, and delete files of "
+        f"a data file: {dict(rounds.left)}"
     )
     assert upserts.landed >= 0.95 * BATCHES
     assert rounds.groups["landed"] >= 0.95 * rounds.groups.total() > 0
