@@ -34,8 +34,8 @@ class Rounds:
     """Maintenance of a table, round by round; what it is about has to be in the table before.
 
     `groups` counts merges that landed (those of one partition in one commit as one) and that were dropped, `left`
-    counts rounds by what they left: the most small files and the most delete files of a partition, and of those the most
-    that are read with one data file.
+    counts rounds by what they left: the most small files and the most delete files of a partition, and of those the
+    most that are read with one data file.
     """
 
     def __init__(self, catalog: Catalog, name: str) -> None:
@@ -106,8 +106,8 @@ def test_rows_are_exact_beside_a_stream_of_upserts(
     left = f"{len(live_paths(table))} data files, {len(live_deletes(table))} delete files"
     print(f"\nbatches: {upserts.landed} landed, {len(upserts.refused)} refused; merges: {dict(rounds.groups)}; {left}")
     print(
-        f"{rounds.amplification()}; rounds by the most small files and delete files of a partition, and delete files of "
-        f"a data file: {dict(rounds.left)}"
+        f"{rounds.amplification()}; rounds by the most small files and delete files of a partition, and delete "
+        f"files of a data file: {dict(rounds.left)}"
     )
     assert upserts.landed >= 0.95 * BATCHES
     assert rounds.groups["landed"] >= 0.95 * rounds.groups.total() > 0
