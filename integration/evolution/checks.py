@@ -146,8 +146,11 @@ def _refs(pair: Pair) -> None:
             raise Broken(f"{ref.snapshot_ref_type} '{name}' is gone")
         if kept.refs[name].snapshot_id in pair.before_replacing:
             continue
+        try:
+            theirs = pair.engine.probe.rowsNow(pair.twin.java, ref.snapshot_id)
+        except Exception as error:  # deletes of a branch may be by a column that was dropped since
+            raise Over(f"{ref.snapshot_ref_type} '{name}' of the twin cannot be read: {brief(error)}") from error
         ours = pair.engine.probe.rowsNow(pair.kept.java, kept.refs[name].snapshot_id)
-        theirs = pair.engine.probe.rowsNow(pair.twin.java, ref.snapshot_id)
         wanted, found = (sorted(line.split(FIELD, 1)[1] for line in lines) for lines in (theirs, ours))
         if wanted != found:
             raise Broken(f"{ref.snapshot_ref_type} '{name}': {difference(wanted, found)}")
