@@ -56,11 +56,11 @@ def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool
 def show_inspection(console: Console, inspection: Inspection) -> None:
     """How well sized a table is: totals, bars by size, the worst partitions, what is ineligible, costs, advice."""
     head = (
-        f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id else "no snapshot",
         format_count(inspection.partitions, "partition"),
         format_count(inspection.files, "file"),
         format_bytes(inspection.size_bytes),
         format_count(inspection.rows, "row"),
+        f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id else "no snapshot",
     )
     _line(console, (inspection.table, "bold"), "  " + "  ".join(head))
     show_bars(console, inspection)
@@ -153,8 +153,10 @@ def show_comparison(console: Console, compared: PolicyComparison) -> None:
         show_line(console, line, "" if number else "bold")
 
 
-def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) -> None:
-    """What a compaction came to. Notes in `known` have been shown with the plan already."""
+def show_report(console: Console, report: Report, planned: Plan | None = None) -> None:
+    """What a compaction came to, without what the plan, which has been shown, has said already."""
+    known = planned.notes if planned else ()
+    foreseen = planned.forecast.decoded_because if planned and planned.forecast else {}
     if report.snapshot_ids:
         done = " ".join(f"snapshot {i} {o}" for i, o in zip(report.snapshot_ids, report.operations, strict=True))
         rows = (
@@ -166,7 +168,8 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
         copied = f" ({ways})" if report.bytes_copied else ""
         seconds = report.seconds.get("total", 0.0)
         _line(console, f"{format_bytes(report.bytes_written)} written{copied} in {seconds:.1f} s")
-        _show_decoded(console, report.decoded_because)
+        if report.decoded_because != foreseen:
+            _show_decoded(console, report.decoded_because)
         if report.clustering is not None:
             for column, after in report.clustering["after"].items():
                 before = report.clustering["before"][column]
@@ -178,14 +181,15 @@ def show_report(console: Console, report: Report, *, known: Sequence[str] = ()) 
 
 def _in_queries(queries: Mapping[str, float]) -> str:
     """What queries by one column open, on average."""
-    point = f"a value is in {queries['point_files']:,.1f} files of {format_bytes(round(queries['point_bytes']))}"
-    return f"{point}, a tenth of all in {queries['range_files']:,.1f} of {format_bytes(round(queries['range_bytes']))}"
+    point = f"one value is in {queries['point_files']:,.1f} files ({format_bytes(round(queries['point_bytes']))})"
+    share = f"{queries['range_files']:,.1f} ({format_bytes(round(queries['range_bytes']))})"
+    return f"{point}, a tenth of all values in {share}"
 
 
 def _show_decoded(console: Console, because: Mapping[str, int]) -> None:
     """Why bytes are not copied, in one line."""
     if because:
-        _line(console, f"decoded: {_reasons(because)}")
+        _line(console, f"decoded, not copied: {_reasons(because)}")
 
 
 def show_checks(console: Console, checks: Sequence[Check]) -> None:
@@ -269,12 +273,15 @@ def show_history(console: Console, history: History) -> None:
 def _show_columns(
     console: Console, rows: Sequence[Sequence[str]], numbers: Container[int], bold: Container[int] = ()
 ) -> None:
-    """Cells below each other, columns of `numbers` to the right; the first row, and those in `bold`, stand out."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Cells below each other, columns of `numbers` to the right; the first row, and those in `bold`, stand out.
+
+    Columns that are blank below the first row are left out: a terminal has no place for them.
+    """
+    widths = {place: max(map(len, column)) for place, column in enumerate(zip(*rows, strict=True)) if any(column[1:])}
     for place, row in enumerate(rows):
         cells = (
-            f"{cell:>{width}}" if column in numbers else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            f"{row[column]:>{width}}" if column in numbers else f"{row[column]:<{width}}"
+            for column, width in widths.items()
         )
         show_line(console, "  ".join(cells).rstrip(), "bold" if place == 0 or place in bold else "")
 
@@ -344,9 +351,12 @@ def show_expiry(console: Console, report: ExpiryReport) -> None:
 
 def show_orphans(console: Console, report: OrphanReport) -> None:
     """What was found, examples, and what became of it."""
-    found = f"{format_count(report.files_found, 'orphan file')}, {format_bytes(report.bytes_found)}"
-    done = "nothing deleted (dry run)" if report.dry_run else f"{report.files_deleted:,} deleted"
-    show_line(console, f"{found}: {done}", "bold")
+    if report.files_found:
+        found = f"{format_count(report.files_found, 'orphan file')}, {format_bytes(report.bytes_found)}"
+        left = "none is deleted without `icesize remove-orphan-files TABLE --delete`"
+        show_line(console, f"{found}: {left if report.dry_run else f'{report.files_deleted:,} deleted'}", "bold")
+    else:
+        show_line(console, "no orphan files", "bold")
     for path in report.examples[:MOST_LINES]:
         show_line(console, f"  {path}")
     if report.young:

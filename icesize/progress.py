@@ -39,11 +39,10 @@ _STEPS = {
 def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
     """A bar by bytes while merges run; yields the function that hears of bytes that are done.
 
-    It begins with the first of them, when `total_bytes()` is known: that of all rounds of a call.
+    It begins with the first call, be it of no bytes, when `total_bytes()` is known: that of all rounds of a call.
     """
     done = 0
     with drawn(console) as tell:
-        tell("merging", 0, None)
 
         def advance(size_bytes: int) -> None:
             nonlocal done
@@ -76,23 +75,30 @@ def maintaining(console: Console) -> Iterator[Tell]:
 
 @contextmanager
 def drawn(console: Console) -> Iterator[Tell]:
-    """One bar at a time; it begins again with other work, and where nothing is done. Told from any thread."""
+    """One bar at a time; it begins again with other work, and where nothing is done. Told from any thread.
+
+    Nothing is drawn before the first word, which may never come: there is nothing to do, or an error.
+    """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(None), _pace_column(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        lock = Lock()
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    lock = Lock()
 
-        def tell(what: str, done: int, total: int | None) -> None:
-            with lock:
-                shown = progress.tasks[-1] if progress.tasks else None
-                if shown is None or shown.description != what or not done:
-                    for task_id in progress.task_ids:
-                        progress.remove_task(task_id)
-                    progress.add_task(what, total=total)
-                progress.update(progress.task_ids[-1], completed=done, total=total)
+    def tell(what: str, done: int, total: int | None) -> None:
+        with lock:
+            shown = progress.tasks[-1] if progress.tasks else None
+            if shown is None or shown.description != what or not done:
+                for task_id in progress.task_ids:
+                    progress.remove_task(task_id)
+                progress.add_task(what, total=total)
+            progress.update(progress.task_ids[-1], completed=done, total=total)
+            progress.start()
 
+    try:
         yield tell
+    finally:
+        progress.stop()
 
 
 def pace(what: str, done: float, total: float | None, seconds: float) -> str:

@@ -109,19 +109,23 @@ class Report:
             return f"batch {self.batch_id} already committed to {self.table}"
         head = f"batch {self.batch_id}: " if self.batch_id is not None else ""
         if not self.snapshot_ids:
-            what = "nothing was committed to" if self.conflicts else "nothing to do in"
-            return f"{head}{what} {self.table}" + self._tail()
-        parts = [
-            f"{head}{self.rows:,} rows",
-            f"files +{self.files_added} -{self.files_removed}",
-            f"most small files {self.small_files_max}",
-            f"{self.seconds.get('total', 0.0):.2f} s",
-        ]
+            what, where = ("nothing was committed", "to") if self.conflicts else ("nothing to do", "in")
+            return (f"{head}{what}" if head else f"{what} {where} {self.table}") + self._tail()
+        parts = [f"{head}{self._rows()}", f"files +{self.files_added} -{self.files_removed}"]
         if self.write_amplification is not None:
-            parts.insert(2, f"W {self.write_amplification:.2f}")
+            parts.append(f"W {self.write_amplification:.2f}")
+        if self.rows_after is None:  # a restored partition is not looked at again
+            parts.append(f"most small files {self.small_files_max}")
         if self.delete_files_max:
-            parts.insert(-1, f"most delete files {self.delete_files_max}")
-        return "  ".join(parts) + self._tail()
+            parts.append(f"most delete files {self.delete_files_max}")
+        return "  ".join((*parts, f"{self.seconds.get('total', 0.0):.2f} s")) + self._tail()
+
+    def _rows(self) -> str:
+        if self.rows_after is not None:
+            return f"rows {self.rows_before or 0:,} -> {self.rows_after:,}"
+        if self.rows or self.batch_id is not None:
+            return f"{self.rows:,} rows"
+        return f"{self.rows_deleted:,} deleted rows left out" if self.rows_deleted else "rows unchanged"
 
     def _repr_html_(self) -> str:
         head = f"batch {self.batch_id} of {self.table}" if self.batch_id is not None else self.table

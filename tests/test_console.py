@@ -18,6 +18,7 @@ from icesize import progress
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
+from icesize.planning.plan import Forecast
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.state.commits import History, PastCommit
@@ -74,7 +75,7 @@ def layout(*partitions: PartitionFacts) -> Layout:
 def test_inspection_reads_as_in_the_readme() -> None:
     """Totals, one bar per line in proportion, empty size classes left out, partitions as people write them."""
     assert shown(show.show_inspection, INSPECTION).splitlines() == [
-        "lake.db.events  snapshot 8837  214 partitions  41,020 files  118 GiB  1,204,332,118 rows",
+        "lake.db.events  214 partitions  41,020 files  118 GiB  1,204,332,118 rows  snapshot 8837",
         "small files (< 384 MiB)  40,811     96 MiB  " + "█" * 35,
         "  < 24 MiB               40,811     96 MiB  " + "█" * 35,
         "well sized                  209    118 GiB  ▏",
@@ -110,7 +111,7 @@ def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     nothing = Layout(None, 0, 0, 384 * MIB)
     empty = inspect(nothing, SizePolicy(), {}, plan_merges(nothing, SizePolicy()), table="lake.db.t")
     lines = shown(show.show_inspection, empty).splitlines()
-    assert lines[0] == "lake.db.t  no snapshot  0 partitions  0 files  0 B  0 rows"
+    assert lines[0] == "lake.db.t  0 partitions  0 files  0 B  0 rows  no snapshot"
     assert [line.strip() for line in lines[1:]] == [
         "small files (< 384 MiB)  0        0 B",
         "well sized               0        0 B",
@@ -169,13 +170,15 @@ def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
 
 
 def test_a_report_says_what_changed_and_what_was_lost() -> None:
-    """Snapshot, files, bytes; then notes that the plan has not shown already, which failures begin, and conflicts."""
+    """Snapshot, files, bytes; what the plan has not said already: why bytes were decoded, notes; and conflicts."""
     report = Report(
         "lake.db.t", snapshot_ids=(9017,), operations=("replace",), files_removed=40_811, files_added=231,
-        bytes_written=9 * 2**30, bytes_copied=2**30, seconds={"total": 15.26},
+        bytes_written=9 * 2**30, bytes_copied=2**30, seconds={"total": 15.26}, decoded_because={"tiny": 4},
         conflicts=("merge of 3 files dropped: deleted",), notes=("known", "new"),
     )  # fmt: skip
-    assert shown(lambda console: show.show_report(console, report, known=("known",))).splitlines() == [
+    forecast = Forecast(2**30, 8 * 2**30, decoded_because={"tiny": 4})
+    planned = replace(plan_merges(layout(), SizePolicy()), notes=("known",), forecast=forecast)
+    assert shown(lambda console: show.show_report(console, report, planned)).splitlines() == [
         "snapshot 9017 replace  -40,811 +231 files, rows unchanged",
         "9 GiB written (1 GiB copied) in 15.3 s",
         "! new",
@@ -183,6 +186,31 @@ def test_a_report_says_what_changed_and_what_was_lost() -> None:
     ]
     lost = replace(report, snapshot_ids=(), operations=(), notes=())
     assert shown(show.show_report, lost) == "nothing was committed\n! merge of 3 files dropped: deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (Report("lake.db.t", batch_id=0), "batch 0: nothing to do"),
+        (Report("lake.db.t"), "nothing to do in lake.db.t"),
+        (Report("lake.db.t", batch_id=0, conflicts=("lost",)), "batch 0: nothing was committed  lost"),
+        (
+            Report("lake.db.t", batch_id=3, snapshot_ids=(1,), rows=20, files_added=2, small_files_max=1),
+            "batch 3: 20 rows  files +2 -0  most small files 1  0.00 s",
+        ),
+        (
+            Report("lake.db.t", snapshot_ids=(1,), files_added=1, files_removed=35, small_files_max=1),
+            "rows unchanged  files +1 -35  most small files 1  0.00 s",
+        ),
+        (
+            Report("lake.db.t", snapshot_ids=(1,), files_added=35, rows_before=3_600, rows_after=0),
+            "rows 3,600 -> 0  files +35 -0  0.00 s",
+        ),
+    ],
+)
+def test_a_report_is_one_line(report: Report, line: str) -> None:
+    """Rows that came, that stayed or that a partition had before; the table where no batch, whose log line has it."""
+    assert str(report) == line
 
 
 def merge_with_a_bar(console: Console) -> None:
@@ -222,6 +250,16 @@ def test_progress_is_drawn_on_terminals_only(draw: Callable[[Console], None], wo
     assert re.search(words, drawn)
     # the cursor is shown again, and the line of the bar erased
     assert drawn.endswith("\x1b[2K")
+
+
+def test_a_bar_waits_for_something_to_do() -> None:
+    """What is said before the first update, be it an error, has no bar above it."""
+
+    def nothing(console: Console) -> None:
+        with progress.merging(console, lambda: MIB), progress.drawn(console):
+            show.show_line(console, "nothing to merge")
+
+    assert shown(nothing, terminal=True) == "nothing to merge\n"
 
 
 @pytest.mark.parametrize(
@@ -301,6 +339,8 @@ def test_a_history_is_a_table_with_blanks() -> None:
     )
     assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
     assert lines[4:] == ["and 7 older commits: --limit 9 shows all"]
+    others_alone = shown(show.show_history, History("lake.db.t", (other,), 1)).splitlines()
+    assert others_alone[1:] == ["time (UTC)           kind   by", lines[3]]
     assert shown(show.show_history, History("lake.db.t", ())).splitlines() == [
         "lake.db.t has no history: nothing was ever written to it"
     ]

@@ -128,13 +128,15 @@ def _carry_out(work: Callable[..., Report], target: Target) -> None:
         warn(target, plan.notes)
         console.show_plan(out, plan)
         planned.append(plan)
+        if plan.groups:
+            tell(0)
 
     with progress.merging(out, lambda: planned[0].bytes_to_write) as tell:
         report = work(on_plan=on_plan, progress=tell)
 
     def show(out: Console) -> None:
         if planned[0].groups:
-            console.show_report(out, report, known=planned[0].notes)
+            console.show_report(out, report, planned[0])
         else:
             console.show_notes(out, [note for note in report.notes if note not in planned[0].notes])
 

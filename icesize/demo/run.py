@@ -182,7 +182,7 @@ def _mend(story: _Story) -> None:
     planned: list[Plan] = []
     with merging(console, lambda: planned[0].bytes_to_write) as progress:
         report = table.compact(on_plan=planned.append, progress=progress)
-    show_report(console, report, known=plan.notes)
+    show_report(console, report, plan)
     _show_files(story)
 
 

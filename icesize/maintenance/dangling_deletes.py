@@ -54,7 +54,7 @@ class DanglingReport:
 
     def __str__(self) -> str:
         if not self.delete_files:
-            text = f"nothing to do in {self.table}: no delete file hits nothing"
+            text = f"nothing to do in {self.table}: every delete file still hits a data file"
         else:
             files = format_count(self.delete_files, "delete file")
             text = f"{files} of {format_bytes(self.bytes)} in {self.table} hit nothing"

@@ -48,18 +48,18 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
     stored = "icesize.cluster.by=id, icesize.cluster.field-ids=1:id, sort order (id ASC NULLS FIRST)"
     assert remembered == f"! the table remembers: {stored}; `icesize cluster TABLE --forget` takes it back"
     assert plan_line.startswith("cluster (sort by id): 2 partitions, 12 -> ")
-    assert foreseen.startswith("  id: a value is in ")
+    assert foreseen.startswith("  id: one value is in ")
     assert "; then in about 2.0" in foreseen
     files = len(live_paths(table))
     assert snapshot_line == f"snapshot {table.metadata.current_snapshot_id} replace  -12 +{files} files, rows unchanged"
     assert " written in " in written_line
-    assert opened_line.startswith("  id: a value is in 2.0 files of ")
-    assert "; before, a value is in " in opened_line
+    assert opened_line.startswith("  id: one value is in 2.0 files (")
+    assert "; before, one value is in " in opened_line
     second = run("cluster", *SIZES)
     assert second.exit_code == 0
     plan_line, now = second.stdout.splitlines()
     assert plan_line == f"cluster (sort by id): nothing to cluster, {files} files stay"
-    assert now.startswith("  id: a value is in 2.0 files of ")
+    assert now.startswith("  id: one value is in 2.0 files (")
     assert operations(lake.load_table("db.t")) == ["append", "replace"]
 
 
@@ -196,7 +196,7 @@ def test_maintain_clusters_and_shows_it(lake: SqlCatalog, run: Run) -> None:
     assert first.exit_code == 0, first.output
     assert "no merge of small files is due" in first.stdout
     assert " replace  -12 +" in first.stdout
-    assert "  id: a value is in 2.0 files of " in first.stdout
+    assert "  id: one value is in 2.0 files (" in first.stdout
     assert ids_of(lake) == ids
     fill(lake, 3)
     report = json.loads(run("maintain", "--json").stdout)

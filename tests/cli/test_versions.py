@@ -151,7 +151,7 @@ def test_orphans_are_shown_before_they_are_deleted(table: Table, run: Run) -> No
     told = run("remove-orphan-files")
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[0].startswith("1 orphan file, ")
-    assert told.stdout.splitlines()[0].endswith("nothing deleted (dry run)")
+    assert told.stdout.splitlines()[0].endswith("none is deleted without `icesize remove-orphan-files TABLE --delete`")
     assert orphan.exists()
     refused = run("remove-orphan-files", "--older-than", "1h", "--delete")
     assert refused.exit_code == 2

@@ -78,7 +78,7 @@ class OrphanReport:
 
     def __str__(self) -> str:
         found = f"{format_count(self.files_found, 'orphan file')} of {format_bytes(self.bytes_found)} in {self.table}"
-        done = "nothing deleted (dry run)" if self.dry_run else f"{self.files_deleted:,} deleted"
+        done = "none deleted (dry run)" if self.dry_run else f"{self.files_deleted:,} deleted"
         words = [found, done, f"{self.young:,} too young", f"{self.seconds.get('total', 0.0):.2f} s"]
         if self.files_failed:
             words.insert(2, f"{self.files_failed:,} failed")

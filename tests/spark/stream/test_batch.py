@@ -31,7 +31,7 @@ def test_empty_batch_commits_nothing(spark: SparkSession, lake: Lake, make: Make
     sink = lake.open(spark).sink("s")
     report = sink.run(make(spark, events([])), 0)
     assert (report.rows, report.snapshot_ids, report.already_committed) == (0, (), False)
-    assert str(report).startswith("batch 0: nothing to do in lake.db.events")
+    assert str(report).startswith("batch 0: nothing to do")
     assert lake.operations() == []
     assert lake.open(spark).streams() == []
 

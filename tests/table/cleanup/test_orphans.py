@@ -180,7 +180,7 @@ def test_the_report_as_data_and_text(lake: SqlCatalog, search: Search) -> None:
         "notes": [],
     }
     assert str(OrphanReport("t", files_found=1, bytes_found=4, young=2, seconds={"total": 1.5})) == (
-        "1 orphan file of 4 B in t  nothing deleted (dry run)  2 too young  1.50 s"
+        "1 orphan file of 4 B in t  none deleted (dry run)  2 too young  1.50 s"
     )
     assert str(OrphanReport("t", dry_run=False, files_found=3, files_deleted=2, files_failed=1, notes=("a note",))) == (
         "3 orphan files of 0 B in t  2 deleted  1 failed  0 too young  0.00 s  a note"
