@@ -135,11 +135,17 @@ class SizedTable:
         whole.
 
         `filters` are those of queries, each as often as it is asked: how many files each opens, which needs the bounds
-        of all of them, and by which columns to cluster. `price_per_1000_requests` is what the object store asks for
-        1,000 GET requests, in USD; the default is that of Amazon S3.
+        of all of them, and by which columns to cluster; without them what bounds alone tell of that, of up to 10,000
+        files. `price_per_1000_requests` is what the object store asks for 1,000 GET requests, in USD; the default is
+        that of Amazon S3.
         """
+        from icesize.table.state.column_advice import columns_advised
+
         selection = self._context.select(where)
-        uses, recommended = self._filters_asked(selection, filters, where) if filters else ((), ())
+        if filters:
+            uses, recommended = self._filters_asked(selection, filters, where)
+        else:
+            uses, recommended = (), columns_advised(selection.current, selection.layout, selection.filter.may_hold)
         return replace(self._inspected(selection, price_per_1000_requests, recommended), filters=uses)
 
     def _filters_asked(
@@ -444,10 +450,13 @@ class SizedTable:
         """
         from icesize.overview.gather import gather
         from icesize.overview.overview import Overview
+        from icesize.table.state.column_advice import columns_advised
 
         selection = self._context.select()
         with readable(selection.current.name):
-            return Overview(gather(selection, self._inspected(selection), since, self._environment.now_ms()))
+            advised = columns_advised(selection.current, selection.layout)
+            inspection = self._inspected(selection, recommended=advised)
+            return Overview(gather(selection, inspection, since, self._environment.now_ms()))
 
     def read_version(
         self, partition: Partition, snapshot_id: int | str | None = None, *, as_of: datetime | int | None = None

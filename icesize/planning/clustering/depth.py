@@ -28,7 +28,7 @@ def files_scanned(files: Sequence[tuple[Bounds, int]]) -> FilesScanned:
     lows, begun_bytes = _running([(low, size_bytes) for low, _, size_bytes in known])
     highs, ended_bytes = _running([(high, size_bytes) for _, high, size_bytes in known])
     most = max(bisect_right(lows, value) - bisect_left(highs, value) for value in lows) + files_too
-    places = _middles([(low, high) for low, high, _ in known])
+    places = sorted(set(middles([(low, high) for low, high, _ in known])))
     begun = [bisect_right(lows, first) for first, _ in places]
     ended = [bisect_left(highs, last) for _, last in places]
     window = max(1, len(places) // WINDOW_SHARE)
@@ -43,17 +43,15 @@ def files_scanned(files: Sequence[tuple[Bounds, int]]) -> FilesScanned:
     return FilesScanned(point_files, point_bytes, most, *means(begun[window - 1 :], ended[: len(ended) - window + 1]))
 
 
-def _middles(spans: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Where each file has its middle, in order and each place once: between two neighbouring bounds, or at the one
-    value that it has.
-    """
+def middles(spans: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Where each file has its middle: between two neighbouring bounds, or at the one value that it has."""
     ends = sorted({value for span in spans for value in span})
-    places = set()
+    places = []
     for low, high in spans:
         first, last = bisect_left(ends, low), bisect_left(ends, high)
         middle = (first + last) // 2
-        places.add((middle, middle + (first < last)))
-    return [(ends[first], ends[last]) for first, last in sorted(places)]
+        places.append((ends[middle], ends[middle + (first < last)]))
+    return places
 
 
 def _running(pairs: list[tuple[Any, int]]) -> tuple[list[Any], list[int]]:

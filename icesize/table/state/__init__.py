@@ -2,6 +2,7 @@
 
 - `cluster_reader`: the files that clustering looks at: all live ones, with bounds of the columns that they are
   clustered by
+- `column_advice`: what clustering would spare, by the columns that queries may ask for, as metadata and bounds tell
 - `commits`: what was committed to `main`, as snapshot summaries tell of it: batches, merges, and what others did
 - `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
   rollbacks

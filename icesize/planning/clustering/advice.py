@@ -1,0 +1,144 @@
+"""By which columns a table would gain from clustering, as far as the bounds of its files tell. Pure.
+
+Bounds tell how many files have to be opened for one value of a column, and how many it would be if the rows of each
+partition were in order. They do not tell what queries ask: so a command is advised only for a column of which the table
+itself says that rows are looked for by it, and nothing where too few values are known of.
+"""
+
+from __future__ import annotations
+
+import shlex
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from icesize.planning.cluster_by import Bounds, ClusterFile
+from icesize.planning.clustering.depth import middles
+from icesize.planning.clustering.sets import outputs_of
+from icesize.planning.files import PartitionKey
+from icesize.planning.filters import WORTH_IT
+from icesize.policy import SizePolicy
+from icesize.units import format_count
+
+FEWEST_FILES = 4
+"""Files that a query for one value opens, below which there is nothing to gain."""
+IN_ORDER = 1.25
+"""Files that such a query opens, per file that it would open of a clustered table, up to which files are in order."""
+KNOWN_VALUES = 0.75
+"""Different bounds, per file of a partition, from which on its files can be told apart by the values of a column."""
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A column that queries may ask for: `why` the table says they do, and the fewest `values` it is known to have."""
+
+    name: str
+    why: str = ""
+    values: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PointFiles:
+    """Files that a query for one value of a column opens, on average over the bytes of a table: `now`, once small files
+    are `merged`, and in a table `clustered` by it."""
+
+    now: float
+    merged: float
+    clustered: float
+
+    @property
+    def gains(self) -> bool:
+        """Whether clustering spares more than merging does, and enough."""
+        without = min(self.now, self.merged)
+        return without >= FEWEST_FILES and self.clustered <= WORTH_IT * without
+
+    @property
+    def in_order(self) -> bool:
+        """Whether clustering has nothing to spare, and would in a table that is in no order."""
+        return self.now <= IN_ORDER * self.clustered and self.clustered <= WORTH_IT * self.merged
+
+
+def point_files(
+    partitions: Sequence[Sequence[tuple[Bounds, int]]], outputs: Callable[[int], int], values: int = 0
+) -> PointFiles | None:
+    """Of the files of each partition, given as (bounds, size in bytes); `outputs` says how many files the bytes of a
+    partition become, `values` how many there are at least.
+
+    None where bounds are missing, or show too few values to tell files apart: the rows of one value can fill several.
+    """
+    files = [file for owned in partitions for file in owned]
+    known = [(bounds, size_bytes) for bounds, size_bytes in files if bounds]
+    if not known or any(bounds is None for bounds, _ in files):
+        return None
+    spans = [(bounds[0], bounds[1]) for bounds, _ in known]
+    whole = [(_whole(owned), outputs(sum(size for _, size in owned)), len(owned)) for owned in partitions]
+    values = max(values, len({low for low, _ in spans}), len({high for _, high in spans}))
+    if values < KNOWN_VALUES * max(min(made, present) for span, made, present in whole if span):
+        return None
+    places, weights = middles(spans), [max(1, size_bytes) for _, size_bytes in known]
+
+    def mean(covering: Sequence[tuple[Any, Any]]) -> float:
+        lows, highs = sorted(low for low, _ in covering), sorted(high for _, high in covering)
+        depths = (bisect_right(lows, first) - bisect_left(highs, last) for first, last in places)
+        return sum(depth * weight for depth, weight in zip(depths, weights, strict=True)) / sum(weights)
+
+    # where there are fewer values than files, each is in several of them
+    stretch = max(1.0, max(made for span, made, _ in whole if span) / values)
+    merged = mean([span for span, made, _ in whole if span for _ in range(made)])
+    return PointFiles(mean(spans), merged, stretch * mean([span for span, _, _ in whole if span]))
+
+
+def _whole(files: Sequence[tuple[Bounds, int]]) -> tuple[Any, Any] | None:
+    """The lowest and the highest value of a partition."""
+    known = [bounds for bounds, _ in files if bounds]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def advise(
+    table: str,
+    files: Mapping[PartitionKey, Sequence[ClusterFile]],
+    candidates: Sequence[Candidate],
+    policy: SizePolicy,
+) -> tuple[str, ...]:
+    """One sentence where queries for one value of a column would open fewer files of a clustered table.
+
+    `candidates` are in the order of the files' bounds, those first that are to be named first. Nothing is said of a
+    table with files of several partition specs, of which only one is clustered.
+    """
+    if len({key.spec_id for key in files}) != 1:
+        return ()
+    found = [
+        (candidate, told)
+        for n, candidate in enumerate(candidates)
+        if (told := point_files(_bounds(files, n), partial(outputs_of, policy=policy), candidate.values))
+    ]
+    gaining = [candidate for candidate, told in found if told.gains]
+    if not gaining:
+        return ()
+    ordered = [candidate for candidate, told in found if told.in_order]
+    start = f"files are in order of {_names(ordered)} already; " if ordered else ""
+    best, told = next((one, told) for one, told in found if told.gains)
+    count = sum(map(len, files.values()))
+    merged = f" ({told.merged:,.1f} after a compaction)" if told.merged < KNOWN_VALUES * told.now else ""
+    why = f", {best.why}," if best.why else ""
+    fact = (
+        f"{start}a value of {best.name}{why} is in {told.now:,.1f} of {count:,} files on average{merged}, and in about "
+        f"{told.clustered:,.1f} if the table were clustered"
+    )
+    if best.why:
+        return (f"{fact}: `icesize cluster {shlex.quote(table)} --by {shlex.quote(best.name)}`",)
+    others = f" (likewise {_names(gaining[1:])})" if gaining[1:] else ""
+    return (f"{fact} by it{others}; `--filter` with what queries ask shows what pays for them",)
+
+
+def _bounds(files: Mapping[PartitionKey, Sequence[ClusterFile]], column: int) -> list[list[tuple[Bounds, int]]]:
+    return [[(file.bounds[column], file.fact.size_bytes) for file in owned] for owned in files.values()]
+
+
+def _names(candidates: Sequence[Candidate]) -> str:
+    names = [candidate.name for candidate in candidates]
+    named, more = names[:MOST_NAMED], len(names) - MOST_NAMED
+    return ", ".join([*named, *([format_count(more, "more column")] if more > 0 else [])])

@@ -1,0 +1,80 @@
+"""What clustering would spare, by the columns that queries may ask for, as metadata and the bounds of files tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from icesize.planning.cluster_by import BY_PROPERTY, SORT, ClusterBy
+from icesize.planning.clustering.advice import Candidate, advise
+from icesize.planning.files import Layout
+from icesize.table.state.cluster_reader import ClusterReader
+from icesize.table.state.filter_scan import partition_columns
+from icesize.table.state.handle import Current
+from icesize.table.state.live_files import Keep
+
+MOST_FILES = 10_000
+"""Files whose bounds are read for advice that nobody asked for: 0.3 s."""
+MOST_COLUMNS = 16
+"""Columns of which bounds are compared, those first that the table gives a reason for."""
+
+_ASKED_FOR = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType, UUIDType)
+"""Types of columns that queries look for single values of: no measures, and none of two values."""
+
+
+def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manifest: True) -> tuple[str, ...]:
+    """Sentences, none or one; manifests that `keep` refuses are not read.
+
+    Nothing is said of a table that says itself by what it is clustered, or has more than 10,000 files. Raises
+    TableError when storage does not give manifests.
+    """
+    metadata = current.table.metadata
+    if BY_PROPERTY in metadata.properties or layout.files > MOST_FILES:
+        return ()
+    fields, candidates = zip(*chosen, strict=True) if (chosen := _chosen(metadata)) else ((), ())
+    if not fields:
+        return ()
+    by = ClusterBy(tuple(f.name for f in fields), tuple(f.field_id for f in fields), SORT, sealed_set_bytes=1)
+    files = ClusterReader(by, current.policy.apply_deletes).read(metadata, current.table.io, keep)
+    owned = {key: some for key, some in files.items() if key in layout.partitions}
+    return advise(current.name, owned, candidates, current.policy)
+
+
+def _chosen(metadata: TableMetadata) -> list[tuple[NestedField, Candidate]]:
+    """Those with a reason first, the others as the schema has them."""
+    apart, values = partition_columns(metadata), dict(_known_values(metadata))
+    columns = [
+        (field, Candidate(field.name, _why(metadata, field.field_id), values.get(field.field_id, 0)))
+        for field in metadata.schema().fields
+        if isinstance(field.field_type, _ASKED_FOR) and field.name not in apart
+    ]
+    return sorted(columns, key=lambda pair: not pair[1].why)[:MOST_COLUMNS]
+
+
+def _why(metadata: TableMetadata, field_id: int) -> str:
+    """In words that stand beside its name."""
+    order = metadata.sort_order().fields
+    if order and order[0].source_id == field_id and isinstance(order[0].transform, IdentityTransform):
+        return "the first of the table's sort order"
+    return "an identifier field" if field_id in metadata.schema().identifier_field_ids else ""
+
+
+def _known_values(metadata: TableMetadata) -> Iterator[tuple[int, int]]:
+    """Field ids with the numbers of different values that engines have counted."""
+    for statistics in metadata.statistics:
+        for blob in statistics.blob_metadata:
+            count = (blob.properties or {}).get("ndv", "")
+            if len(blob.fields) == 1 and count.isdecimal():
+                yield blob.fields[0], int(count)
