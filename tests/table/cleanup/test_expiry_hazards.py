@@ -296,7 +296,7 @@ def test_what_hinders_the_deleting_is_told_after_the_commit(lake: SqlCatalog) ->
         lambda table, version: table.versions(),
         lambda table, version: table.restore({"kind": "a"}, version),
         lambda table, version: table.expire_snapshots(keep_versions=1, older_than=timedelta(0)),
-        lambda table, version: table.expire_snapshots(retain_last=3, dry_run=True),
+        lambda table, version: table.expire_snapshots(older_than=timedelta(0), retain_last=3, dry_run=True),
     ],
     ids=["versions", "restore", "expire", "dry-run"],
 )
