@@ -9,26 +9,31 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from itertools import count, pairwise
+from datetime import datetime, timezone
+from itertools import accumulate, count, pairwise
 from typing import Any
 
 from icesize.errors import EngineUnavailable
 from icesize.overview.facts import Comparison, Facts
-from icesize.planning.trends import PartitionTrend, Trends, evenly
+from icesize.planning.trends import PartitionTrend, Trends
 from icesize.table.state.commits import PastCommit
-from icesize.units import format_bytes, format_count, format_time
+from icesize.units import format_bytes, format_count
 
 try:
     import matplotlib as mpl
+    from matplotlib import dates
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 except ImportError as error:
     raise EngineUnavailable(
         f"Cannot draw: {error}. Pictures are drawn by matplotlib: pip install 'icesize[report]'"
     ) from error
+
+_untyped: Any = dates
 
 MOST_NAMED = 24
 """Partitions that a picture names; more would leave no room for their names."""
@@ -41,7 +46,16 @@ _WIDTH = 400
 """Of a picture, in points: that of a phone, so that letters are as large as those of the text there."""
 _POINT = 1 / 72
 _LETTERS = 11.5
-_TICKS = 4
+_MOST_TICKS = 5
+_TIMES = {
+    "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
+    "zero_formats": ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M:%S"],
+}
+"""How years, months, days, hours, minutes and seconds are written at an axis, and the first of the next larger unit."""
+_COLUMNS = 192
+"""Cells of a heat map from left to right, which is about as many as can be told apart."""
+_SECOND = 1 / 86_400
+"""In days, the unit of dates on an axis."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +157,11 @@ def heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
     most = max(map(max, rows))
 
     def draw(axes: Axes, palette: Palette) -> None:
-        _heat(axes, palette, rows, most, trends.times_ms)
+        end = _heat(axes, palette, rows, most, trends.times_ms)
         axes.set_yticks(range(len(worst)), [_short(partition.label) for partition in worst], fontsize=_LETTERS * 0.85)
         for number, row in enumerate(rows):
-            axes.text(len(row) - 0.3, number, f"{row[-1]:,}", va="center", color=palette.ink, fontsize=_LETTERS * 0.85)
+            beside: dict[str, Any] = {"va": "center", "color": palette.ink, "fontsize": _LETTERS * 0.85}
+            axes.annotate(f"{row[-1]:,}", (end, number), (3, 0), textcoords="offset points", **beside)
 
     told = f"{title} of {format_count(len(worst), 'partition')} at {format_count(len(trends.times_ms), 'time')}"
     caption = f"The stronger the colour, the more files: {most:,} at most. At the right: how many now."
@@ -174,20 +189,32 @@ def whole_heat_map(title: str, trends: Trends, values: Values) -> Picture | None
     )
 
 
-def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> None:
-    """One cell per partition and time; where there are more files the colour is less transparent, by square roots, as
-    the worst partition would leave no colour to the others."""
+def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> float:
+    """One line per partition; where there are more files the colour is less transparent, by square roots, as the worst
+    partition would leave no colour to the others. The right end of the time axis.
+
+    What a partition holds at a time lasts until the next one, the last as long as the others on average. Where several
+    times fall into one cell it shows the worst of them.
+    """
     red, green, blue = mpl.colors.to_rgb(palette.heat)
-    cells = [[(red, green, blue, (value / most) ** 0.5) for value in row] for row in rows]
-    axes.imshow(cells, aspect="auto", interpolation="none")
+    times = _dates(times_ms)
+    begin, end = times[0], times[-1] + max(_SECOND, times[-1] - times[0]) / max(1, len(times) - 1)
+    edges = [begin + (end - begin) * column / _COLUMNS for column in range(_COLUMNS + 1)]
+    lasting = [(bisect_right(times, first) - 1, bisect_left(times, last)) for first, last in pairwise(edges)]
+    cells = [[(red, green, blue, (max(row[a:b]) / most) ** 0.5) for a, b in lasting] for row in rows]
+    extent = (begin, end, len(rows) - 0.5, -0.5)
+    axes.imshow(cells, aspect="auto", interpolation="none", extent=extent)
     _plain(axes, palette, spines=())
-    _times(axes, times_ms)
+    _time_axis(axes, times)
+    return end
 
 
 def amplification(commits: Sequence[PastCommit]) -> Picture | None:
     """W of each commit with new rows, and of all up to it; `commits` are oldest first."""
-    single = [(i, c.write_amplification) for i, c in enumerate(commits) if c.write_amplification is not None]
-    running = [(i, c.amplification_so_far) for i, c in enumerate(commits) if c.amplification_so_far is not None]
+    times = _dates([commit.timestamp_ms for commit in commits])
+    timed = list(zip(times, commits, strict=True))
+    single = [(time, c.write_amplification) for time, c in timed if c.write_amplification is not None]
+    running = [(time, c.amplification_so_far) for time, c in timed if c.amplification_so_far is not None]
     if not running:
         return None
 
@@ -195,7 +222,7 @@ def amplification(commits: Sequence[PastCommit]) -> Picture | None:
         axes.plot(*zip(*single, strict=True), "o", ms=_dot(single), color=palette.before, label="one commit")
         axes.plot(*zip(*running, strict=True), color=palette.after, lw=2, label="all so far")
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
-        _lines(axes, palette, [c.timestamp_ms for c in commits])
+        _lines(axes, palette, times)
 
     told = f"W, bytes written per byte ingested, of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
     return Picture("W: bytes written per byte ingested", 190, told, draw)
@@ -207,10 +234,11 @@ def seconds(batches: Sequence[PastCommit]) -> Picture | None:
     if not known:
         return None
 
+    times = _dates([batch.timestamp_ms for batch in known])
+
     def draw(axes: Axes, palette: Palette) -> None:
-        points = [(i, batch.seconds or 0.0) for i, batch in enumerate(known)]
-        axes.plot(*zip(*points, strict=True), "o-", ms=_dot(points), lw=0.8, color=palette.after)
-        _lines(axes, palette, [batch.timestamp_ms for batch in known])
+        axes.plot(times, [batch.seconds or 0.0 for batch in known], "o-", ms=_dot(known), lw=0.8, color=palette.after)
+        _lines(axes, palette, times)
 
     told = f"Seconds of {format_count(len(known), 'batch').replace('batchs', 'batches')}"
     return Picture("Seconds per batch", 170, f"{told}, at most {max(b.seconds or 0 for b in known):.2f}", draw)
@@ -218,8 +246,10 @@ def seconds(batches: Sequence[PastCommit]) -> Picture | None:
 
 def files(commits: Sequence[PastCommit]) -> Picture | None:
     """Data files and delete files of the table after each commit; `commits` are oldest first."""
-    data = [(i, c.total_files) for i, c in enumerate(commits) if c.total_files is not None]
-    deletes = [(i, c.total_delete_files) for i, c in enumerate(commits) if c.total_delete_files is not None]
+    times = _dates([commit.timestamp_ms for commit in commits])
+    timed = list(zip(times, commits, strict=True))
+    data = [(time, c.total_files) for time, c in timed if c.total_files is not None]
+    deletes = [(time, c.total_delete_files) for time, c in timed if c.total_delete_files is not None]
     if not data:
         return None
 
@@ -230,7 +260,7 @@ def files(commits: Sequence[PastCommit]) -> Picture | None:
             axes.plot(*points, color=palette.before, lw=2, label="delete files", drawstyle="steps-post")
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
         axes.yaxis.set_major_formatter("{x:,.0f}")
-        _lines(axes, palette, [c.timestamp_ms for c in commits])
+        _lines(axes, palette, times)
 
     told = f"Data files after each of {format_count(len(data), 'commit')}: now {data[-1][1]:,}"
     return Picture("Files in the table", 190, told, draw)
@@ -240,28 +270,34 @@ def _dot(points: Sequence[object]) -> float:
     return 5 if len(points) < 100 else 2.5
 
 
-def _lines(axes: Axes, palette: Palette, times_ms: Sequence[int]) -> None:
-    """Numbers from zero up over commits."""
+def _lines(axes: Axes, palette: Palette, times: Sequence[float]) -> None:
+    """Numbers from zero up over time."""
     _plain(axes, palette, spines=("bottom",))
     axes.grid(axis="y", color=palette.faint, lw=0.8)
     axes.set_axisbelow(True)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.03)
-    _times(axes, times_ms)
+    _time_axis(axes, times)
 
 
-def _times(axes: Axes, times_ms: Sequence[int]) -> None:
-    """Commits are as far apart as they are many: a night without any is no gap."""
-    chosen = evenly(range(len(times_ms)), _TICKS)
-    days, times = zip(*(format_time(times_ms[place]).split() for place in chosen), strict=True)
-    # as much of the time as tells them apart, and the day once where it is one day
-    if len(set(days)) == 1:
-        to_the_minute = [time[:5] for time in times]
-        texts, label = (to_the_minute if len(set(to_the_minute)) == len(times) else times), f"{days[0]}, UTC"
-    else:
-        texts, label = [f"{day[5:]} {time[:5]}" for day, time in zip(days, times, strict=True)], f"{days[-1][:4]}, UTC"
-    axes.set_xticks(chosen, texts)
-    axes.set_xlabel(label, labelpad=2)
+def _dates(times_ms: Sequence[int]) -> list[float]:
+    """Places on a time axis; a commit of a writer whose clock is behind is drawn where the one before it is."""
+    times = (datetime.fromtimestamp(ms / 1000, timezone.utc) for ms in accumulate(times_ms, max))
+    return [float(_untyped.date2num(time)) for time in times]
+
+
+def _time_axis(axes: Axes, times: Sequence[float]) -> None:
+    """Round times, each with as much as tells it from the others; below them the day or the years that they are of."""
+    first, last = times[0], times[-1]
+    begin, end = _untyped.num2date(first), _untyped.num2date(last)
+    years = f"{begin:%Y}" if begin.year == end.year else f"{begin:%Y} - {end:%Y}"
+    locator = _untyped.AutoDateLocator(minticks=2, maxticks=_MOST_TICKS)
+    formatter = _untyped.ConciseDateFormatter(locator, **_TIMES)
+    ticks = [first]
+    if last - first > _MOST_TICKS * _SECOND:
+        ticks = [time for time in locator.tick_values(begin, end) if first <= time <= last] or ticks
+    axes.set_xticks(ticks, formatter.format_ticks(ticks))
+    axes.set_xlabel(f"{begin:%d %b %Y}, UTC" if begin.date() == end.date() else f"{years}, UTC", labelpad=2)
     axes.tick_params(axis="x", pad=6)
 
 
