@@ -79,14 +79,16 @@ def _trigger(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
     chosen = next((s for s in longer if per_file * between / s <= MANY_PER_FILE / 2), longer[-1])
     if is_busy and per_file <= MANY_PER_FILE:
         chosen = longer[0]
-    fewer = per_file * between / chosen
+    fewer, slots = per_file * between / chosen, policy.max_small_files
     comes = f"a batch comes every {between:.0f} s"
     if is_busy:
         comes += f" and takes {arrivals.seconds_per_batch:.1f} s"
-    brings = f"{format_bytes(arrivals.partition_bytes)} to a partition, {per_file:,.0f} of them fill a file"
-    slots = policy.max_small_files
-    costs = f"{_written(per_file, slots)}; with trigger(processingTime='{chosen} seconds') {_written(fewer, slots)}"
-    yield f"{comes}, with {brings}, and a byte is written {costs}"
+    if amplification(fewer, slots) < amplification(per_file, slots):
+        brings = f"{format_bytes(arrivals.partition_bytes)} to a partition: {per_file:,.0f} of them fill a file"
+        costs = f"{_written(per_file, slots)}, with trigger(processingTime='{chosen} seconds') {_written(fewer, slots)}"
+        yield f"{comes} and brings {brings}, and a byte is written {costs}"
+    elif is_busy:
+        yield f"{comes}: trigger(processingTime='{longer[0]} seconds') would leave it time"
 
 
 def _written(per_file: float, slots: int) -> str:
