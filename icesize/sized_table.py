@@ -114,6 +114,9 @@ class SizedTable:
         self._lock = threading.RLock()
         self._changes = ChangeReader()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
     @property
     def name(self) -> str:
         """`catalog.namespace.table`."""

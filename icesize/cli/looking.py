@@ -253,6 +253,9 @@ def report(target: Target, *, output: Path | None, png: Path | None, since: str 
     """
     if not (output or png or target.as_json):
         raise click.UsageError("say where the page goes: -o report.html, --png report.png or both")
+    for path in filter(None, (output, png)):
+        if not path.parent.is_dir():
+            raise click.UsageError(f"cannot write '{path}': there is no folder '{path.parent}'")
     overview = target.open().overview(since)
     if output:
         output.write_text(overview.to_html(), encoding="utf-8")

@@ -54,9 +54,10 @@ def compact(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
     budget_bytes: int | None, budget_seconds: float | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Merge the small files of TABLE to as few as possible, in one commit.
+    """Merge the small files of TABLE to as few as possible.
 
-    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
+    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it, in one
+    commit.
     """
     if dry_run:
         _show_plan(target, target.open(policy).plan(where, budget_bytes))
@@ -82,9 +83,10 @@ def cluster(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice, by: list[str] | None,
     strategy: str | None, budget_bytes: int | None, forget: bool, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Lay the rows of TABLE out for queries by some columns, in one commit; what is in order is left alone.
+    """Lay the rows of TABLE out for queries by some columns; what is in order is left alone.
 
-    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it at once.
+    It is done in this process, with a commit after each GiB. With --master, --remote or --conf Spark does it, in one
+    commit.
     """
     if forget:
         if by or strategy or where or budget_bytes is not None:

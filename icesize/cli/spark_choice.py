@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--master`, `--remote` and `--conf`, which arrive as one SparkChoice named `spark`."""
 
-    @click.option("--master", metavar="URL", help="Merge with Spark at this master, such as 'local[*]'.")
-    @click.option("--remote", metavar="URL", help="Merge with Spark Connect at this address, such as sc://host.")
+    @click.option("--master", metavar="URL", help="Work with Spark at this master, such as 'local[*]'.")
+    @click.option("--remote", metavar="URL", help="Work with Spark Connect at this address, such as sc://host.")
     @pair_option("--conf", "A setting of the Spark session.")
     @wraps(command)
     def with_choice(*, master: str | None, remote: str | None, conf: Mapping[str, str], **options: Any) -> Any:

@@ -70,7 +70,7 @@ def test_report_compares_with_a_snapshot(table: Table, run: Run) -> None:
     [
         ([], 2, "say where the page goes"),
         (["-o", "."], 2, "is a directory"),
-        (["-o", "/nowhere/at/all/r.html"], 1, "No such file or directory"),
+        (["-o", "/nowhere/at/all/r.html"], 2, "there is no folder '/nowhere/at/all'"),
         (["--json", "--since", "7"], 1, "Cannot find snapshot 7"),
     ],
 )

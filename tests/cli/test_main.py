@@ -249,6 +249,7 @@ def test_streams_are_listed_and_forgotten(table: Table, run: Run, tmp_path: Path
     ("code", "command", "name", "message"),
     [
         (1, ["inspect"], "lake.db.tt", "Cannot find table 'lake.db.tt'; did you mean 't'?"),
+        (1, ["inspect"], "lake.db.orders", "Cannot find table 'lake.db.orders'; 'db' has t"),
         (1, ["inspect"], "lake.dx.t", "Cannot find table 'lake.dx.t': there is no namespace 'dx'"),
         (1, ["plan"], "lake.t", "Cannot find table 'lake.t': expected CATALOG.NAMESPACE.TABLE"),
         (2, ["plan", "--where", "hour = 'h1'"], "lake.db.t", "partition fields are kind"),

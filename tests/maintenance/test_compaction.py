@@ -536,6 +536,12 @@ def test_writing_needs_spark(lake: SqlCatalog, work: str) -> None:
         table.append(None) if work == "append" else table.sink("s")  # type: ignore[arg-type]
 
 
+def test_a_table_prints_its_name(lake: SqlCatalog) -> None:
+    """In a notebook or a debugger it is told from another one."""
+    make_table(lake)
+    assert repr(opened(lake)) == "SizedTable('lake.db.t')"
+
+
 def test_wrong_names_are_told_when_the_table_is_opened(lake: SqlCatalog) -> None:
     """Table, namespace and unsupported features are told by `open`, not by the first batch."""
     make_table(lake)

@@ -40,11 +40,18 @@ def brief(error: BaseException) -> str:
     """
     scrub(error)
     try:
-        text = redacted(str(error)).strip().splitlines()
+        text = redacted(str(_given_up_for(error))).strip().splitlines()
     except Exception:  # Py4J asks a JVM that may be gone
         text = []
     told = f"{type(error).__name__}: {shortened(text[0], 200)}" if text else type(error).__name__
     return told + missing_right(error, told)
+
+
+def _given_up_for(error: BaseException) -> BaseException:
+    """Why urllib3 could not connect, of the error that requests makes of it, whose own text begins with how often that
+    was tried, and ends too late."""
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    return reason if isinstance(reason, Exception) else error
 
 
 def shortened(text: str, most: int) -> str:

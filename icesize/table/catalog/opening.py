@@ -50,6 +50,8 @@ _RENAMED = {
     "rest.session-token": "client.session-token",
     "client.assume-role.arn": "client.role-arn",
 }
+_MOST_TABLES = 10
+"""Tables of a namespace that are named where none has nearly the name that was asked for."""
 _JAVA_ONLY = ("type", "catalog-impl", "io-impl", "cache-enabled", "default-namespace", "metrics-reporter-impl")
 
 
@@ -265,12 +267,19 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
         return TableNotFound(f"Cannot find table '{name}': there is no namespace '{namespace}'", table=name)
     except Exception:
         known = []  # the right to list is another one than the right to load
-    return TableNotFound(f"Cannot find table '{name}'" + _nearest(identifier[-1], known), table=name)
+    told = _nearest(identifier[-1], known) or _some(identifier[:-1], known)
+    return TableNotFound(f"Cannot find table '{name}'{told}", table=name)
 
 
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _some(namespace: tuple[str, ...], known: list[str]) -> str:
+    more = " and others" if len(known) > _MOST_TABLES else ""
+    named = ", ".join(sorted(known)[:_MOST_TABLES])
+    return f"; '{'.'.join(namespace)}' has {named}{more}" if known else ""
 
 
 def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -> None:

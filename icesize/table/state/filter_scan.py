@@ -63,7 +63,7 @@ class _Asked:
 
     def __init__(self, metadata: TableMetadata, text: str) -> None:
         self.text, self.files = text, 0
-        expression = parsed(text)
+        expression = parsed(text, metadata.schema())
         self.chosen = partition_filter(metadata, text)
         self.touches = lru_cache(maxsize=100_000)(self.chosen.touches)
         predicates = list(_predicates(expression, positive=True))

@@ -10,9 +10,19 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
 
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    LiteralPredicate,
+    Not,
+    Or,
+    SetPredicate,
+)
 from pyiceberg.expressions.parser import parse, predicate
 from pyiceberg.expressions.visitors import (
     bind,
@@ -25,6 +35,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 
 from icesize.errors import ArgumentError
 from icesize.planning.files import Layout, PartitionKey
@@ -56,7 +67,7 @@ class PartitionFilter:
 
 def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     """The filter for a table. Raises ArgumentError for text that is no filter and for columns that do not exist."""
-    expression = parsed(where)
+    expression = parsed(where, metadata.schema())
     if isinstance(expression, AlwaysTrue):
         return PartitionFilter(lambda key: True, lambda key: True, lambda manifest: True)
     projections = _projections(metadata, expression)
@@ -70,16 +81,49 @@ def partition_filter(metadata: TableMetadata, where: Where) -> PartitionFilter:
     )
 
 
-def parsed(where: Where) -> BooleanExpression:
-    """The expression that a text stands for; raises ArgumentError for one that is no filter."""
+def parsed(where: Where, schema: Schema) -> BooleanExpression:
+    """The expression that a text about columns of this schema stands for; raises ArgumentError for one that is no
+    filter."""
     if where is None:
         return AlwaysTrue()
     if isinstance(where, BooleanExpression):
         return where
     try:
-        return parse(where)
+        return _with_times(parse(where), schema)
     except Exception as error:  # the parser's errors have no common base
         raise ArgumentError(f"Cannot read the filter {_why_unread(where, error)}", where=where) from None
+
+
+def _with_times(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """The same with points in time as PyIceberg reads them: people write a date, or no zone."""
+    if isinstance(expression, And | Or):
+        return type(expression)(_with_times(expression.left, schema), _with_times(expression.right, schema))
+    if isinstance(expression, Not):
+        return Not(_with_times(expression.child, schema))
+    if isinstance(expression, LiteralPredicate):
+        return type(expression)(expression.term, _time(expression.literal.value, _type_of(expression.term, schema)))
+    if isinstance(expression, SetPredicate):
+        kind = _type_of(expression.term, schema)
+        return type(expression)(expression.term, {_time(each.value, kind) for each in expression.literals})
+    return expression
+
+
+def _type_of(term: Any, schema: Schema) -> IcebergType | None:
+    """None for a field of the partition spec, and for a column that does not exist."""
+    with suppress(ValueError):
+        return schema.find_type(term.name)
+    return None
+
+
+def _time(value: Any, kind: IcebergType | None) -> Any:
+    """A text in a column of points in time: a date is its midnight; without a zone it is UTC where they have one."""
+    if not (isinstance(value, str) and isinstance(kind, TimestampType | TimestamptzType)):
+        return value
+    with suppress(ValueError):
+        time = datetime.fromisoformat(value)
+        is_naive = time.tzinfo is None and isinstance(kind, TimestamptzType)
+        return (time.replace(tzinfo=timezone.utc) if is_naive else time).isoformat()
+    return value
 
 
 def _why_unread(where: str, error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -203,12 +204,27 @@ def test_names_in_a_given_catalog(lake: SqlCatalog) -> None:
 
 
 def test_a_missing_table_names_the_nearest(lake: SqlCatalog) -> None:
-    """A misspelt table is told with the one that was meant; a far one without."""
+    """A misspelt table is told with the one that was meant; a far one with those that there are, up to ten."""
     make_table(lake, name="db.events")
     with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.event'; did you mean 'events'\?"):
         opening.load(lake, ("db", "event"))
-    with pytest.raises(TableNotFound, match=r"'lake\.db\.zzz'$"):
+    with pytest.raises(TableNotFound, match=r"'lake\.db\.zzz'; 'db' has events$"):
         opening.load(lake, ("db", "zzz"))
+    for number in range(10):
+        make_table(lake, name=f"db.a{number}")
+    with pytest.raises(TableNotFound, match=r"'db' has a0, a1, .*, a9 and others$"):
+        opening.load(lake, ("db", "zzz"))
+
+
+def test_why_nobody_answers_is_told() -> None:
+    """The reason, and not how often it was tried."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody listens
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TableError) as raised:
+            opening.open_catalog("lake", {"type": "rest", "uri": uri})
+    assert str(raised.value).startswith("Cannot open catalog 'lake': ConnectionError: ")
+    assert str(raised.value).endswith("Connection refused")
 
 
 def test_a_missing_namespace_is_told(mini: MiniRest) -> None:

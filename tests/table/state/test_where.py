@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import expression_evaluator
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
 from icesize.errors import TableError
 from icesize.planning.files import Layout
 from icesize.table.state.live_files import LayoutReader
-from icesize.table.state.where import Where, partition_filter
+from icesize.table.state.where import Where, parsed, partition_filter
 from tests.support.tables import LIMIT, append, layout_of, make_table, request_on, run, write
 
 
@@ -61,6 +66,7 @@ def test_identity_partitions_match_exactly(lake: SqlCatalog, where: Where, chose
         ("ts >= '1970-01-02T00:00:00'", {"ts_day=1970-01-02", "ts_day=1970-01-03"}, 0),
         ("ts >= '1970-01-02T01:00:00'", {"ts_day=1970-01-03"}, 1),
         ("ts < '1970-01-02T00:00:00'", {"ts_day=1970-01-01"}, 0),
+        ("ts >= '1970-01-02' and not ts >= '1970-01-03'", {"ts_day=1970-01-02"}, 0),
         ("ts_day = '1970-01-02'", {"ts_day=1970-01-02"}, 0),
         (reference(GreaterThanOrEqual, "ts_day", "1970-01-02"), {"ts_day=1970-01-02", "ts_day=1970-01-03"}, 0),
         ("id = 7", set(), 3),
@@ -71,6 +77,42 @@ def test_days_are_taken_when_wholly_covered(lake: SqlCatalog, where: Where, chos
     """A filter over the source column takes whole days; a day cut by it, or by another column, is left out."""
     filled(lake, {"ts": "day"}, [(1, "a"), (25, "a"), (49, "a")])
     assert selected(lake, where) == (chosen, partly)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("at >= '2026-11-04'", "at >= '2026-11-04T00:00:00+00:00'"),
+        ("at < '2026-11-04T10:30:00'", "at < '2026-11-04T10:30:00+00:00'"),
+        ("at < '2026-11-04 10:30:00.5'", "at < '2026-11-04T10:30:00.500000+00:00'"),
+        ("at != '2026-11-04T10:30:00+02:00'", "at != '2026-11-04T08:30:00+00:00'"),
+        (
+            "not (at in ('2026-11-04', '2026-11-05') or id = 3)",
+            "at not in ('2026-11-04T00:00:00+00:00', '2026-11-05T00:00:00+00:00') and id != 3",
+        ),
+        ("day = '2026-11-04' and name = '2026-11-04'", "name = '2026-11-04' and day = '2026-11-04'"),
+    ],
+)
+def test_times_are_utc_unless_they_say_their_zone(written: str, meant: str) -> None:
+    """As `--as-of` takes them: a date is its midnight. Dates and texts stay what they are."""
+    kinds = {"at": TimestamptzType(), "id": LongType(), "day": DateType(), "name": StringType()}
+    schema = Schema(*(NestedField(i, name, kind) for i, (name, kind) in enumerate(kinds.items(), 1)))
+    rows = [
+        Record(micros, number, 20_761, "2026-11-04")
+        for micros in (
+            1_793_750_399_999_999,
+            1_793_750_400_000_000,
+            1_793_780_999_999_999,
+            1_793_781_000_000_000,
+            1_793_836_800_000_000,
+        )
+        for number in (3, 4)
+    ]
+    ours, theirs = (
+        expression_evaluator(schema, each, case_sensitive=True) for each in (parsed(written, schema), parse(meant))
+    )
+    assert [ours(row) for row in rows] == [theirs(row) for row in rows]
+    assert len({ours(row) for row in rows}) == 2 or "day" in written
 
 
 def test_buckets_are_never_wholly_covered_by_a_value(lake: SqlCatalog) -> None:
