@@ -113,9 +113,9 @@ def _goes_bad(story: _Story) -> None:
     wishes = story.wishes
     story.title(
         "A table goes bad",
-        f"PyIceberg makes {format_count(wishes.batches, 'append')} to a table that is partitioned by hour, "
-        f"{format_count(wishes.rows, 'event')} each.",
-        "Some events come hours late, so each append leaves small files in many hours.",
+        f"PyIceberg makes {format_count(wishes.batches, 'append')} to a table that is partitioned by hour,",
+        f"{format_count(wishes.rows, 'event')} each. Some come hours late, so each append leaves small",
+        "files in many hours.",
     )
     story.lake.create(EVENTS, TARGET_BYTES, {POLICY_KEY: str(SMALL_FILES)})
     table = story.lake.load(EVENTS)
@@ -142,7 +142,8 @@ def _query(story: _Story, state: str, heading: str) -> None:
     explained = (
         (
             SQL,
-            "Measured with all files on this disk and in its cache: on an object store each file costs a request more.",
+            "Measured with all files on this disk and in its cache: on an object store",
+            "each file costs a request more.",
         )
         if not story.costs
         else ()
@@ -191,8 +192,9 @@ def _stream(story: _Story) -> None:
     killed = wishes.streamed // 2
     story.title(
         "A stream that keeps it so",
-        f"Spark streams {wishes.streamed} more batches into it, through icesize: each commit holds a batch",
-        f"and the merges that it makes due; {SMALL_FILES} small files may stay in an hour ({POLICY_KEY}).",
+        f"Spark streams {wishes.streamed} more batches into it, through icesize: each commit holds",
+        f"a batch and the merges that it makes due; {SMALL_FILES} small files may stay in an hour",
+        f"({POLICY_KEY}).",
         f"In batch {killed} the driver is killed; a new one goes on from the same checkpoint.",
     )
     events.write_files(lake.events, range(wishes.batches, wishes.batches + wishes.streamed), wishes.rows)
@@ -245,7 +247,7 @@ def _count_rows(story: _Story) -> bool:
     wishes = story.wishes
     expected = (wishes.batches + (wishes.streamed if wishes.with_spark else 0)) * wishes.rows
     through = "a compaction, a killed driver and a resumed one" if wishes.with_spark else "the compaction"
-    story.title("Is every row there?", f"Each event has a number. After {through} each must be there exactly once.")
+    story.title("Is every row there?", f"Each event has a number. After {through}", "each must be there exactly once.")
     rows, exact = rows_and_exact(story.lake.load(EVENTS), expected)
     verdict = ("exact", "green") if exact else ("NOT EXACT", "bold red")
     story.say(f"rows, of {expected:,}   {rows:,} ({verdict[0]})", verdict[1])

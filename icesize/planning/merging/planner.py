@@ -196,6 +196,27 @@ def _most_deletes(work: Work) -> int:
     return max((file.delete_files for file in left), default=0)
 
 
+def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> Iterator[str]:
+    """One sentence about all partitions with too many files that no merge takes: after a change of the partition spec
+    these are most of the table."""
+    stuck = list[tuple[str, Counter[SkipReason]]]()
+    for outcome in held_back_in(outcomes):
+        # a contested partition is merged later, and reports count its files as they are
+        for_good = Counter[SkipReason](outcome.held_back)
+        del for_good[SkipReason.CONTESTED]
+        if for_good.total() > policy.max_small_files:
+            stuck.append((outcome.label or "the table", for_good))
+    if not stuck:
+        return
+    total = sum((for_good for _, for_good in stuck), Counter[SkipReason]())
+    where = stuck[0][0] if len(stuck) == 1 else f"{len(stuck):,} partitions"
+    reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in total.items())
+    yield (
+        f"{where}: {total.total():,} small files are ineligible ({reasons}), more than 'max-small-files' "
+        f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: no merge of ours can lower their number"
+    )
+
+
 def _notes(
     policy: SizePolicy,
     groups: tuple[MergeGroup, ...],
@@ -204,16 +225,7 @@ def _notes(
 ) -> Iterator[str]:
     if not policy.merging:
         yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
-    for outcome in held_back_in(outcomes):
-        # a contested partition is merged later, and reports count its files as they are
-        for_good = {reason: n for reason, n in outcome.held_back.items() if reason is not SkipReason.CONTESTED}
-        held_back = sum(for_good.values())
-        if held_back > policy.max_small_files:
-            reasons = ", ".join(f"{reason.value} {count}" for reason, count in for_good.items())
-            yield (
-                f"{outcome.label or 'the table'}: {held_back} small files are ineligible ({reasons}), "
-                f"more than 'max-small-files' ({policy.max_small_files}): no merge of ours can lower their number"
-            )
+    yield from _beyond_help(policy, outcomes)
     for group in groups:
         if budget_bytes is not None and group.size_bytes > budget_bytes:
             yield (

@@ -385,6 +385,15 @@ def test_held_back_files_are_named_and_warned_about() -> None:
     )
 
 
+def test_partitions_beyond_help_are_one_note() -> None:
+    """After a change of the partition spec nearly all are: a note for each would hide all else."""
+    old = [partition(name, [1_000] * count, spec_id=0) for name, count in (("a", 7), ("b", 1_000), ("c", 6))]
+    assert plan_merges(layout_of(*old), SMALL_TARGET).notes == (
+        "2 partitions: 1,007 small files are ineligible (OLD_SPEC 1,007), "
+        "more than 'max-small-files' (6) in each: no merge of ours can lower their number",
+    )
+
+
 def test_contested_partitions_are_left_to_other_writers() -> None:
     """A partition that others keep rewriting is skipped as CONTESTED in every mode."""
     layout = layout_of(partition("a", [1_000] * 9))
