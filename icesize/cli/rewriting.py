@@ -28,6 +28,7 @@ from icesize.cli.options import (
 )
 from icesize.cli.spark_choice import SparkChoice, spark_options
 from icesize.console import console_on
+from icesize.errors import UnsupportedTable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -175,12 +176,22 @@ def maintain(
     with spark.session("maintain") as session:
         sized = target.open(policy, session)
         if not yes and is_asked(target):
-            confirm_expiry(sized.name, sized.expire_snapshots(dry_run=True))
+            _ask_for_expiry(sized)
         with progress.maintaining(console_on(silent=target.as_json)) as tell:
             report = sized.maintain(budget_bytes, budget_seconds, progress=tell)
     target.answer(report.to_dict(), lambda out: console.show_upkeep(out, report))
     if not report.is_well:
         raise click.exceptions.Exit(FAILED)
+
+
+def _ask_for_expiry(sized: SizedTable) -> None:
+    """By what an expiry would remove now. The pass works that out again, as its merges come before: they make snapshots
+    that are to be kept, and take files out of the table."""
+    try:
+        found = sized.expire_snapshots(dry_run=True)
+    except UnsupportedTable:
+        return  # so is the expiry of the pass, which tells why
+    confirm_expiry(sized.name, found)
 
 
 @command("rewrite-manifests", "Put many small manifests together", "icesize rewrite-manifests lake.db.events")

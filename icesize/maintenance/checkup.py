@@ -15,11 +15,10 @@ from icesize.clock import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief
-from icesize.table.cleanup.orphans import SKEW_MS
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.listing import storage_now_ms
+from icesize.table.storage.listing import clock_difference, storage_now_ms
 from icesize.table.storage.ownership import check_may_delete
 from icesize.units import format_bytes, format_count
 
@@ -91,11 +90,8 @@ def _written(current: Current, environment: Environment) -> str:
     with table.io.new_output(probe).create() as stream:
         stream.write(b"icesize looks whether it can write here\n")
     table.io.delete(probe)
-    skew_ms = now_ms - environment.now_ms()
-    clock = "whose clock is ours"
-    if abs(skew_ms) > SKEW_MS:
-        clock = f"whose clock is {abs(skew_ms) // 1000:,} s {'ahead of' if skew_ms > 0 else 'behind'} ours"
-    return f"files were written and deleted in {table.metadata.location}, {clock}"
+    clock = clock_difference(now_ms - environment.now_ms()) or "ours"
+    return f"files were written and deleted in {table.metadata.location}, whose clock is {clock}"
 
 
 def _deletable(current: Current) -> str:

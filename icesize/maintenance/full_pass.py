@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -28,6 +28,9 @@ from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
 
 LOG = logging.getLogger("icesize")
+
+_SINGLE_STEPS = ("rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
+"""Those that are no rounds, in their order."""
 
 MERGE_SHARE = 0.7
 """Share of the seconds after which no round of merges begins: the steps after it need some, however much is left."""
@@ -79,11 +82,7 @@ class UpkeepReport:
             "merges": [report.to_dict() for report in self.merges],
             "bytes_merged": self.bytes_merged,
             "clusterings": [report.to_dict() for report in self.clusterings],
-            "rewritten_deletes": self.rewritten_deletes and self.rewritten_deletes.to_dict(),
-            "deletes": self.deletes and self.deletes.to_dict(),
-            "manifests": self.manifests and self.manifests.to_dict(),
-            "expiry": self.expiry and self.expiry.to_dict(),
-            "orphans": self.orphans and self.orphans.to_dict(),
+            **_told(self, _SINGLE_STEPS),
             "failed": dict(self.failed),
             "refused": dict(self.refused),
             "left": list(self.left),
@@ -116,9 +115,14 @@ class UpkeepPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Stable keys, JSON-ready values."""
-        steps = ("merges", "clustering", "rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
-        told = {step: getattr(self, step) and getattr(self, step).to_dict() for step in steps}
-        return {"table": self.table, **told, "failed": dict(self.failed)}
+        steps = ("merges", "clustering", *_SINGLE_STEPS)
+        return {"table": self.table, **_told(self, steps), "failed": dict(self.failed)}
+
+
+def _told(passed: UpkeepReport | UpkeepPlan, steps: Sequence[str]) -> dict[str, Any]:
+    """What each of these steps came to, or would; None for one that did not."""
+    found = {step: getattr(passed, step) for step in steps}
+    return {step: one and one.to_dict() for step, one in found.items()}
 
 
 class Planned(Protocol):

@@ -298,3 +298,12 @@ def test_maintenance_and_the_search_for_orphans_draw_bars_on_a_terminal(table: T
         code, told = on_a_terminal([*arguments, "--catalog-uri", uri, "--json"], "")
         assert code == 0
         json.loads(told)
+
+
+def test_a_table_whose_files_must_stay_is_maintained_without_a_question(table: Table, tmp_path: Path) -> None:
+    """The expiry is refused, as without a terminal, and the other steps run."""
+    with table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    code, told = on_a_terminal(["maintain", "lake.db.t", "--catalog-uri", catalog_uri(tmp_path)], "")
+    assert (code, "[y/N]" in told) == (0, False), told
+    assert "expiry left out: Cannot delete files" in told

@@ -92,7 +92,7 @@ class ReadInPlace(Fetched):
     """The same for work that reads few columns of its inputs: nothing is fetched whole."""
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
-        pass
+        """They stay where they are: each reading asks for the ranges that it needs."""
 
 
 def _local(path: str) -> Source | Refusal:

@@ -23,7 +23,14 @@ from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.commit import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleted, delete_all, deleter
-from icesize.table.storage.listing import Listed, Lister, incomplete_uploads, list_files, storage_now_ms
+from icesize.table.storage.listing import (
+    Listed,
+    Lister,
+    clock_difference,
+    incomplete_uploads,
+    list_files,
+    storage_now_ms,
+)
 from icesize.table.storage.ownership import (
     UnfinishedMetadataError,
     check_may_delete,
@@ -40,8 +47,6 @@ background carry the number of a committed batch, and a new checkpoint counts fr
 
 
 _OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
-SKEW_MS = 5 * 60_000
-"""Difference of two clocks that is worth a note."""
 EXAMPLES = 20
 LISTED_BETWEEN_TELLING = 1000
 """Files that an object store lists in one answer."""
@@ -159,10 +164,8 @@ class OrphanSearch:
         if dry_run:
             return own_ms, []
         now_ms = storage_now_ms(table.io, location, self.environment.new_id)
-        if abs(now_ms - own_ms) <= SKEW_MS:
-            return now_ms, []
-        ahead = "ahead of" if now_ms > own_ms else "behind"
-        return now_ms, [f"the clock of the storage is {abs(now_ms - own_ms) // 1000:,} s {ahead} ours; its time counts"]
+        differs = clock_difference(now_ms - own_ms)
+        return now_ms, [f"the clock of the storage is {differs}; its time counts"] if differs else []
 
     def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
         for number, file in enumerate(listed, 1):

@@ -38,6 +38,9 @@ class Listed:
     modified_ms: int
 
 
+_SKEW_MS = 5 * 60_000
+"""Difference of two clocks that is worth a note."""
+
 Lister = Callable[[FileIO, str], Iterator[Listed]]
 """How files are listed: `list_files`, or what a test puts in its place."""
 
@@ -156,6 +159,14 @@ def storage_now_ms(io: FileIO, folder: str, new_id: Callable[[], str]) -> int:
             "file written there",
             location=folder,
         ) from error
+
+
+def clock_difference(skew_ms: int) -> str | None:
+    """`600 s ahead of ours`: a clock that is ahead of ours by so much, behind it where that is negative; None where it
+    is less than worth a note."""
+    if abs(skew_ms) <= _SKEW_MS:
+        return None
+    return f"{abs(skew_ms) // 1000:,} s {'ahead of' if skew_ms > 0 else 'behind'} ours"
 
 
 def incomplete_uploads(io: FileIO, location: str) -> int | None:
