@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from benchmarks import compact, compact_rivals
 from benchmarks.compact_rivals import WAYS, Bench, Contestant, Way, chosen, compared, made, ratios, run_measured
 from benchmarks.compact_tables import CASES, Case
+from tests.support.rival_tables import catalog_for_all
 
 FILES, ROWS = 6, 500
 
@@ -30,19 +30,11 @@ def _make(warehouse: Path, scratch: Path) -> None:
             table.append(rows)
 
 
-@contextmanager
-def _sqlite(folder: Path) -> Iterator[str]:
-    """Instead of a server, a catalog that every program in Python opens by its address alone."""
-    uri = f"sqlite:///{folder}/runs.db"
-    SqlCatalog("c", uri=uri).close()
-    yield uri
-
-
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """That table as a case."""
     monkeypatch.setitem(CASES, "small", Case(_make))
-    with _sqlite(tmp_path) as uri:
+    with catalog_for_all(tmp_path) as uri:
         yield made(CASES["small"], tmp_path / "small", uri)
 
 
@@ -51,7 +43,7 @@ def test_ways_in_python_compact_a_table(
 ) -> None:
     """icesize's command, its call, and scan + overwrite leave one file with all rows; who has not run is named."""
     monkeypatch.setitem(CASES, "small", Case(_make))
-    monkeypatch.setattr(compact_rivals, "local_rest_catalog", _sqlite)
+    monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)
     monkeypatch.delenv("ICEBERG_GO", raising=False)
     options = ["--case", "small", "--pairs", "1", "--ways", "icesize,call,overwrite,go", "--keep", str(tmp_path)]
     result = compact.main(options)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks import compact_rivals, deletes
 from benchmarks.compact_rivals import WAYS, Bench, Way
 from benchmarks.compact_tables import CASES, Case
+from tests.support.rival_tables import catalog_for_all, make_lineitem
 
 pytestmark = pytest.mark.engine
 
@@ -31,25 +29,8 @@ table.overwrite(concat_tables(read_table(task.file.file_path) for task in table.
 """
 
 
-@contextmanager
-def _sqlite(folder: Path) -> Iterator[str]:
-    """Instead of a server, a catalog that every program in Python opens by its address alone."""
-    uri = f"sqlite:///{folder}/runs.db"
-    SqlCatalog("c", uri=uri).close()
-    yield uri
-
-
 def _make(warehouse: Path, scratch: Path) -> None:
-    """A small `db.t` with the key of lineitem."""
-    warehouse.mkdir()
-    with SqlCatalog("c", uri=f"sqlite:///{warehouse}/cat.db", warehouse=f"file://{warehouse}/wh") as catalog:
-        catalog.create_namespace("db")
-        fields = [pa.field("l_orderkey", pa.int64()), pa.field("l_linenumber", pa.int32()), pa.field("t", pa.string())]
-        table = catalog.create_table("db.t", pa.schema(fields))
-        for i in range(FILES):
-            orders = range(i * ROWS, (i + 1) * ROWS)
-            rows = [{"l_orderkey": n, "l_linenumber": n % 7, "t": f"row {n}"} for n in orders]
-            table.append(pa.Table.from_pylist(rows, schema=pa.schema(fields)))
+    make_lineitem(warehouse, FILES, ROWS, pa.field("t", pa.string()), "row {}".format)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """That table in place of lineitem, and three equality delete files."""
     monkeypatch.setitem(CASES, deletes.BASE, Case(_make))
     monkeypatch.setitem(deletes.CASES, "equality", partial(deletes.CASES["equality"].func, files=3))  # type: ignore[attr-defined]
-    monkeypatch.setattr(compact_rivals, "local_rest_catalog", _sqlite)
+    monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)
     monkeypatch.delenv("ICEBERG_GO", raising=False)
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from benchmarks import compact_rivals, upserts
 from benchmarks.compact_rivals import Bench
 from benchmarks.compact_tables import CASES, Case
 from benchmarks.upserts import PEER, Compact
+from tests.support.rival_tables import catalog_for_all, make_lineitem
 
 pytestmark = pytest.mark.engine
 
@@ -24,26 +24,8 @@ FILES, ROWS = 4, 500
 OPTIONS = ["--compactions", "2", "--updates", "3", "--rows", "40"]
 
 
-@contextmanager
-def _sqlite(folder: Path) -> Iterator[str]:
-    """Instead of a server, a catalog that every program in Python opens by its address alone."""
-    uri = f"sqlite:///{folder}/runs.db"
-    SqlCatalog("c", uri=uri).close()
-    yield uri
-
-
 def _make(warehouse: Path, scratch: Path) -> None:
-    """A small `db.t` with the key of lineitem."""
-    warehouse.mkdir()
-    schema = pa.schema(
-        {"l_orderkey": pa.int64(), "l_linenumber": pa.int32(), "l_quantity": pa.decimal128(15, 2)}.items()
-    )
-    with SqlCatalog("c", uri=f"sqlite:///{warehouse}/cat.db", warehouse=f"file://{warehouse}/wh") as catalog:
-        catalog.create_namespace("db")
-        table = catalog.create_table("db.t", schema)
-        for first in range(0, FILES * ROWS, ROWS):
-            rows = [(n, n % 7, Decimal(50)) for n in range(first, first + ROWS)]
-            table.append(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema))
+    make_lineitem(warehouse, FILES, ROWS, pa.field("l_quantity", pa.decimal128(15, 2)), lambda n: Decimal(50))
 
 
 @contextmanager
@@ -67,7 +49,7 @@ def test_both_tables_are_compared_with_the_model(
     """Rows with their newest quantity and no others; what is left is told of both."""
     monkeypatch.setitem(CASES, upserts.BASE, Case(_make))
     monkeypatch.setitem(upserts.WAYS, PEER, rival)  # type: ignore[arg-type]
-    monkeypatch.setattr(compact_rivals, "local_rest_catalog", _sqlite)
+    monkeypatch.setattr(compact_rivals, "local_rest_catalog", catalog_for_all)
     result = upserts.main([*OPTIONS, "--keep", str(tmp_path)])
     ours, theirs = (result["ways"][title] for title in upserts.TITLES.values())
     assert (ours["rows_exact"], theirs["rows_exact"], result["rows_exact"]) == (True, exact, exact)
