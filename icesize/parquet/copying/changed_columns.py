@@ -7,8 +7,6 @@ from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
-import numpy as np
-
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.copying.dictionaries import Numbers
 from icesize.parquet.copying.page_changes import renumbered, without_rows
@@ -52,15 +50,18 @@ def _together(parts: Iterator[tuple[Part, Numbers]], index: int) -> Iterator[lis
 
 
 def _pieces(parts: Sequence[tuple[Part, Numbers]], index: int, level: int | None) -> list[Piece]:
-    return [_piece(part, index, numbers, level) for part, numbers in parts]
+    # touching fresh memory costs as much as reading
+    room = memoryview(bytearray(max(part.group.chunks[index].size_bytes for part, _ in parts)))
+    return [_piece(part, index, numbers, level, room) for part, numbers in parts]
 
 
-def _piece(part: Part, index: int, numbers: Numbers, level: int | None) -> Piece:
+def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: memoryview) -> Piece:
+    """A chunk as it is to be written; what changes is read into `room`, and does not stay there."""
     column, chunk = part.footer.columns[index], part.group.chunks[index]
     indexes = read_indexes(part.source, [chunk])
-    room = memoryview(bytearray(chunk.size_bytes))
+    is_changed = part.deleted or numbers is not None
+    room = room[: chunk.size_bytes] if is_changed else memoryview(bytearray(chunk.size_bytes))
     piece = read_piece(part.source, chunk, part.group.rows, column, indexes, room)
     if part.deleted:
-        places = np.frombuffer(part.deleted.to_array(), np.uint32).astype(np.int64)
-        return without_rows(piece, places, column, numbers, level)
+        return without_rows(piece, part.deleted_rows, column, numbers, level)
     return piece if numbers is None else renumbered(piece, numbers, column, level)

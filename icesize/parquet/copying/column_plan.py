@@ -29,6 +29,7 @@ from icesize.parquet.format.sources import Source
 
 if TYPE_CHECKING:
     from icesize.parquet.copying.dictionaries import Numbers, UnitedDictionary
+    from icesize.parquet.format.page_values import Places
 
 _DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY = 5, 6, 7
 _COPIED_ENCODINGS = frozenset(
@@ -57,6 +58,13 @@ class Part:
     def rows(self) -> int:
         """Rows that it brings."""
         return self.group.rows - len(self.deleted or ())
+
+    @property
+    def deleted_rows(self) -> Places:
+        """Places of the rows that are deleted."""
+        import numpy as np  # which copying needs for nothing else
+
+        return np.frombuffer((self.deleted or BitMap()).to_array(), np.uint32).astype(np.int64)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.hybrid import bits_of, decode, encode, renumber, repeat, repeated
 from icesize.parquet.format.page_body import PageBody, page_body
 from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
-from icesize.parquet.format.page_values import Mask, Values, coded_values, plain_values
+from icesize.parquet.format.page_values import Places, Values, coded_values, plain_values
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, PLAIN_DICTIONARY, Page, Pages, decompressed
 from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import Column
@@ -38,9 +38,6 @@ from icesize.parquet.format.thrift import (
     struct_field,
 )
 
-Rows = NDArray[np.int64]
-"""Places of rows, ascending."""
-
 
 @malformed_as(Refusal.PAGES)
 def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level: int | None) -> Piece:
@@ -56,7 +53,7 @@ def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level:
     for page in pages:
         stored, page = change.page(piece.data, page)
         moved.append(replace(page, at=len(data)))
-        data += stored
+        data += b"".join(stored)
     index = piece.offset_index
     if index is not None and not column.flat:
         index = _moved(index, piece.chunk.start, pages, moved)
@@ -73,14 +70,14 @@ class _Renumbering:
     codec: int
     level: int | None
 
-    def page(self, chunk: memoryview, page: Page) -> tuple[Bytes, Page]:
+    def page(self, chunk: memoryview, page: Page) -> tuple[list[Bytes], Page]:
         """A page of a chunk, header and body as stored, and what it is now."""
         if page.encoding not in DICTIONARY_ENCODINGS or not page.values:
-            return chunk[page.at : page.at + page.size_bytes], page
+            return [chunk[page.at : page.at + page.size_bytes]], page
         body = page_body(chunk, page, self.levels, self.codec)
-        bits = bits_of(self.numbers)
-        if raw := body.values:  # the bits of an index, then the runs; a page of nulls may have neither
-            body.values = bytes([bits]) + renumber(raw[1:], raw[0], page.values, self.numbers, bits)
+        bits, [raw] = bits_of(self.numbers), body.values
+        if raw:  # the bits of an index, then the runs; a page of nulls may have neither
+            body.values = [bytes([bits]), renumber(raw[1:], raw[0], page.values, self.numbers, bits)]
         return body.stored(page, self.codec, self.level)
 
 
@@ -98,7 +95,7 @@ def _moved(index: bytes, start: int, pages: Sequence[Page], moved: Sequence[Page
 
 @malformed_as(Refusal.PAGES)
 def without_rows(
-    piece: Piece, deleted: Rows, column: Column, numbers: NDArray[np.uint16] | None, level: int | None
+    piece: Piece, deleted: Places, column: Column, numbers: NDArray[np.uint16] | None, level: int | None
 ) -> Piece:
     """The same chunk of a flat column without the rows at these places; indices of all pages become `numbers` where
     there are some. What changes is compressed at this `level`.
@@ -108,23 +105,25 @@ def without_rows(
     """
     chunk, bounds = _Chunk(piece, column, numbers, level), _Bounds.of(piece, column)
     stored, pages, counts, nulls, at = list[Bytes](), list[Page](), list[PageCounts | None](), 0, 0
-    for page, live in chunk.pages(deleted):
-        if live.all():
+    for page, gone in chunk.pages(deleted):
+        if not len(gone):
             data, page = chunk.kept(page)
             counts.append(None)
         else:
             opened = chunk.opened(page)
-            bounds.leave(opened.values, opened.of_values(live))
-            nulls += opened.nulls(~live)
-            counts.append(opened.keep(live))
+            values = opened.of_values(gone)
+            bounds.leave(opened.values, values, opened.count)
+            nulls += len(gone) - len(values)
+            left = opened.leave(gone, values)
+            counts.append(left)
             data, page = opened.body.stored(page, piece.chunk.codec, level)
-            page = replace(page, values=int(np.count_nonzero(live)), rows=int(np.count_nonzero(live)))
+            page = replace(page, values=left.values, rows=left.values)
         if page.values:
             pages.append(replace(page, at=at))
-            stored.append(data)
+            stored += data
             at += page.size_bytes
     if bounds.in_doubt:
-        bounds.be(end for page, live in chunk.pages(deleted) for end in chunk.ends(page, live))
+        bounds.be(end for page, gone in chunk.pages(deleted) for end in chunk.ends(page, gone))
     rows = piece.rows - len(deleted)
     metadata = {k: v for k, v in piece.chunk.metadata.items() if k != ColumnMetaData.SIZE_STATISTICS}
     metadata[ColumnMetaData.STATISTICS] = struct_field(bounds.statistics(nulls))
@@ -140,30 +139,33 @@ def without_rows(
 
 @dataclass(slots=True)
 class _Opened:
-    """A page without compression: the definition level of each row, None where no value is null, and its values."""
+    """A page of so many rows without compression: the definition level of each, None where no value is null, and its
+    values, so many."""
 
     body: PageBody
+    rows: int
     levels: NDArray[np.uint32] | None
     values: Values
+    count: int
 
-    def of_values(self, rows: Mask) -> Mask:
+    def of_values(self, rows: Places) -> Places:
         """Which values are those of the rows."""
-        return rows if self.levels is None else rows[self.levels == self.body.highest[1]]
+        if self.levels is None:
+            return rows
+        filled = self.levels == self.body.highest[1]
+        values: Places = (np.cumsum(filled) - 1)[rows[filled[rows]]]
+        return values
 
-    def nulls(self, rows: Mask) -> int:
-        """How many of the rows are null."""
-        return int(np.count_nonzero(rows)) - int(np.count_nonzero(self.of_values(rows)))
-
-    def keep(self, live: Mask) -> PageCounts:
-        """Keep the rows that are `live`."""
-        values, rows, bits = self.of_values(live), int(np.count_nonzero(live)), self.body.highest[1].bit_length()
-        if len(values):
-            self.body.values = self.values.kept(values)
+    def leave(self, rows: Places, values: Places) -> PageCounts:
+        """Some rows go, with the values that they have."""
+        left, bits = self.rows - len(rows), self.body.highest[1].bit_length()
+        if self.count:
+            self.body.values = self.values.without(values)
         if self.levels is not None:
-            self.body.levels[1] = encode(self.levels[live], bits)
+            self.body.levels[1] = encode(np.delete(self.levels, rows), bits)
         elif runs := self.body.levels[1]:
-            self.body.levels[1] = repeat(repeated(runs, len(live)) or b"", rows)
-        counts = PageCounts(rows, self.nulls(live))
+            self.body.levels[1] = repeat(repeated(runs, self.rows) or b"", left)
+        counts = PageCounts(left, left - self.count + len(values))
         self.body.cut(*counts)
         return counts
 
@@ -178,20 +180,18 @@ class _Chunk:
         self._numbers = numbers
         self._renumbering = None if numbers is None else _Renumbering(numbers, column.levels, self._codec, level)
 
-    def pages(self, deleted: Rows) -> Iterator[tuple[Page, Mask]]:
-        """Each page with which of its rows stay."""
-        first = 0
+    def pages(self, deleted: Places) -> Iterator[tuple[Page, Places]]:
+        """Each page with which of its rows go."""
+        first = start = 0
         for page in self._piece.pages.data:
-            live = np.ones(page.values, bool)
-            start, end = np.searchsorted(deleted, (first, first + page.values))
-            live[deleted[start:end] - first] = False
-            yield page, live
-            first += page.values
+            end = int(np.searchsorted(deleted, first + page.values))
+            yield page, deleted[start:end] - first
+            first, start = first + page.values, end
 
-    def kept(self, page: Page) -> tuple[Bytes, Page]:
+    def kept(self, page: Page) -> tuple[list[Bytes], Page]:
         """A page of which all rows stay, as it is stored now."""
         if self._renumbering is None:
-            return self._piece.data[page.at : page.at + page.size_bytes], page
+            return [self._piece.data[page.at : page.at + page.size_bytes]], page
         return self._renumbering.page(self._piece.data, page)
 
     def opened(self, page: Page) -> _Opened:
@@ -200,12 +200,13 @@ class _Chunk:
         levels, count = self._levels(body, page), page.values
         if levels is not None:
             count = int(np.count_nonzero(levels == body.highest[1]))
-        return _Opened(body, levels, self._values(body.values, page, count))
+        [values] = body.values
+        return _Opened(body, page.values, levels, self._values(values, page, count), count)
 
-    def ends(self, page: Page, live: Mask) -> list[bytes]:
-        """The least and the greatest value of the rows that are `live`."""
+    def ends(self, page: Page, gone: Places) -> list[bytes]:
+        """The least and the greatest value of all but some rows."""
         opened = self.opened(page)
-        return opened.values.ends(opened.of_values(live))
+        return opened.values.ends(_others(opened.of_values(gone), opened.count))
 
     @cached_property
     def _entries(self) -> tuple[Values, int]:
@@ -258,12 +259,12 @@ class _Bounds:
         """Whether they may be those of values that are gone."""
         return any(lost and not found for lost, found in zip(self.lost, self.found, strict=True))
 
-    def leave(self, values: Values, live: Mask) -> None:
-        """Some values of a page go."""
-        if self.order is None or not any(reached := self._reached(values.ends(~live))):
+    def leave(self, values: Values, gone: Places, count: int) -> None:
+        """Some of so many values of a page go."""
+        if self.order is None or not any(reached := self._reached(values.ends(gone))):
             return
         self.lost = (self.lost[0] or reached[0], self.lost[1] or reached[1])
-        reached = self._reached(values.ends(live))
+        reached = self._reached(values.ends(_others(gone, count)))
         self.found = (self.found[0] or reached[0], self.found[1] or reached[1])
 
     def _reached(self, ends: list[bytes]) -> tuple[bool, bool]:
@@ -290,3 +291,7 @@ class _Bounds:
         """The statistics of what stays."""
         nulls = integer(self.fields, Statistics.NULL_COUNT)
         return self.fields if nulls is None else {**self.fields, Statistics.NULL_COUNT: i64(nulls - nulls_gone)}
+
+
+def _others(gone: Places, count: int) -> Places:
+    return np.delete(np.arange(count), gone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,6 +16,7 @@ from icesize.parquet.copying.column_plan import ColumnPlan, Part
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
+from icesize.parquet.format.page_values import runs_between
 from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
@@ -24,6 +25,8 @@ from icesize.parquet.reading.texts import check_indices, with_used_values
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
+_RUN_ROWS = 1_000
+"""Rows without a deleted one, on average, from which on they are taken as slices."""
 _OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
 """What pyarrow makes of footers, which takes as long as reading a column of 10,000 rows: files are opened for each."""
 
@@ -92,13 +95,17 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
     """The rows of all parts but for the deleted ones."""
     if not any(part.deleted for part in parts):
         return rows
-    kept, first = np.ones(rows.num_rows, bool), 0
-    for part in parts:
-        if part.deleted:
-            kept[first + np.frombuffer(part.deleted.to_array(), np.uint32).astype(np.int64)] = False
-        first += part.group.rows
+    firsts = accumulate((part.group.rows for part in parts), initial=0)
+    gone = np.concatenate([first + part.deleted_rows for first, part in zip(firsts, parts, strict=False)])
+    starts, ends = (edges.tolist() for edges in runs_between(gone, rows.num_rows))
+    if len(starts) * _RUN_ROWS <= rows.num_rows:
+        return pa.concat_tables([rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])
+    kept = np.ones(rows.num_rows, bool)
+    kept[gone] = False
+    bits = pa.py_buffer(np.packbits(kept, bitorder="little"))
     # a table would be filtered row by row, a column run by run: in half the time where few rows are deleted
-    return pa.Table.from_arrays([rows.column(0).filter(pa.array(kept))], schema=rows.schema)
+    live = rows.column(0).filter(pa.BooleanArray.from_buffers(pa.bool_(), len(kept), [None, bits]))
+    return pa.Table.from_arrays([live], schema=rows.schema)
 
 
 def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
@@ -167,7 +174,7 @@ def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
         return True
     try:
         return repeats(array, _DICTIONARY_BYTES)
-    except pa.ArrowNotImplementedError:  # of strings as views, which an Arrow schema in a file can ask for
+    except pa.ArrowNotImplementedError:  # of a type that an Arrow schema in a file asks for
         return False
 
 

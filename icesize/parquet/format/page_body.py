@@ -34,13 +34,13 @@ _LENGTH_BYTES = 4
 @dataclass(slots=True)
 class PageBody:
     """A data page without compression: the runs of its repetition and its definition levels, each empty without any,
-    and its values. `highest` are the highest levels of its column."""
+    and its values, in pieces. `highest` are the highest levels of its column."""
 
     header: Fields
     inner: Fields
     highest: tuple[int, int]
     levels: list[bytes]
-    values: Bytes
+    values: Sequence[Bytes]
 
     @property
     def _is_v2(self) -> bool:
@@ -58,7 +58,7 @@ class PageBody:
         if self._is_v2:
             self.inner |= {DataPageHeaderV2.NUM_NULLS: i32(nulls), DataPageHeaderV2.NUM_ROWS: i32(rows)}
 
-    def stored(self, page: Page, codec: int, level: int | None) -> tuple[bytes, Page]:
+    def stored(self, page: Page, codec: int, level: int | None) -> tuple[list[Bytes], Page]:
         """The page, header and body, compressed at this level, and what it is now where it was `page`."""
         body, raw_size_bytes = (self._v2 if self._is_v2 else self._v1)(codec, level)
         self.header[PageHeader.UNCOMPRESSED_PAGE_SIZE] = i32(raw_size_bytes)
@@ -68,12 +68,12 @@ class PageBody:
         header = write_struct(self.header)
         at = len(header)
         now = replace(page, header_bytes=at, size_bytes=at + len(body), raw_size_bytes=at + raw_size_bytes)
-        return header + body, now
+        return [header, body], now
 
     def _v1(self, codec: int, level: int | None) -> tuple[bytes, int]:
         self.header[PageHeader.DATA_PAGE_HEADER] = struct_field(self.inner)
         levels = [runs for runs, highest in zip(self.levels, self.highest, strict=True) if highest]
-        raw = b"".join((*(len(runs).to_bytes(_LENGTH_BYTES, "little") + runs for runs in levels), self.values))
+        raw = b"".join((*(len(runs).to_bytes(_LENGTH_BYTES, "little") + runs for runs in levels), *self.values))
         return compressed(raw, codec, level), len(raw)
 
     def _v2(self, codec: int, level: int | None) -> tuple[bytes, int]:
@@ -82,8 +82,10 @@ class PageBody:
         self.inner[DataPageHeaderV2.DEFINITION_LEVELS_BYTE_LENGTH] = i32(len(definition))
         self.header[PageHeader.DATA_PAGE_HEADER_V2] = struct_field(self.inner)
         is_plain = boolean(self.inner, DataPageHeaderV2.IS_COMPRESSED) is False
-        values = bytes(self.values) if is_plain else compressed(bytes(self.values), codec, level)
-        return repetition + definition + values, len(repetition) + len(definition) + len(self.values)
+        values = raw = b"".join(self.values)
+        if not is_plain:
+            values = compressed(raw, codec, level)
+        return repetition + definition + values, len(repetition) + len(definition) + len(raw)
 
 
 def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> PageBody:
@@ -110,7 +112,7 @@ def _v1(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_byt
             start, length = at + _LENGTH_BYTES, int.from_bytes(raw[at : at + _LENGTH_BYTES], "little")
             at = _checked(start + length, raw)
             levels[number] = bytes(raw[start:at])
-    return PageBody(header, inner, highest, levels, raw[at:])
+    return PageBody(header, inner, highest, levels, [raw[at:]])
 
 
 def _v2(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
@@ -120,7 +122,7 @@ def _v2(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_byt
     values = body[at:]
     if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is not False:
         values = memoryview(decompressed(values, raw_size_bytes - at, codec))
-    return PageBody(header, inner, highest, [bytes(body[:middle]), bytes(body[middle:at])], values)
+    return PageBody(header, inner, highest, [bytes(body[:middle]), bytes(body[middle:at])], [values])
 
 
 def _lengths(inner: Fields) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -16,20 +17,29 @@ from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, IN
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import Bytes, MalformedError
 
-Mask: TypeAlias = NDArray[np.bool_]
-"""For each value whether it is meant."""
+Places: TypeAlias = NDArray[np.int64]
+"""Which rows or values are meant, ascending."""
 
 _NUMBERS = {INT32: "<i4", INT64: "<i8", FLOAT: "<f4", DOUBLE: "<f8"}
 _LENGTH_BYTES = 4
+_PART_BYTES = 2**17
+"""Of a page that are looked at together: touching fresh memory costs more than comparing."""
+
+
+def runs_between(gone: Places, count: int) -> tuple[Places, Places]:
+    """Where the runs of all others among so many begin, and where they end."""
+    edges = np.concatenate(([-1], gone, [count]))
+    gaps = np.flatnonzero(np.diff(edges) > 1)
+    return edges[gaps] + 1, edges[gaps + 1]
 
 
 class Values(Protocol):
     """All values of one page that are no nulls."""
 
-    def kept(self, live: Mask) -> bytes:
-        """Those that stay, as a page of this encoding has them."""
+    def without(self, gone: Places) -> Sequence[Bytes]:
+        """All but some, as a page of this encoding has them, in pieces."""
 
-    def ends(self, which: Mask) -> list[bytes]:
+    def ends(self, some: Places) -> list[bytes]:
         """The least and the greatest of some, as bounds have them; none where there are none but NaN."""
 
 
@@ -58,14 +68,14 @@ def _key_of(element: Element) -> Order | None:
 
 @dataclass(frozen=True, slots=True)
 class _Booleans:
-    values: Mask
+    values: NDArray[np.bool_]
 
-    def kept(self, live: Mask) -> bytes:
-        return np.packbits(self.values[live], bitorder="little").tobytes()
+    def without(self, gone: Places) -> Sequence[Bytes]:
+        return [np.packbits(np.delete(self.values, gone), bitorder="little").tobytes()]
 
-    def ends(self, which: Mask) -> list[bytes]:
-        some = self.values[which]
-        return [bytes([int(some.min())]), bytes([int(some.max())])] if len(some) else []
+    def ends(self, some: Places) -> list[bytes]:
+        values = self.values[some]
+        return [bytes([int(values.min())]), bytes([int(values.max())])] if len(values) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +85,15 @@ class _Fixed:
     values: NDArray[Any]
     key: Order | None
 
-    def kept(self, live: Mask) -> bytes:
-        return self.values[live].tobytes()
+    def without(self, gone: Places) -> Sequence[Bytes]:
+        return [np.delete(self.values, gone).view(np.uint8).data]
 
-    def ends(self, which: Mask) -> list[bytes]:
-        some = self.values[which]
-        if some.dtype.kind == "V":
-            return _ends(some.tolist(), self.key)
-        some = some[some == some] if some.dtype.kind == "f" else some
-        return [some.min().tobytes(), some.max().tobytes()] if len(some) else []
+    def ends(self, some: Places) -> list[bytes]:
+        values = self.values[some]
+        if values.dtype.kind == "V":
+            return _ends(values.tolist(), self.key)
+        values = values[values == values] if values.dtype.kind == "f" else values
+        return [values.min().tobytes(), values.max().tobytes()] if len(values) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +104,26 @@ class _ByteArrays:
     starts: NDArray[np.int64]
     key: Order | None
 
-    def kept(self, live: Mask) -> bytes:
-        changes = np.flatnonzero(np.diff(live, prepend=False, append=False))
-        ends, data = iter(self.starts[changes].tolist()), memoryview(self.raw)
-        return b"".join(data[start:end] for start, end in zip(ends, ends, strict=True))
+    def without(self, gone: Places) -> Sequence[Bytes]:
+        starts, ends = (self.starts[edges].tolist() for edges in runs_between(gone, len(self.starts) - 1))
+        data = memoryview(self.raw)
+        return [data[start:end] for start, end in zip(starts, ends, strict=True)]
 
-    def ends(self, which: Mask) -> list[bytes]:
-        some = np.flatnonzero(which)
+    def ends(self, some: Places) -> list[bytes]:
+        if self.key is None and len(some):
+            first = self._first_bytes(some)
+            some = some[(first == first.min()) | (first == first.max())]
         places = zip(self.starts[some].tolist(), self.starts[some + 1].tolist(), strict=True)
         return _ends([bytes(self.raw[start + _LENGTH_BYTES : end]) for start, end in places], self.key)
+
+    def _first_bytes(self, some: Places) -> NDArray[np.uint64]:
+        """The first eight bytes of some values as numbers: of a lesser value they are no greater."""
+        starts, ends = self.starts[some] + _LENGTH_BYTES, self.starts[some + 1]
+        data = b"".join((self.raw[starts[0] : ends[-1]], bytes(8)))
+        unused = 8 * (8 - np.minimum(ends - starts, 8)).astype(np.uint64)
+        windows = np.ndarray((len(data) - 7,), ">u8", data, 0, (1,))
+        first: NDArray[np.uint64] = windows[starts - starts[0]] >> unused << unused
+        return first
 
 
 def _ends(values: list[bytes], key: Order | None) -> list[bytes]:
@@ -116,12 +137,18 @@ def _starts(raw: Bytes, count: int) -> NDArray[np.int64]:
     right where each length leads to the next one. Everything else is gone through one by one, in five times the time.
     """
     data = np.frombuffer(raw, np.uint8)
-    zero = data == 0
-    found = np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:]) if len(raw) >= _LENGTH_BYTES else np.zeros(0, np.int64)
-    starts = np.append(found, len(raw))
+    starts = np.concatenate([*_lengths(data), [len(raw)]])
+    found = starts[:-1]
     if len(found) != count or starts[0] or np.any(np.diff(starts) != data[found] + np.int64(_LENGTH_BYTES)):
         return _starts_in_turn(raw, count)
     return starts
+
+
+def _lengths(data: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
+    """Where three zeros follow a byte."""
+    for at in range(0, len(data), _PART_BYTES):
+        zero = data[at : at + _PART_BYTES + _LENGTH_BYTES - 1] == 0
+        yield np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:]) + at
 
 
 def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
@@ -137,23 +164,22 @@ def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class _Indices:
-    """Indices into a dictionary of so many entries; `numbers` are those in the new one, None where they stay."""
+    """Indices into a dictionary; `numbers` are those in the new one, None where they stay."""
 
     indices: NDArray[np.uint32]
     bits: int
     entries: Values
-    count: int
     numbers: NDArray[np.uint16] | None
 
-    def kept(self, live: Mask) -> bytes:
-        some = self.indices[live]
+    def without(self, gone: Places) -> Sequence[Bytes]:
+        some = np.delete(self.indices, gone)
         if self.numbers is None:
-            return bytes([self.bits]) + encode(some.astype(np.uint16), self.bits)
+            return [bytes([self.bits]), encode(some.astype(np.uint16), self.bits)]
         bits = bits_of(self.numbers)
-        return bytes([bits]) + encode(self.numbers[some], bits)
+        return [bytes([bits]), encode(self.numbers[some], bits)]
 
-    def ends(self, which: Mask) -> list[bytes]:
-        return self.entries.ends(np.bincount(self.indices[which], minlength=self.count) > 0)
+    def ends(self, some: Places) -> list[bytes]:
+        return self.entries.ends(np.flatnonzero(np.bincount(self.indices[some])))
 
 
 def coded_values(
@@ -164,4 +190,4 @@ def coded_values(
     indices = decode(raw[1:], bits, count)
     if count and int(indices.max()) >= entry_count:
         raise MalformedError("an index is larger than its dictionary")
-    return _Indices(indices, bits, entries, entry_count, numbers)
+    return _Indices(indices, bits, entries, numbers)

@@ -86,7 +86,7 @@ def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
     if types.is_dictionary(values.type):
         return max(len(chunk.dictionary) for chunk in values.chunks) <= DICTIONARY_RATIO * rows
     some = sample(values)
-    seen = pc.count_distinct(some, mode="all").as_py()
+    seen = len(some.unique())
     if rows <= SAMPLE_ROWS:
         return bool(seen <= DICTIONARY_RATIO * rows)
     if seen <= 0.5 * DICTIONARY_RATIO * len(some):
@@ -94,7 +94,7 @@ def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
     estimate = _estimate(seen, len(some))
     if estimate > 2 * DICTIONARY_RATIO * rows or estimate * some.nbytes / len(some) > dictionary_bytes:
         return False
-    return bool(pc.count_distinct(values, mode="all").as_py() <= DICTIONARY_RATIO * rows)
+    return len(values.unique()) <= DICTIONARY_RATIO * rows
 
 
 def sample(rows: T) -> T:

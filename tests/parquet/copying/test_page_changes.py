@@ -175,6 +175,18 @@ def test_any_rows_go(
     check(files, [some if len(some) < rows else {0} for some, (_, rows, _) in zip(gone, made, strict=True)])
 
 
+@pytest.mark.parametrize("gone", [set(range(900, 1_000)), {0}, {3_999}, set(range(0, 4_000, 50))])
+def test_rows_of_columns_that_are_encoded_again_go(gone: set[int]) -> None:
+    """In few runs or many, of which the others are found in different ways."""
+    rows = pa.table({"a": [None if n % 9 == 0 else [n, n + 1] for n in range(4_000)]})
+    parts, out = parts_of([make_file(rows, row_group_size=4_000)] * 2, [gone, {17}]), io.BytesIO()
+    assembly = Assembly(out, [part.footer for part in parts])
+    merge_pages(parts, plan_columns(parts, 0), assembly)
+    assembly.finish()
+    live = [row for some in (gone, {17}) for n, row in enumerate(rows.to_pylist()) if n not in some]
+    assert pq.read_table(io.BytesIO(out.getvalue())).to_pylist() == live
+
+
 def test_pages_without_deleted_rows_stay_as_they_are() -> None:
     """Of six pages one is cut, in two files: the others are in the new file byte for byte."""
     files = [file_of("text", list(range(start, start + 300))) for start in (0, 300)]
