@@ -97,8 +97,8 @@ def test_the_quick_start_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert '.config("spark.jars.packages", jars)' in script
     script = script.replace('.config("spark.jars.packages", jars)', f'.config("spark.jars", "{jars}")')
     script = script.replace("/tmp/lake", str(tmp_path / "lake"))
-    assert "query.awaitTermination(30)\n" in script
-    script = script.replace("query.awaitTermination(30)\n", _UNTIL_THIRD_BATCH)
+    assert "query.awaitTermination(60)\n" in script
+    script = script.replace("query.awaitTermination(60)\n", _UNTIL_THIRD_BATCH)
     script_told = _python(script, tmp_path)
     assert "INFO:icesize:lake.db.events: batch 0: " in script_told.stderr
     assert "lake.db.events  4 partitions" in script_told.stdout
