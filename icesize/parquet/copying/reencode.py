@@ -97,9 +97,10 @@ def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
         return rows
     firsts = accumulate((part.group.rows for part in parts), initial=0)
     gone = np.concatenate([first + part.deleted_rows for first, part in zip(firsts, parts, strict=False)])
-    starts, ends = (edges.tolist() for edges in runs_between(gone, rows.num_rows))
+    starts, ends = runs_between(gone, rows.num_rows)
     if len(starts) * _RUN_ROWS <= rows.num_rows:
-        return pa.concat_tables([rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])
+        runs = zip(starts.tolist(), (ends - starts).tolist(), strict=True)
+        return pa.concat_tables([rows.slice(start, length) for start, length in runs])
     kept = np.ones(rows.num_rows, bool)
     kept[gone] = False
     bits = pa.py_buffer(np.packbits(kept, bitorder="little"))
