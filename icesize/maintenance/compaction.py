@@ -224,7 +224,7 @@ def _plan_of_round(
         budget_bytes=budget_bytes,
         contested=context.handle.contested(current, context.environment),
         spared=_due(plan_delete_rewrites(layout, current.policy)),
-        growing=_growing(context, selection),
+        growing=_growing(context, selection) if incoming is None else (),
     )
 
 

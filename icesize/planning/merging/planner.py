@@ -51,7 +51,7 @@ def plan_merges(
     works = [_work(facts, layout.spec_id, policy, contested, frozenset(spared)) for facts in in_order]
     of_all = incoming is None and touched is None
     hot = dict.fromkeys(growing if of_all else touched or (), 0) | dict(incoming or {})
-    looked_at = set[PartitionKey]()
+    looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
     for work in works:
         key = work.facts.key
         if key in hot:
@@ -62,7 +62,7 @@ def plan_merges(
         elif not of_all:
             continue
         looked_at.add(key)
-        _find_due(work, policy, outputs_per_group(policy, budget_bytes))
+        _find_due(work, policy, most_outputs)
     groups = within_budget(works, policy, budget_bytes)
     outcomes = tuple(_outcomes(works, policy, incoming or {}))
     return Plan(
