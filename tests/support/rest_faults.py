@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
     ForbiddenError,
     NamespaceAlreadyExistsError,
@@ -47,6 +48,7 @@ _STATUS_OF: list[tuple[type[Exception], int, str]] = [
     (ForbiddenError, 403, "ForbiddenException"),
     (NotImplementedError, 501, "UnsupportedOperationException"),
     (ValidationError, 400, "BadRequestException"),
+    (BadRequestError, 400, "IllegalArgumentException"),
 ]
 STATUS_KINDS = (400, 401, 403, 404, 409, 419, 429, 500, 502, 503, 504)
 Moment = Literal["before", "after"]

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyiceberg.catalog.rest import CreateTableRequest, RestCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
@@ -31,7 +32,7 @@ from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import update_table_metadata
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate, update_table_metadata
 
 from tests.support.rest_faults import Fault, Server
 
@@ -50,6 +51,8 @@ class MiniRest:
         before_swap: called once, in the server, just before the next commit is applied; another writer commits here.
         stale_loads: so many of the next loads of a table show it as it was before its latest commit.
         token: bearer token that requests must carry; None: anybody may ask. `/v1/oauth/tokens` gives it away.
+        like_java: treat the removal of snapshots that are gone already as Iceberg's Java library does: without a word,
+            or with 400 if more are to be removed than are there.
         refuse_properties: answer 403 to commits that set or remove table properties.
         credentials: asked at each load (and creation) of a table for the `config` that it vends; what it raises is
             the answer.
@@ -61,6 +64,7 @@ class MiniRest:
         self.before_swap: Callable[[], None] | None = None
         self.stale_loads = 0
         self.token: str | None = None
+        self.like_java = False
         self.refuse_properties = False
         self.credentials: Callable[[], dict[str, str]] = dict
         self.namespaces: dict[Identifier, dict[str, str]] = {}
@@ -214,7 +218,8 @@ class MiniRest:
             metadata, location = versions[-1]
             for requirement in request.requirements:
                 requirement.validate(metadata)
-            changed = update_table_metadata(metadata, request.updates, metadata_location=location)
+            updates = tuple(_as_java(metadata, each) for each in request.updates) if self.like_java else request.updates
+            changed = update_table_metadata(metadata, updates, metadata_location=location)
             if changed != metadata:
                 versions.append((changed, self._write(changed, len(versions))))
             return _load_answer(*versions[-1])
@@ -234,6 +239,15 @@ class MiniRest:
         location = provider.new_table_metadata_file_location(version)
         ToOutputFile.table_metadata(metadata, load_file_io({}, location).new_output(location))
         return location
+
+
+def _as_java(metadata: TableMetadata, update: TableUpdate) -> TableUpdate:
+    if not isinstance(update, RemoveSnapshotsUpdate):
+        return update
+    known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    if (size := len(known) - len(update.snapshot_ids)) < 0:
+        raise BadRequestError(f"arraySize cannot be negative but was: {size}")
+    return RemoveSnapshotsUpdate(snapshot_ids=[each for each in update.snapshot_ids if each in known])
 
 
 def _load_answer(metadata: TableMetadata, location: str, config: dict[str, str] | None = None) -> bytes:

@@ -43,6 +43,9 @@ FOR_EVER_MS = 2**63 - 1
 expiry does, when they are not needed any more."""
 
 
+NOTHING_LEFT = "another expiry came first: nothing was left to do"
+
+
 class AssertNoOtherRefs(ValidatableTableRequirement):
     """No branch or tag but these exists: one that was made meanwhile would be removed with the snapshot it stands on.
 
@@ -145,8 +148,7 @@ class Expiry:
             # should an attempt whose answer was lost land after all, a journal that is gone means that nothing is left
             # to delete; a state from before the attempts, which a catalog that lags shows, tells nothing
             if attempts.made and loaded.later_than(attempts.made[-1].loaded):
-                too_late = "another expiry came first: nothing was left to do"
-                decision = replace(decision, notes=(*decision.notes, too_late), superseded=self.journals)
+                decision = replace(decision, notes=(*decision.notes, NOTHING_LEFT), superseded=self.journals)
             return None, decision
         written: tuple[str, ...] = ()
         if decision.retention.expired:

@@ -27,7 +27,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize import failpoints
 from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
-from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, lost_refs
+from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, expired_before, lost_refs
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
 from icesize.table.manifests.lists import read_new
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
@@ -65,11 +65,13 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
     # manifests to be read, and whether whole
     to_read: dict[str, tuple[ManifestFile, bool]] = {}
 
-    def listed(expired: Expired) -> list[ManifestFile]:
+    def listed(expired: Expired) -> list[ManifestFile] | None:
         return _what_is_left(read_new(io, expired.manifest_list, lambda path: path in to_read or path in kept))
 
     with ThreadPoolExecutor(READERS) as pool:
         for expired, manifests in zip(due, pool.map(listed, due), strict=True):
+            if manifests is None:
+                continue
             base = expired.parent_id is None or expired.parent_id not in ids
             for manifest in manifests:
                 found.by_kind["manifests"][manifest.manifest_path] = manifest.manifest_length
@@ -77,7 +79,7 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
                     to_read.setdefault(manifest.manifest_path, (manifest, base))
             found.by_kind["manifest_lists"][expired.manifest_list] = 0
         for entries in pool.map(lambda each: _what_is_left(_files(io, *each)), to_read.values()):
-            for kind, path, size_bytes in entries:
+            for kind, path, size_bytes in entries or ():
                 found.by_kind[kind][path] = size_bytes
     found.by_kind["other_files"].update(dict.fromkeys(journal.files, 0))
     return found.where(lambda path: path not in kept)
@@ -91,12 +93,12 @@ def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[st
                 yield "delete_files" if entry.content else "data_files", entry.path, entry.size_bytes
 
 
-def _what_is_left(listed: Iterable[Listed]) -> list[Listed]:
-    """Of a list or manifest that an earlier run has deleted nothing: they go after the files that they list."""
+def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:
+    """None for a list or manifest that an earlier run has deleted: they go after the files that they list."""
     try:
         return list(listed)
     except FileNotFoundError:
-        return []
+        return None
 
 
 def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
@@ -120,8 +122,12 @@ def old_metadata_files(metadata: TableMetadata, io: FileIO) -> Iterator[str]:
 
 @dataclass
 class Deletions:
-    """What became of the files: deleted by kind, their bytes where the table knew them, and what was left alone."""
+    """What became of the files: deleted by kind, their bytes where the table knew them, and what was left alone.
 
+    `expired_before` are snapshots of the journal that another expiry removed first.
+    """
+
+    expired_before: frozenset[int] = frozenset()
     deleted: dict[str, int] = field(default_factory=dict)
     bytes_deleted: int = 0
     outside: int = 0
@@ -168,15 +174,21 @@ class ExpiredFilesDeletion:
         Raises when the table's own files cannot be read.
         """
         table = self.reload()
+        before, other = expired_before(table, journal, journal_location)
         if why := _not_yet(table, journal, journal_location):
-            return Deletions(stopped=why)
+            return Deletions(before, stopped=why)
         if lost := lost_refs(table, journal, journal_location):
             # for good: the next expiry must not delete them either
             delete_all([journal_location], deleter(table.io), 1)
-            return Deletions(stopped=LOST_REFS.format(", ".join(lost)))
+            return Deletions(before, stopped=LOST_REFS.format(", ".join(lost)))
+        if before and other and (unfinished := Journal.read(table.io, other)):
+            # the other one stops where the table names this journal
+            journal, others = journal.together_with(unfinished), (*others, other)
+            journal.write(table.io, journal_location)
         kept = Reachable()
         kept.add(table.metadata, table.metadata_location, table.io)
         due, deletions = due_files(table, journal, kept)
+        deletions.expired_before = before
         self._total = len(due)
         for kind, files in due.by_kind.items():
             for batch in _batches(files, self.files_between_checks):

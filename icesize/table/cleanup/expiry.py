@@ -13,7 +13,7 @@ from icesize.clock import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounde
 from icesize.report import with_text_ids
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
-from icesize.table.cleanup.expire_commit import Decision, Expiry
+from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
 from icesize.table.cleanup.expired_files import Deletions, ExpiredFilesDeletion, due_files
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
@@ -167,8 +167,13 @@ def _would_delete(current: Current, decision: Decision) -> Deletions:
 def _report(
     current: Current, decision: Decision, deletions: Deletions, seconds: Mapping[str, float], dry_run: bool
 ) -> ExpiryReport:
-    retention = decision.retention
+    retention, before = decision.retention, deletions.expired_before
+    expired = tuple(snapshot_id for snapshot_id in retention.expired if snapshot_id not in before)
+    deleted = {kind: n for kind, n in deletions.deleted.items() if n}
     notes = [*current.warnings, *decision.notes, deletions.stopped]
+    if gone := len(retention.expired) - len(expired):
+        both = f"another expiry came first and removed {gone:,} of these snapshots; this one deleted the files left"
+        notes.append(both if expired or deleted else NOTHING_LEFT)
     if deletions.failed:
         notes.append(f"could not delete {deletions.first_failure}; the next expiry tries again")
     if deletions.outside:
@@ -179,12 +184,12 @@ def _report(
     return ExpiryReport(
         table=current.name,
         dry_run=dry_run,
-        snapshots_before=len(retention.kept) + len(retention.expired),
-        snapshot_ids_expired=retention.expired,
+        snapshots_before=len(retention.kept) + len(expired),
+        snapshot_ids_expired=expired,
         refs_removed=retention.expired_refs,
         version_tags=tuple(sorted(retention.version_tags)),
         kept={str(snapshot_id): reasons for snapshot_id, reasons in retention.kept.items()},
-        files_deleted={kind: n for kind, n in deletions.deleted.items() if n},
+        files_deleted=deleted,
         bytes_deleted=deletions.bytes_deleted,
         files_outside=deletions.outside,
         files_failed=len(deletions.failed),

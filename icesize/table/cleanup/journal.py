@@ -8,8 +8,9 @@ last file that the expiry deletes. A property that names a file which is gone me
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -128,17 +129,34 @@ def lost_refs(now: Table, journal: Journal, journal_location: str) -> list[str]:
     spared. Reads the metadata files between the one that was decided on and that of the expiry: usually none. Empty
     also where the log does not go back that far. Raises TableError for one that cannot be understood.
     """
+    expired = {each.snapshot_id for each in journal.expired}
+    states = _between(now, journal, journal_location)
+    refs = ((name, ref.get("snapshot-id")) for state in states for name, ref in state.get("refs", {}).items())
+    found = {name for name, snapshot_id in refs if snapshot_id in expired}
+    return sorted(found - now.metadata.refs.keys() - set(journal.refs))
+
+
+def expired_before(now: Table, journal: Journal, journal_location: str) -> tuple[frozenset[int], str | None]:
+    """Return snapshots of the journal that another expiry removed first, and the location of that one's journal.
+
+    Iceberg's REST server accepts the removal of snapshots that are gone already. Reads what `lost_refs` reads.
+    """
+    states = list(_between(now, journal, journal_location))
+    if not states:
+        return frozenset(), None
+    last = states[-1]
+    left = {int(snapshot["snapshot-id"]) for snapshot in last.get("snapshots", ())}
+    return frozenset(e.snapshot_id for e in journal.expired) - left, last.get("properties", {}).get(JOURNAL)
+
+
+def _between(now: Table, journal: Journal, journal_location: str) -> Iterator[dict[str, Any]]:
+    """The states between the one that an expiry was decided on and that of its commit, oldest first."""
     log = [*(entry.metadata_file for entry in now.metadata.metadata_log), now.metadata_location]
     if journal.base_metadata not in log:
-        return []
-    expired = {each.snapshot_id for each in journal.expired}
-    found: set[str] = set()
-    for path in log[log.index(journal.base_metadata) + 1 :]:
-        if path == now.metadata_location:
-            break
+        return
+    for path in log[log.index(journal.base_metadata) + 1 : -1]:
         metadata = read_metadata_file(now.io, path) or {}
         if metadata.get("properties", {}).get(JOURNAL) == journal_location:
-            break
-        refs = metadata.get("refs", {})
-        found |= {name for name, ref in refs.items() if ref.get("snapshot-id") in expired}
-    return sorted(found - now.metadata.refs.keys() - set(journal.refs))
+            return
+        if metadata:
+            yield metadata

@@ -49,9 +49,14 @@ _RIGHTS = (
     "committed batches is a table property; nothing is visible"
 )
 
-_MEANWHILE = ("older than last sequence number", "does not exist: [", "to unknown snapshot")
-"""How catalogs say, without calling it a conflict, that the table has changed: another branch was committed to (all
-branches share sequence numbers), or a snapshot to be expired (PyIceberg lists the others) or to be tagged is gone."""
+_MEANWHILE = (
+    "older than last sequence number", "does not exist: [", "arraySize cannot be negative", "to unknown snapshot",
+)  # fmt: skip
+"""Texts of catalogs that mean, without calling it a conflict, that the table has changed.
+
+Another branch was committed to (all branches share sequence numbers), or a snapshot is gone that was to be expired
+(PyIceberg lists the others; Iceberg's Java library subtracts more from its list than is there) or to be tagged.
+"""
 
 _MAY_HAVE_LANDED = (408, 409)
 """Answers of class 4xx after which one has to look."""

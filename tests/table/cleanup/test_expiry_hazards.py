@@ -261,6 +261,42 @@ def test_of_two_expiries_at_a_time_one_has_nothing_to_do(
     assert_clean(table)
 
 
+@pytest.mark.parametrize("retain_last", [1, 4])
+def test_a_catalog_that_accepts_a_second_removal(mini: MiniRest, retain_last: int) -> None:
+    """Iceberg's REST server commits the later of two equal expiries, or rejects it as nonsense: it reports nothing."""
+    mini.like_java = True
+    catalog = mini.catalog()
+    history(catalog)
+    reports = []
+    with armed("before-swap", once(lambda: reports.append(run_expiry(catalog, retain_last=retain_last)))):
+        late = run_expiry(catalog, retain_last=retain_last)
+    table = catalog.load_table("db.t")
+    assert len(reports[0].snapshot_ids_expired) == 7 - len(table.metadata.snapshots) > 0
+    assert (late.snapshot_ids_expired, late.files_deleted) == ((), {})
+    assert late.notes == ("another expiry came first: nothing was left to do",)
+    assert journals(table) == []
+    assert ids_of(catalog) == [1, 2, 3, 4, 10]
+    assert_clean(table)
+
+
+@pytest.mark.parametrize(("first", "second"), [(4, 4), (3, 4)])
+def test_a_second_removal_finishes_what_the_first_left(mini: MiniRest, first: int, second: int) -> None:
+    """The table names the later journal, so that expiry deletes the files of both and removes both journals."""
+    mini.like_java = True
+    catalog = mini.catalog()
+    history(catalog)
+    with armed("before-swap", once(lambda: killed(catalog, retain_last=first))):
+        late = run_expiry(catalog, retain_last=second)
+    assert (late.snapshot_ids_expired, late.files_deleted["manifest_lists"]) == ((), 7 - first)
+    assert late.notes == (
+        "another expiry came first and removed 3 of these snapshots; this one deleted the files left",
+    )
+    table = catalog.load_table("db.t")
+    assert journals(table) == []
+    assert ids_of(catalog) == [1, 2, 3, 4, 10]
+    assert_clean(table)
+
+
 def test_an_expiry_that_loses_to_a_smaller_one_takes_it_over(lake: SqlCatalog) -> None:
     """What the other leaves it expires, and it deletes the files of both; one journal at a time, none in the end."""
     appended(lake)
