@@ -177,12 +177,13 @@ class PyIcebergLoaded:
         inputs = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
         if not inputs or self.head_id == request.base_snapshot_id:
             return {}
-        # a base that main has left says nothing of the head
-        if all(s.snapshot_id != request.base_snapshot_id for s in known_ancestors(self.table.metadata)):
+        # a base that main has left says nothing of the head, nor does one that expired since this state was loaded
+        known = self._manifests_of_base(request)
+        if known is None:
             return dict.fromkeys(inputs, BASE_EXPIRED)
         gone = inputs.keys() - self._live_inputs(inputs.values())
         lost = dict.fromkeys(gone, "another writer removed a file of it")
-        lost |= dict.fromkeys(self._listed_again(inputs, request), "another writer listed a file of it again")
+        lost |= dict.fromkeys(self._listed_again(inputs, known), "another writer listed a file of it again")
         left = [file for path, file in inputs.items() if path not in lost]
         return lost | dict.fromkeys(self._newly_deleted(left, request), "another writer deleted rows of it")
 
@@ -214,10 +215,17 @@ class PyIcebergLoaded:
             return files
         return [file for file in files if plain_path(file.path) in named]
 
-    def _listed_again(self, inputs: Collection[str], request: CommitRequest) -> set[str]:
-        """Input files that manifests since the planning base list as new: they must not go while that listing stays."""
-        base = self.table.metadata.snapshot_by_id(request.base_snapshot_id or 0)
-        known = {m.manifest_path for m in base.manifests(self.table.io)} if base else set()
+    def _manifests_of_base(self, request: CommitRequest) -> set[str] | None:
+        """Paths of the planning base's manifests; None if it is no ancestor of the head, or gone from storage."""
+        ancestors = known_ancestors(self.table.metadata)
+        base = next((s for s in ancestors if s.snapshot_id == request.base_snapshot_id), None)
+        try:
+            return {m.manifest_path for m in base.manifests(self.table.io)} if base else None
+        except FileNotFoundError:
+            return None
+
+    def _listed_again(self, inputs: Collection[str], known: Collection[str]) -> set[str]:
+        """Input files that manifests beside the `known` ones list as new: they must not go while that listing stays."""
         new = (m for m in self._manifests().data if m.manifest_path not in known)
         changes = ((entry, m) for m in new for entry in read_changes(self.table.io, m))
         added = (e for e, m in changes if e.status == ADDED and e.snapshot_id == m.added_snapshot_id)

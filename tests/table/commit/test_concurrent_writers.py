@@ -185,6 +185,21 @@ def test_an_expired_planning_base_drops_merges_and_keeps_rows(catalog: Catalog) 
     landed(catalog, [1, 2, 3, 9])
 
 
+def test_a_base_that_expires_under_the_check_drops_merges_and_keeps_rows(catalog: Catalog) -> None:
+    """An expiry deletes the manifest list of the base after the table was loaded: only the rows are committed."""
+    before = two_files(catalog)
+    wanted = batch(catalog)
+    base = before.metadata.current_snapshot()
+    assert base is not None
+    append(catalog, [9], "b")
+    local(base.manifest_list).unlink()
+    outcome = run(catalog, wanted, before)
+    assert outcome.operations == ("append",)
+    assert outcome.conflicts == ("merge of 2 files dropped: " + BASE_EXPIRED,)
+    expire(catalog.load_table("db.t"))
+    landed(catalog, [1, 2, 3, 9])
+
+
 def set_main(catalog: Catalog, snapshot_id: int) -> None:
     catalog.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id).commit()
 
