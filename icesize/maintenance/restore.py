@@ -43,7 +43,7 @@ from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.table.catalog import opening
-from icesize.table.catalog.access_errors import brief, readable
+from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit.ledger import stream_hash
@@ -127,10 +127,11 @@ def restore(
     report = planned.report(current, watch.seconds)
     if not report.partitions_touched:
         return report
+    # all that can fail before anything is written comes before the tag
+    copies = _copies(current, partition, planned.difference.copied, run_id)
+    storage = planned.settings.storage if planned.settings else Storage(current.table.io)
     tag = TAG_PREFIX + run_id
     handle.change(current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
-    copies = _copies(current.table, partition, planned.difference.copied, run_id)
-    storage = planned.settings.storage if planned.settings else Storage(current.table.io)
     try:
         with uncommitted(storage, environment) as telling:
             _make(current, storage, copies)
@@ -161,16 +162,18 @@ def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Plann
     return _Planned(work, difference, undone, current.settings() if difference.rewritten else None)
 
 
-def _copies(table: Table, partition: PartitionKey, entries: Sequence[Entry], run_id: str) -> list[Copy]:
-    metadata = table.metadata
-    provider = load_location_provider(metadata.location, metadata.properties)
+def _copies(current: Current, partition: PartitionKey, entries: Sequence[Entry], run_id: str) -> list[Copy]:
+    metadata = current.table.metadata
     spec, schema, own_prefix = metadata.specs()[partition.spec_id], metadata.schema(), _prefix(run_id)
 
     def copy(number: int, entry: Entry) -> Copy:
         name = FileNames(copy_prefix(entry.path, own_prefix), number, 0).next(entry.file_format.lower())
         return Copy(entry, location_by(provider, spec, schema, partition, name))
 
-    return [copy(number, entry) for number, entry in enumerate(entries)]
+    cannot = f"Cannot name new files of '{current.name}'"
+    with storage_errors(cannot, "check its location provider; nothing was changed", table=current.name):
+        provider = load_location_provider(metadata.location, metadata.properties)
+        return [copy(number, entry) for number, entry in enumerate(entries)]
 
 
 def _prefix(run_id: str) -> str:

@@ -757,6 +757,19 @@ def test_a_file_that_goes_meanwhile_is_named_and_the_tag_goes(catalog: Catalog) 
     unchanged(catalog, before)
 
 
+def test_a_location_provider_that_fails_leaves_no_tag(lake: SqlCatalog) -> None:
+    """New files cannot be named: refused before the snapshot is tagged."""
+    before, snapshot_id = with_history(lake)
+    handle = TableHandle(lake, ("db", "t"))
+    current = handle.load()
+    table, properties = current.table, {"write.py-location-provider.impl": "no.such.Provider"}
+    odd = table.metadata.model_copy(update={"properties": properties})
+    current = replace(current, table=Table(table.name(), odd, table.metadata_location, table.io, table.catalog))
+    with pytest.raises(TableError, match=r"Cannot name new files of 'lake\.db\.t': .* check its location provider"):
+        restore(handle, current, A, snapshot_id, Environment())
+    unchanged(lake, before)
+
+
 def test_deletes_that_land_meanwhile_are_noticed(catalog: Catalog, rival: Catalog) -> None:
     """A delete in the partition comes between check and swap: the restore is refused on the new head."""
     before, snapshot_id = with_history(catalog)
