@@ -72,7 +72,7 @@ def remove_dangling_deletes(
     """
     watch = Stopwatch(environment)
     change = _removal(environment.new_id(), environment.now_ms, Storage(current.table.io), dry_run)
-    report = handle.change(current, change, environment)
+    report = handle.would_change(current, change) if dry_run else handle.change(current, change, environment)
     watch.lap("commit")
     return replace(report, table=current.name, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
 
@@ -83,7 +83,7 @@ def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage, dry_run: 
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, DanglingReport]:
         opening.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes, dry_run=dry_run) as builder:
             snapshot = builder.without_dangling_deletes(names.of, {RUN_ID: run_id})
         if snapshot is None:
             return None, DanglingReport(notes=names.notes)
@@ -91,7 +91,6 @@ def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage, dry_run: 
         files, size_bytes = (int(facts.get(key, 0)) for key in ("removed-delete-files", "removed-files-size"))
         report = DanglingReport("", snapshot.snapshot_id, files, size_bytes, notes=names.notes)
         if dry_run:
-            builder.discard()
             return None, replace(report, snapshot_id=None, dry_run=True)
         return loaded.staged_snapshots(builder, [snapshot]), report
 

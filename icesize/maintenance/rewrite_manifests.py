@@ -54,12 +54,13 @@ def rewrite_manifests(
 ) -> ManifestReport:
     """Put small data manifests together, sorted by partition, in one commit of metadata only.
 
-    A dry run writes them, too, to count them, and removes them again.
+    A dry run encodes them, too, to count them, and writes nothing.
 
     Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
     """
     watch = Stopwatch(environment)
-    report = handle.change(current, _rewrite(environment.new_id(), environment.now_ms, dry_run), environment)
+    change = _rewrite(environment.new_id(), environment.now_ms, dry_run)
+    report = handle.would_change(current, change) if dry_run else handle.change(current, change, environment)
     watch.lap("commit")
     return replace(report, table=current.name, notes=current.warnings, seconds=rounded(watch.seconds))
 
@@ -69,7 +70,7 @@ def _rewrite(run_id: str, now_ms: Callable[[], int], dry_run: bool) -> MetadataC
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
         opening.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, now_ms()) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), dry_run=dry_run) as builder:
             snapshot = builder.rewrite({RUN_ID: run_id})
         if snapshot is None:
             manifests = len(builder.manifests)
@@ -81,7 +82,6 @@ def _rewrite(run_id: str, now_ms: Callable[[], int], dry_run: bool) -> MetadataC
         )
         report = ManifestReport("", snapshot.snapshot_id, kept + replaced, kept + created, entries)
         if dry_run:
-            builder.discard()
             return None, replace(report, snapshot_id=None, dry_run=True)
         return loaded.staged_snapshots(builder, [snapshot]), report
 

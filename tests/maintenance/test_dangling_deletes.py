@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
@@ -236,3 +240,44 @@ def test_a_pass_of_maintenance_removes_them(lake: SqlCatalog) -> None:
     assert (report.failed, left(lake)) == ({}, [])
     assert report.to_dict()["deletes"]["delete_files"] == 1
     assert table.maintain().to_dict()["deletes"]["snapshot_id"] is None
+
+
+class ReadOnlyIO(PyArrowFileIO):
+    """Storage that refuses to write and to delete."""
+
+    def new_output(self, location: str) -> Any:
+        raise PermissionError(location)
+
+    def delete(self, location: Any) -> None:
+        raise PermissionError(location)
+
+
+def test_dry_runs_need_no_right_to_write(lake: SqlCatalog) -> None:
+    """Each step of a pass counts what it would do, on storage that refuses every write, and leaves no file."""
+    make_table(lake, properties={"commit.manifest-merge.enabled": "false"})
+    for number in range(4):
+        append(lake, [number])
+    old = files_of(lake)[0]
+    delete_rows(lake, old)
+    rewritten(lake, old, ids=[5])
+    folder = local(lake.load_table("db.t").location())
+    aged = folder / "data" / "left.parquet"
+    aged.write_bytes(b"left")
+    os.utime(aged, (0, 0))
+    storage = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    lake.properties["py-io-impl"] = f"{__name__}.ReadOnlyIO"
+    table = icesize.open(None, "db.t", catalog=lake)
+    plan = table.plan_maintenance()
+    assert plan.failed == {}
+    assert plan.deletes is not None
+    assert plan.manifests is not None
+    assert plan.orphans is not None
+    assert (plan.deletes.delete_files, plan.deletes.dry_run, plan.deletes.snapshot_id) == (1, True, None)
+    assert (plan.manifests.manifests_before, plan.manifests.manifests_after) == (5, 2)
+    assert plan.orphans.files_found == 1
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == storage
+    # what is counted is what is done
+    lake.properties.pop("py-io-impl")
+    done = table.rewrite_manifests()
+    assert (done.manifests_before, done.manifests_after) == (5, 2)
+    assert table.remove_dangling_deletes().delete_files == 1

@@ -4,6 +4,7 @@
 - `ledger`: which micro-batches are in the table already: one small entry per stream, kept as a table property
 - `metadata_change`: changes of a table's metadata other than batches: a stream forgotten, a column added, a restore,
   fewer manifests
+- `no_output`: output of which nothing is left: a dry run counts what it would write
 - `obsolete_deletes`: delete files that hit nothing any more once a commit has landed, decided on the state that it is
   staged on
 - `pyiceberg_committer`: how a catalog is talked to: states that are loaded, what is staged on them, and the answers to

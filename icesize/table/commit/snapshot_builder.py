@@ -29,6 +29,7 @@ from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
 from icesize.planning.deletes import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
+from icesize.table.commit.no_output import NoOutput
 from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.rewritten_deletes import Replacement, replacement
 from icesize.table.commit.summary import counts, with_totals
@@ -67,13 +68,16 @@ class SnapshotBuilder:
     """Snapshots staged one on top of another, from the loaded table on.
 
     `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
-    `deletes` are delete manifests that were read before.
+    `deletes` are delete manifests that were read before. A dry run writes no file.
     """
 
-    def __init__(self, table: Table, now_ms: int, deletes: KnownDeletes | None = None) -> None:
+    def __init__(
+        self, table: Table, now_ms: int, deletes: KnownDeletes | None = None, *, dry_run: bool = False
+    ) -> None:
         self._metadata = table.metadata
         self._deletes = deletes or KnownDeletes()
         self._io = table.io
+        self._outputs: FileIO = NoOutput() if dry_run else table.io
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
         self._commit = uuid.uuid4()
         self._snapshot_id = table.metadata.new_snapshot_id()
@@ -96,7 +100,7 @@ class SnapshotBuilder:
 
     def discard(self, start: int = 0) -> None:
         """Remove what was written, from the given file on: it will not become visible."""
-        remove(self._io, self.written[start:])
+        remove(self._outputs, self.written[start:])
         del self.written[start:]
 
     def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
@@ -219,7 +223,7 @@ class SnapshotBuilder:
         """Fewer manifests with the same entries; None, and nothing left on storage, when they are as many again."""
         before = len(self.written)
         packed = write_manifests(
-            self._io, self._metadata, spec_id, self._snapshot_id, self._new_path,
+            self._outputs, self._metadata, spec_id, self._snapshot_id, self._new_path,
             existing=entries_by_partition(self._io, small),
         )  # fmt: skip
         if len(packed) < len(small):
@@ -274,7 +278,7 @@ class SnapshotBuilder:
         new: list[ManifestFile] = []
         for kind in sorted({*by_kind, *back, *split.survivors, *split.deleted}, key=lambda kind: (kind[1].value, kind)):
             new += write_manifests(
-                self._io, self._metadata, snapshot_id=self._snapshot_id, spec_id=kind[0], new_path=self._new_path,
+                self._outputs, self._metadata, snapshot_id=self._snapshot_id, spec_id=kind[0], new_path=self._new_path,
                 added=by_kind.get(kind, ()), copied=back.get(kind, ()),
                 existing=split.survivors.get(kind, ()), deleted=split.deleted.get(kind, ()), content=kind[1],
             )  # fmt: skip
@@ -366,7 +370,7 @@ class SnapshotBuilder:
         self.written.append(location)
         parent_id = parent.snapshot_id if parent else None
         self.manifests = write_list(
-            self._metadata, self._io, location, manifests,
+            self._metadata, self._outputs, location, manifests,
             snapshot_id=snapshot_id, parent_id=parent_id, sequence_number=self._sequence_number,
         )  # fmt: skip
         self._now_ms = max(self._now_ms, parent.timestamp_ms + 1 if parent else 0)
