@@ -18,6 +18,8 @@ from pyarrow import types
 Convert = Callable[[pa.Array], pa.Array]
 Match = Callable[[pa.Field, list[pa.Field]], "int | None"]
 """(wanted field, fields at hand) -> position, None when the field is missing and becomes NULL."""
+Doubt = Callable[[pa.Field, list[pa.Field]], "str | None"]
+"""(missing field, fields at hand) -> why it may be one of them, None when it is missing for sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Rules:
 
     match: Match
     zones_matter: bool
+    doubt: Doubt = lambda wanted, at_hand: None
 
 
 class CastingError(ValueError):
@@ -38,7 +41,7 @@ def compile_convert(source: pa.DataType, target: pa.DataType, rules: Rules) -> C
     """A function from arrays of `source` to arrays of `target`; raises `CastingError` now or, for values, when run."""
     if types.is_struct(target) and types.is_struct(source):
         return _struct(source, target, rules)
-    if _is_list(target) and _is_list(source):
+    if is_list(target) and is_list(source):
         return _list(source, target, rules)
     if types.is_map(target) and types.is_map(source):
         return _map(source, target, rules)
@@ -55,6 +58,8 @@ def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Conve
         position = rules.match(field, at_hand)
         if position is not None:
             steps.append((position, _named(field.name, at_hand[position].type, field.type, rules)))
+        elif problem := rules.doubt(field, at_hand):
+            raise CastingError(f"field {problem}")
         elif field.nullable:
             steps.append(None)
         else:
@@ -101,7 +106,7 @@ def _without_mask(array: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays([array.field(i) for i in range(len(fields))], fields=fields)
     if types.is_map(kind):
         return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
-    if _is_list(kind):
+    if is_list(kind):
         return type(array).from_arrays(array.offsets, array.values, type=kind)
     return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], 0, array.offset)
 
@@ -120,9 +125,8 @@ def _list(source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
     required = not target.value_field.nullable
 
     def convert(array: pa.Array) -> pa.Array:
-        if types.is_fixed_size_list(array.type):
-            array = array.cast(pa.list_(array.type.value_type))
-        offsets, values = _unsliced(array, array.values)
+        has_offsets = types.is_list(array.type) or types.is_large_list(array.type)
+        offsets, values = _unsliced(array, array.values) if has_offsets else _in_a_row(array)
         values = step(values)
         if required and values.null_count:
             if pc.list_flatten(array).null_count:
@@ -159,6 +163,13 @@ def _unsliced(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         return pa.array([0], offsets.type), values.slice(0, 0)
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return pc.subtract(offsets, pa.scalar(first, offsets.type)), values.slice(first, last - first)
+
+
+def _in_a_row(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the same of lists of a fixed size and of views, for which pyarrow's cast to lists drops what follows a
+    NULL."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)]), array.flatten()
 
 
 def _named(name: str, source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
@@ -230,8 +241,9 @@ def _is_text(kind: pa.DataType) -> bool:
     ) and not types.is_decimal(kind)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values are lists of any kind, maps excepted."""
+    return types.is_nested(kind) and hasattr(kind, "value_field") and not types.is_map(kind)
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:

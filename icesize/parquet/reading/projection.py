@@ -4,7 +4,7 @@ column does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, nulls
+from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, is_list, nulls
 from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
 
@@ -44,8 +44,12 @@ class Projection:
         if last is not None and source.equals(last[0], check_metadata=True):
             return last[1]
         fields = with_ids(source, self._mapping)
+        rules = _BY_ID if _has_ids(source) else _BY_MAPPING
         found = {field_id(field): i for i, field in enumerate(fields)}
         positions = [found.get(field_id(field)) for field in self._target]
+        for field, position in zip(self._target, positions, strict=True):
+            if position is None and (problem := rules.doubt(field, fields)):
+                raise CastingError(f"column {problem}")
         # read in file order, so that a column's place is its rank; "a.b" is field b of column a to pyarrow, too
         wanted = sorted(position for position in positions if position is not None)
         ambiguous = len(set(source.names)) < len(source) or any("." in name for name in source.names)
@@ -53,7 +57,7 @@ class Projection:
             wanted = list(range(len(source)))
         stored = pa.schema([source.field(i) for i in wanted], source.metadata)
         columns = [
-            self._constant(field) if at is None else _from_file(fields[at], field, wanted.index(at))
+            self._constant(field) if at is None else _from_file(fields[at], field, wanted.index(at), rules)
             for field, at in zip(self._target, positions, strict=True)
         ]
         names = None if len(wanted) == len(fields) else stored.names
@@ -113,9 +117,9 @@ class _FromFile:
         return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(self.field.type), safe=False)
 
 
-def _from_file(stored: pa.Field, wanted: pa.Field, place: int) -> _FromFile:
+def _from_file(stored: pa.Field, wanted: pa.Field, place: int, rules: Rules) -> _FromFile:
     try:
-        return _FromFile(wanted, stored.type, place, compile_convert(stored.type, wanted.type, _BY_ID))
+        return _FromFile(wanted, stored.type, place, compile_convert(stored.type, wanted.type, rules))
     except CastingError as error:
         raise CastingError(f"column '{wanted.name}' {error}") from error
 
@@ -146,7 +150,28 @@ def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
     return next((i for i, field in enumerate(at_hand) if field_id(field) == wanted_id), None)
 
 
-_BY_ID = Rules(_by_id, zones_matter=False)
+def _any_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
+    """Return why a field that a file with ids lacks may be one without an id: of any name, as fields are renamed."""
+    return _doubt(wanted, (field.name for field in at_hand if field_id(field) is None))
+
+
+def _same_name_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
+    """Return why a field that the name mapping does not find may be one that the mapping lacks."""
+    return _doubt(wanted, (f.name for f in at_hand if field_id(f) is None and f.name == wanted.name))
+
+
+def _doubt(wanted: pa.Field, names: Iterator[str]) -> str | None:
+    name = next(names, None)
+    if name is None:
+        return None
+    return (
+        f"'{wanted.name}' may be '{name}' of the file, for which there is no field id; write the file with the ids of "
+        f"all fields, or of none and with a '{NAME_MAPPING}' of all"
+    )
+
+
+_BY_ID = Rules(_by_id, zones_matter=False, doubt=_any_without_id)
+_BY_MAPPING = Rules(_by_id, zones_matter=False, doubt=_same_name_without_id)
 
 
 def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int | None, pa.Scalar]:
@@ -175,23 +200,20 @@ def with_ids(source: pa.Schema, mapping: str | None) -> list[pa.Field]:
     Raises `CastingError` when there is none.
     """
     fields = list(source)
-    if any(_has_ids(field) for field in fields):
+    if _has_ids(fields):
         return fields
     if mapping is None:
         raise CastingError(f"has no field ids and the table has no '{NAME_MAPPING}'")
     return _mapped(fields, list(parse_mapping_from_json(mapping)))
 
 
-def _has_ids(field: pa.Field) -> bool:
-    return field_id(field) is not None or any(_has_ids(child) for child in _children(field.type))
+def _has_ids(fields: Iterable[pa.Field]) -> bool:
+    return any(field_id(field) is not None or _has_ids(_children(field.type)) for field in fields)
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
-    if types.is_struct(kind):
-        return [kind.field(i) for i in range(kind.num_fields)]
-    if types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.value_field] if types.is_list(kind) or types.is_large_list(kind) else []
+    """Return the fields of a nested type, those of entries for a map."""
+    return [kind.field(i) for i in range(kind.num_fields)]
 
 
 def _mapped(fields: list[pa.Field], mapping: list[MappedField]) -> list[pa.Field]:
@@ -209,9 +231,9 @@ def _mapped_field(field: pa.Field, entry: MappedField | None) -> pa.Field:
         named = {name: e for e in below for name in e.names}
         key = _mapped_field(kind.key_field, named.get("key"))
         kind = pa.map_(key, _mapped_field(kind.item_field, named.get("value")))
-    elif types.is_list(kind) or types.is_large_list(kind):
-        build = pa.large_list if types.is_large_list(kind) else pa.list_
-        kind = build(_mapped_field(kind.value_field, next(iter(below), None)))
+    elif is_list(kind):
+        # whichever kind of list: rows have that of the file, the table's columns have one
+        kind = pa.large_list(_mapped_field(kind.value_field, next(iter(below), None)))
     ids = {} if entry.field_id is None else {FIELD_ID: str(entry.field_id)}
     return field.with_type(kind).with_metadata(ids)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
@@ -207,6 +207,107 @@ def test_files_without_ids_or_mapping_are_refused(tmp_path: Path) -> None:
     ) as caught:
         read(options, path)
     assert caught.value.path == str(path)
+
+
+_POINT = pa.struct([("x", pa.float64()), ("y", pa.string())])
+_LISTS = {
+    "list": pa.list_,
+    "large list": pa.large_list,
+    "of a fixed size": lambda kind: pa.list_(kind, 2),
+    "view": pa.list_view,
+    "large view": pa.large_list_view,
+}
+
+
+def _mapped(folder: Path, schema: Schema) -> WriteSettings:
+    """Settings of a table whose name mapping has all of its columns."""
+    mapping = assign_fresh_schema_ids(schema).name_mapping.model_dump_json()
+    return settings_of(folder, schema, properties={"schema.name-mapping.default": mapping})
+
+
+def _point(first_id: int) -> StructType:
+    return StructType(
+        NestedField(first_id, "x", DoubleType(), False), NestedField(first_id + 1, "y", StringType(), False)
+    )
+
+
+@pytest.mark.parametrize("lists", _LISTS)
+@pytest.mark.parametrize("batch", [{}, {"whole_file_bytes": 0, "batch_bytes": 1}])
+def test_lists_of_all_kinds_keep_the_values_below_them(tmp_path: Path, lists: str, batch: dict[str, int]) -> None:
+    """Structs in any list that an Arrow schema in a file asks for, in a map, too, with ids and without, batch by
+    batch, and behind a NULL."""
+    schema = Schema(
+        NestedField(1, "line", ListType(2, _point(3), False), False),
+        NestedField(5, "lines", MapType(6, StringType(), 7, ListType(8, _point(9), False), False), False),
+    )
+    options = with_limits(_mapped(tmp_path, schema), **batch)
+    kind = _LISTS[lists](_POINT)
+    line = [[{"x": 1.0, "y": "a"}, None], None, [{"x": 3.0, "y": None}, {"x": 4.0, "y": "d"}]]
+    lines = pa.array([[("k", some)] for some in line], pa.map_(pa.string(), kind))
+    rows = pa.table({"line": pa.array(line, kind), "lines": lines})
+    assert pq.read_schema(foreign_file(tmp_path, rows)).field("line").type.id == kind.id
+    assert read(options, foreign_file(tmp_path, rows)).to_pylist() == rows.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "why"),
+    [
+        ([("id", 1, pa.int64()), ("v", 2, _POINT)], "x", "column 'v' field 'x' may be 'x' of the file"),
+        ([("id", 1, pa.int64()), ("v", None, _POINT)], "x", "column 'v' may be 'v' of the file"),
+        ([("id", 1, pa.int64()), ("old", None, _POINT)], "x", "column 'v' may be 'old' of the file"),
+        ([("id", 1, pa.int64()), ("v", 2, pa.list_(_POINT, 1))], "l", "column 'v' field 'element': field 'x' may be"),
+        ([("id", 1, pa.int64()), ("v", 2, pa.map_(pa.string(), _POINT))], "m", "column 'v' field 'value': field 'x'"),
+    ],
+)
+def test_files_with_ids_on_some_fields_only_are_refused(
+    tmp_path: Path, stored: list[tuple[str, int | None, pa.DataType]], wanted: str, why: str
+) -> None:
+    """A field without an id may be any that the file seems to lack, so no value of it becomes NULL silently."""
+    point = _point(3)
+    kinds = {"x": point, "l": ListType(5, point, False), "m": MapType(5, StringType(), 6, point, False)}
+    schema = Schema(NestedField(1, "id", LongType(), False), NestedField(2, "v", kinds[wanted], False))
+    options = _mapped(tmp_path, schema)
+    fields = [
+        pa.field(name, kind, metadata={} if field_id is None else {"PARQUET:field_id": str(field_id)})
+        for name, field_id, kind in stored
+    ]
+    path = foreign_file(tmp_path, pa.table([pa.nulls(2, f.type) for f in fields], schema=pa.schema(fields)))
+    with pytest.raises(RewriteFailed, match=why) as caught:
+        read(options, path)
+    assert caught.value.path == str(path)
+
+
+def test_a_column_without_an_id_that_the_table_has_not_is_not_read(tmp_path: Path) -> None:
+    """It cannot be any of the table's columns when the file has all of them."""
+    options = settings_of(tmp_path, schema_of(("id", LongType())))
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}), pa.field("more", pa.int64())])
+    assert read(options, foreign_file(tmp_path, pa.table([[1], [2]], schema=schema))).to_pylist() == [{"id": 1}]
+
+
+def test_a_column_that_the_name_mapping_lacks_is_not_null(tmp_path: Path) -> None:
+    """The file has a column of that name, which the mapping does not give to the table's."""
+    mapping = '[{"field-id": 1, "names": ["id"]}]'
+    options = settings_of(
+        tmp_path,
+        schema_of(("id", LongType()), ("text", StringType())),
+        properties={"schema.name-mapping.default": mapping},
+    )
+    assert read(options, foreign_file(tmp_path, pa.table({"id": [1], "note": ["n"]}))).to_pylist() == [
+        {"id": 1, "text": None}
+    ]
+    with pytest.raises(RewriteFailed, match="column 'text' may be 'text' of the file, for which there is no field id"):
+        read(options, foreign_file(tmp_path, pa.table({"id": [1], "text": ["t"]})))
+
+
+def test_lists_behind_an_extension_type_are_refused(tmp_path: Path) -> None:
+    """Such a type may mean more than the lists that it is stored as."""
+    schema = Schema(NestedField(1, "t", ListType(2, FloatType(), False), False))
+    options = _mapped(tmp_path, schema)
+    tensors = pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))
+    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
+    path = foreign_file(tmp_path, pa.table({"t": pa.ExtensionArray.from_storage(kind, tensors)}))
+    with pytest.raises(RewriteFailed, match=r"column 't' is extension<arrow\.fixed_shape_tensor"):
+        read(options, path)
 
 
 def test_identity_sources_missing_in_imported_files_come_from_the_partition(tmp_path: Path) -> None:
