@@ -14,6 +14,7 @@ from icesize.parquet.copying.column_plan import Part, costs_less_than_decoding, 
 from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
 from icesize.parquet.copying.page_copy import runs_of
+from icesize.parquet.copying.reencode import most_decoded_bytes
 from icesize.parquet.copying.strategy import (
     CopyStrategy,
     Judgement,
@@ -33,6 +34,10 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
+
+_MOST_AT_ONCE = 2
+"""Times `Limits.decoded_bytes` that a column may have which is encoded again as a whole: an upper limit is compared,
+and row by row is the slower way."""
 
 Find = Callable[[Sequence[FileFact]], Sequence[Source | Refusal]]
 """Gives a source for each file, or why there is none."""
@@ -224,7 +229,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
         plan = plan_columns(parts, limits.renumber_page_ns, limits.cut_cost)
         is_changed = parts[0].deleted is not None
         worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns)
-        if plan.reencode and not worth:
+        if plan.reencode and not (worth and most_decoded_bytes(parts, plan) <= _MOST_AT_ONCE * limits.decoded_bytes):
             refused += [paged[part] for part in parts]
         contents.runs.append(PageRun(parts, plan))
     contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -21,7 +22,7 @@ from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
-from icesize.parquet.reading.texts import check_indices, with_used_values
+from icesize.parquet.reading.texts import check_indices, most_value_bytes, plain_type, with_used_values
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
 _DICTIONARY_BYTES = 2**20
@@ -51,6 +52,17 @@ def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | Non
         return _reencode(parts, top, plan, level)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CopyRefused(Refusal.PAGES, f"{top}: {error}") from error
+
+
+def most_decoded_bytes(parts: Sequence[Part], plan: ColumnPlan) -> int:
+    """Return an upper limit of the Arrow memory of a column that `plan` encodes again: all of it is held at once."""
+    taken = Counter[str]()
+    for index, column in enumerate(parts[0].footer.columns):
+        is_read_as_dictionary = _is_text([column]) and _few_by_dictionaries(parts, plan, index)
+        if column.top in plan.reencode and not is_read_as_dictionary:
+            chunks = ((part.source, part.group.chunks[index]) for part in parts)
+            taken[column.top] += sum(most_value_bytes(source, chunk, column) for source, chunk in chunks)
+    return max(taken.values(), default=0)
 
 
 def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
@@ -85,7 +97,10 @@ def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
         for _, same in groupby(parts, key=lambda part: part.footer)
     ]
     optional = any(top in part.footer.strict for part in parts) or any(t.schema.field(0).nullable for t in tables)
-    schema = pa.schema([tables[0].schema.remove_metadata().field(0).with_nullable(optional)])
+    first = tables[0].schema.remove_metadata().field(0).with_nullable(optional)
+    if not (as_dictionary and first.type.index_type == pa.int32()):  # else a file's Arrow schema asks for dictionaries
+        first = first.with_type(plain_type(first.type))
+    schema = pa.schema([first])
     # Arrow schemas that writers leave in files differ, for example in the kind of strings
     alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
     return with_used_values(_live(pa.concat_tables(alike), parts).unify_dictionaries())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.hybrid import bits_of, decode, encode
+from icesize.parquet.format.pages import CODEC_NAMES, DictionaryPage, decompressed
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import Bytes, MalformedError
@@ -22,6 +23,8 @@ Places: TypeAlias = NDArray[np.int64]
 
 _NUMBERS = {INT32: "<i4", INT64: "<i8", FLOAT: "<f4", DOUBLE: "<f8"}
 _LENGTH_BYTES = 4
+_MOST_DICTIONARY_BYTES = 64 * 2**20
+"""A longer dictionary is not taken apart."""
 _PART_BYTES = 2**17
 """Of a page that are looked at together: touching fresh memory costs more than comparing."""
 
@@ -58,6 +61,15 @@ def plain_values(raw: Bytes, count: int, element: Element) -> Values:
     if kind.kind == "i" and order is not None and order(b"\xff" * kind.itemsize) > 0:
         kind = np.dtype(f"<u{kind.itemsize}")
     return _Fixed(np.frombuffer(raw, kind), _key_of(element))
+
+
+def longest_entry(page: DictionaryPage, codec: int) -> int:
+    """Return the bytes of the longest byte array of a dictionary; raises `CopyRefused` or `MalformedError`."""
+    size_bytes = page.raw_size_bytes - page.header_bytes
+    if codec not in CODEC_NAMES or not 0 <= size_bytes <= _MOST_DICTIONARY_BYTES:
+        return page.raw_size_bytes
+    raw = decompressed(page.body, size_bytes, codec)
+    return max(0, int(np.diff(_starts(raw, page.values)).max(initial=0)) - _LENGTH_BYTES)
 
 
 def _key_of(element: Element) -> Order | None:

@@ -16,7 +16,7 @@ from icesize.parquet.format.fields import (
 )
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
-from icesize.parquet.format.sources import Source
+from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import (
     LIST,
     STRUCT,
@@ -155,7 +155,7 @@ def walk(data: Bytes, flat: bool, values: int) -> Pages:
 
 
 @malformed_as(Refusal.PAGES)
-def dictionary_page(source: Source, chunk: Chunk) -> DictionaryPage | None:
+def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
     """The dictionary page of a chunk, None when it begins with another page.
 
     Writers differ in whether they say where a dictionary is, so the chunk itself is asked with one small read.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, islice
 from types import MappingProxyType
@@ -12,18 +12,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import Limits, WriteSettings
-from icesize.parquet.format.footer import Footer, read_footer
+from icesize.parquet.format.footer import Chunk, Footer, read_footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused
+from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Fitted, Projection
-from icesize.parquet.reading.texts import bounded, check_indices, joined, of_schema, plain_bytes, texts_of_few
+from icesize.parquet.reading.texts import (
+    bounded,
+    check_indices,
+    joined,
+    most_value_bytes,
+    of_schema,
+    plain_bytes,
+    plain_schema,
+    texts_of_few,
+)
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 
@@ -99,7 +110,7 @@ def _stored(
     try:
         opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
-            fitted = projection.fit(parquet.schema_arrow)
+            fitted = projection.fit(plain_schema(parquet.schema_arrow))
             for rows in _tables(stream, parquet, fitted, settings.limits):
                 yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted)
     except UNREADABLE_ROWS as error:
@@ -220,14 +231,16 @@ def _tables(stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits) -
     metadata, names = file.metadata, fitted.names
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     if metadata.num_rows * sum(group.total_byte_size for group in groups) <= limits.whole_file_bytes:
-        yield file.read(columns=names, use_threads=False)  # no value is longer than all of them
+        # no value is longer than all of them
+        yield of_schema(file.read(columns=names, use_threads=False), fitted.stored)
         return
     footer = _footer(stream)
-    texts = [] if footer is None else texts_of_few(footer, fitted.texts)
+    coded = {field.name for field in file.schema_arrow if types.is_dictionary(field.type)}
+    texts = [] if footer is None else [name for name in texts_of_few(footer, fitted.texts) if name not in coded]
     file = open_parquet(stream, metadata, texts) if texts else file
     decoded_bytes = max(1, sum(group.total_byte_size for group in groups))
     if footer is not None:
-        decoded_bytes = max(1, _decoded_bytes(footer, names))
+        decoded_bytes = max(1, _decoded_bytes(stream, footer, names, texts))
     if decoded_bytes <= limits.whole_file_bytes:
         tables = iter([file.read(columns=names, use_threads=False)])
     else:
@@ -237,7 +250,13 @@ def _tables(stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits) -
     for table in tables:
         for name in texts:
             check_indices(table.column(name))
-        yield from bounded(table, limits.whole_file_bytes)
+        yield from bounded(_without_categories(table, fitted.stored, texts), limits.whole_file_bytes)
+
+
+def _without_categories(rows: pa.Table, stored: pa.Schema, texts: Collection[str]) -> pa.Table:
+    """Return the rows with dictionaries in columns of `texts` only; a file's Arrow schema can ask for others."""
+    fields = [own if own.name in texts else wanted for own, wanted in zip(rows.schema, stored, strict=True)]
+    return of_schema(rows, pa.schema(fields, rows.schema.metadata))
 
 
 def _footer(stream: Any) -> Footer | None:
@@ -262,11 +281,16 @@ class _Readable:
         return bytes(self._stream.read(size_bytes))
 
 
-def _decoded_bytes(footer: Footer, names: Sequence[str] | None) -> int:
-    """About the Arrow memory of these columns; of values in dictionaries no more than of their indices."""
+def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None, texts: Collection[str]) -> int:
+    """Return about the most Arrow memory that these columns take; those of `texts` are read as dictionaries."""
+    source = _Readable(stream)
+
+    def value_bytes(column: Column, chunk: Chunk) -> int:
+        return chunk.raw_size_bytes if column.top in texts else most_value_bytes(source, chunk, column)
+
     both = (pair for group in footer.row_groups for pair in zip(footer.columns, group.chunks, strict=True))
-    read = (chunk for column, chunk in both if names is None or column.top in names)
-    return sum(max(chunk.raw_size_bytes, _VALUE_BYTES * chunk.values) for chunk in read)
+    read = (pair for pair in both if names is None or pair[0].top in names)
+    return sum(max(value_bytes(column, chunk), _VALUE_BYTES * chunk.values) for column, chunk in read)
 
 
 def of_size(tables: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:

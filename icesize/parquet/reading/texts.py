@@ -13,12 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from icesize.parquet.format.fields import SizeStatistics
 from icesize.parquet.format.footer import Chunk, Footer
+from icesize.parquet.format.page_values import longest_entry
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings, dictionary_page
+from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.format.schema import BYTE_ARRAY, Column
+from icesize.parquet.format.sources import Readable
+from icesize.parquet.format.thrift import MalformedError, integer
 
 _LENGTH_BYTES = 4
 """What a value needs outside of dictionaries even when it is empty; an index into one hardly ever needs as much."""
 _PLACE_BYTES = 8
 """In Arrow memory, for text as PyIceberg's schemas have it."""
+_UNKNOWN_BYTES = 2**12
+"""Assumed length of a value where the footer does not show it: values that repeat the one before are stored short."""
+_NO_ENCODING = -1
 _SHORT_BYTES = 2**20
 """Texts that are no more are not counted one by one, which takes 3 % of the time of reading them all."""
 
@@ -33,11 +43,50 @@ def texts_of_few(footer: Footer, among: Collection[str]) -> list[str]:
     return [name for name in among if name not in others]
 
 
+_READ_AS_DICTIONARIES = DICTIONARY_ENCODINGS | {PLAIN}
+"""pyarrow refuses to make a dictionary of pages with another encoding: writers of version 2 begin DELTA_BYTE_ARRAY when
+they give up a dictionary."""
+
+
 def _all_in_dictionary(chunk: Chunk) -> bool:
-    if not 0 < chunk.dictionary_offset < chunk.data_offset:
+    if not 0 < chunk.dictionary_offset < chunk.data_offset or not _encodings(chunk) <= _READ_AS_DICTIONARIES:
         return False
     data_share = (chunk.end - chunk.data_offset) / chunk.size_bytes
     return data_share * chunk.raw_size_bytes < _LENGTH_BYTES * chunk.values
+
+
+def most_value_bytes(source: Readable, chunk: Chunk, column: Column) -> int:
+    """Return an upper limit of the bytes of a chunk's values as plain Arrow values, without their places.
+
+    Pages of few or similar values hold far fewer bytes than these values. The footer states the size, or every value
+    counts as the longest of the dictionary.
+    """
+    if column.element.type != BYTE_ARRAY:
+        return max(chunk.raw_size_bytes, (column.element.length or 0) * chunk.values)
+    stated = integer(chunk.size_statistics, SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES)
+    if stated is not None and stated >= 0:
+        return stated
+    encodings, longest = _encodings(chunk), 0
+    if not encodings <= _READ_AS_DICTIONARIES:
+        longest = _UNKNOWN_BYTES
+    if DICTIONARY_ENCODINGS & encodings:
+        longest = max(longest, _longest_entry(source, chunk))
+    return max(chunk.raw_size_bytes, longest * chunk.values)
+
+
+def _encodings(chunk: Chunk) -> set[int]:
+    try:
+        return data_encodings(chunk)
+    except CopyRefused:
+        return {_NO_ENCODING}
+
+
+def _longest_entry(source: Readable, chunk: Chunk) -> int:
+    try:
+        page = dictionary_page(source, chunk)
+        return 0 if page is None else longest_entry(page, chunk.codec)
+    except (CopyRefused, MalformedError):  # reading the values meets the damage again
+        return _UNKNOWN_BYTES
 
 
 def are_text(*kinds: pa.DataType) -> bool:
@@ -89,6 +138,31 @@ def as_read(schema: pa.Schema, columns: Sequence[pa.ChunkedArray]) -> pa.Schema:
     # types of arrays lack the field ids within them
     read = [f.with_type(c.type) if types.is_dictionary(c.type) else f for f, c in zip(schema, columns, strict=True)]
     return pa.schema(read, schema.metadata)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type without dictionaries at any level; those of pandas' categories have room for 128 values, so
+    those of two files do not fit into one."""
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(kind.field(i)) for i in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
+    if types.is_large_list(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    return pa.list_(_plain_field(kind.value_field)) if types.is_list(kind) else kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain_type(field.type))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without dictionaries."""
+    return pa.schema([_plain_field(field) for field in schema], schema.metadata)
 
 
 def of_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames
@@ -22,7 +22,8 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
-from tests.support.copying import KEY
+from tests.support.copying import KEY, SMALL
+from tests.support.footers import edited
 from tests.support.parquet_files import foreign_file, local, schema_of, settings_of, with_limits
 
 NAMES = "few", "many", "id"
@@ -161,3 +162,96 @@ def test_batches_are_cut_by_bytes(tmp_path: Path, width: int, least: int, most: 
     assert sum(counts) == some.num_rows
     assert all(least <= count <= most for count in counts[:-1])
     assert len(counts) > 1
+
+
+DELTA_AFTER_DICTIONARY = "arrow-rs-delta-after-dictionary.parquet"
+"""2,000 rows by arrow-rs, writer version 2: DELTA_BYTE_ARRAY follows a dictionary of 2,000 bytes."""
+
+
+def test_texts_whose_dictionary_gave_way_to_deltas_are_read_as_plain_values(tmp_path: Path) -> None:
+    """pyarrow reads such pages, but not as a dictionary, and so few bytes look like few values."""
+    path = Path(__file__).parents[2] / "fixtures" / "writers" / DELTA_AFTER_DICTIONARY
+    options = with_limits(options_of(tmp_path), whole_file_bytes=2**20)
+    file = FileFact(str(path), path.stat().st_size, 2_000, KEY)
+    found = pa.concat_tables(read_inputs(MergeGroup((file,), KEY, 1), options, None, Texts.DICTIONARIES))
+    assert found["few"].to_pylist() == [f"customer-{i:012d}" for i in range(2_000)]
+    assert pq.read_table(merged(options, (file, file))[0]).num_rows == 4_000
+
+
+CATEGORIES = pa.dictionary(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize("whole_file_bytes", [1, 2**30])
+def test_files_of_pandas_categories_are_merged(tmp_path: Path, whole_file_bytes: int) -> None:
+    """Each has up to 128 values, as many as its indices of 8 bits can number; all together have more."""
+    options = with_limits(options_of(tmp_path), whole_file_bytes=whole_file_bytes, decoded_bytes=2**20)
+    tables = [
+        rows(options, at, 100).set_column(1, "many", texts_of([f"{at} {i % 100}" for i in range(200)]))
+        for at in (0, 500, 900)
+    ]
+    columns = [
+        pa.field(f.name, CATEGORIES if f.name == "many" else f.type, metadata=f.metadata) for f in options.arrow_schema
+    ]
+    files = stored(options, *(table.cast(pa.schema(columns)) for table in tables), store_schema=True)
+    path, _ = merged(options, files)
+    assert pq.read_table(path)["many"].to_pylist() == [value for table in tables for value in table["many"].to_pylist()]
+
+
+def nested_options(folder: Path) -> WriteSettings:
+    """A table with texts within a struct, whose files are read a hundred kilobytes at a time."""
+    schema = schema_of(("event", StructType(NestedField(11, "agent", StringType()))), ("id", LongType()))
+    return with_limits(settings_of(folder, schema), whole_file_bytes=100_000, batch_bytes=50_000, decoded_bytes=200_000)
+
+
+def nested_rows(options: WriteSettings, first: int, count: int = 400, distinct: int = 4) -> pa.Table:
+    """Rows of few texts of 2,000 characters each."""
+    events = [{"agent": f"{first + i % distinct:09}" * 222} for i in range(count)]
+    return pa.table([events, range(first, first + count)], schema=options.arrow_schema)
+
+
+@pytest.mark.parametrize("sizes", [True, False])
+@pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY"])
+def test_long_texts_within_structs_are_read_bit_by_bit(tmp_path: Path, sizes: bool, encoding: str) -> None:
+    """They are read as plain values, which few pages hold: a fourth of them is in memory at once, whether the footer
+    states their size or not."""
+    options = nested_options(tmp_path)
+    table = nested_rows(options, 0, 2_000)
+    how: dict[str, Any] = (
+        {"use_dictionary": True}
+        if encoding == "dictionary"
+        else {"use_dictionary": False, "column_encoding": {"event.agent": encoding}}
+    )
+    (file,) = stored(options, table, **how)
+    if not sizes:
+        remove_sizes(Path(file.path))
+        file = replace(file, size_bytes=Path(file.path).stat().st_size)
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        found = [row for each in read_inputs(MergeGroup((file,), KEY, 1), options) for row in each.to_pylist()]
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 2_000 * 2_000 / 4
+    assert found == table.to_pylist()
+
+
+def remove_sizes(path: Path) -> None:
+    """Write the footer without SizeStatistics, as older writers leave it."""
+    path.write_bytes(
+        edited(path.read_bytes(), lambda tree: [c.pop(16, None) for group in tree.metadata for c in group])
+    )
+
+
+def test_a_column_that_is_too_large_to_hold_is_not_encoded_again_as_a_whole(tmp_path: Path) -> None:
+    """Its dictionaries cannot be united, and its values take more memory than a row group may: rows are decoded a few
+    at a time instead."""
+    options = nested_options(tmp_path)
+    files = stored(
+        options, *(nested_rows(options, at, distinct=300) for at in (0, 400)), use_dictionary=["event.agent"]
+    )
+    group = MergeGroup(files, KEY, 1)
+    large = replace(options, limits=replace(SMALL, good_group_rows=10**6, open_ns=10**9))
+    assert merge(group, large, FileNames("t1", 0, 0)).bytes_copied > 0
+    small = replace(options, limits=replace(large.limits, decoded_bytes=200_000))
+    done = merge(group, small, FileNames("t2", 0, 0))
+    assert (done.bytes_copied, sum(file.rows for file in done.files)) == (0, 800)
