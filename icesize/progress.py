@@ -37,17 +37,19 @@ _STEPS = {
 
 @contextmanager
 def merging(console: Console, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """A bar by bytes while merges run; yields the function that hears of bytes that are done.
+    """Draw a bar by bytes while merges run; yield the function that is called with bytes that are done.
 
     It begins with the first call, be it of no bytes, when `total_bytes()` is known: that of all rounds of a call.
+    Several threads may call it, and the bar never goes back.
     """
-    done = 0
+    done, lock = 0, Lock()
     with drawn(console) as tell:
 
         def advance(size_bytes: int) -> None:
             nonlocal done
-            done += size_bytes
-            tell("merging", done, total_bytes())
+            with lock:
+                done += size_bytes
+                tell("merging", done, total_bytes())
 
         yield advance
 

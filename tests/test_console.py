@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Literal
 
@@ -260,6 +262,28 @@ def test_a_bar_waits_for_something_to_do() -> None:
             show.show_line(console, "nothing to merge")
 
     assert shown(nothing, terminal=True) == "nothing to merge\n"
+
+
+def test_progress_of_two_threads_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar shows the sum of what several threads have done, in the order in which it grew."""
+    shown, begun, overtaken = list[int](), threading.Event(), threading.Event()
+    draw = nullcontext(lambda what, done, total: shown.append(done))
+    monkeypatch.setattr(progress, "drawn", lambda console: draw)
+
+    def total_bytes() -> int:
+        if not begun.is_set():
+            begun.set()
+            overtaken.wait(0.1)
+        return 2
+
+    with progress.merging(Console(), total_bytes) as advance:
+        first = threading.Thread(target=advance, args=(1,))
+        first.start()
+        begun.wait(10)
+        advance(1)
+        overtaken.set()
+        first.join()
+    assert shown == [1, 2]
 
 
 @pytest.mark.parametrize(

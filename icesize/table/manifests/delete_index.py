@@ -25,8 +25,8 @@ def read_deletes(io: FileIO, manifest: ManifestFile) -> Iterator[DeleteFile]:
 
 
 class KnownDeletes:
-    """Reads delete manifests again and again, each from storage once. Losing it costs time, never correctness. Not
-    shared between threads.
+    """Reads delete manifests again and again, each from storage once. Losing it costs time, never correctness. One
+    thread at a time may use it.
     """
 
     def __init__(self) -> None:

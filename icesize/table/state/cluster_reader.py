@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from threading import Lock
 from typing import Any, cast
 
 from pyiceberg.avro.decoder import new_decoder
@@ -31,12 +32,13 @@ _Columns = Mapping[int, PrimitiveType]
 class ClusterReader:
     """Reads the files of one table again and again, for one layout; each manifest is read once.
 
-    Losing it costs time, never correctness. Not shared between threads. Measured: 100,000 new entries of 20 columns
-    take 3 s and 76 MB, known ones 0.03 s.
+    Losing it costs time, never correctness. Threads may share it: one reads at a time. Measured: 100,000 new entries of
+    20 columns take 3 s and 76 MB, known ones 0.03 s.
     """
 
     def __init__(self, by: ClusterBy, apply_deletes: bool = True) -> None:
         self.by = by
+        self._lock = Lock()
         self._files = LiveFiles[ClusterFile](lambda file: file.fact, apply_deletes)
 
     def read(
@@ -48,6 +50,10 @@ class ClusterReader:
         Bounds are None for a file that holds NaN or does not tell, and for one that is older than the column, as every
         reader has to open it. Raises TableError when storage does not give manifests, or a column is gone.
         """
+        with self._lock:
+            return self._read(metadata, io, keep)
+
+    def _read(self, metadata: TableMetadata, io: FileIO, keep: Keep) -> dict[PartitionKey, list[ClusterFile]]:
         columns, layout = _columns(metadata.schema(), self.by), self.by.key
 
         # what was decoded before stays right: the promotion of a column changes no value

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Generic, TypeVar
 
 from pyiceberg.io import FileIO
@@ -107,7 +108,8 @@ class Live(Generic[File]):
 
 
 class LiveFiles(Generic[File]):
-    """Reads the live files of one table; losing it costs time, never correctness. Not shared between threads.
+    """Reads the live files of one table; losing it costs time, never correctness. One thread at a time may use it, and
+    what it returns: its owner holds a lock for that.
 
     `fact_of` gives the facts of a file that was picked. Files with deletes pending must not be rewritten where a policy
     does not `apply_deletes`.
@@ -144,8 +146,10 @@ class LiveFiles(Generic[File]):
     def _of(self, io: FileIO, manifest: ManifestFile, ages: CommitAges, pick: Pick[File]) -> list[PartitionFiles[File]]:
         known = self._known.get(manifest.manifest_path)
         if known is None:
-            known = self._known[manifest.manifest_path] = _by_partition(io, manifest, ages, pick)
+            known = _by_partition(io, manifest, ages, pick)
+            # counted first: an interrupt in between must not leave files that count less often than they are listed
             self._listings.add(self._paths(known))
+            self._known[manifest.manifest_path] = known
         return known
 
     def _forget_all_but(self, manifests: Iterable[ManifestFile]) -> None:
@@ -292,8 +296,8 @@ class _LargeFiles:
                 if entry.size_bytes >= self._limit_bytes
                 and (key := PartitionKey.of(manifest.partition_spec_id, entry.values)) in wanted
             ]
-            self._known[path] = wanted, files
             self._listings.add(file.path for file in files)
+            self._known[path] = wanted, files
         return files
 
     def _forget(self, path: str) -> None:
@@ -304,11 +308,12 @@ class _LargeFiles:
 class LayoutReader:
     """Reads layouts of one table again and again; each manifest is read once while the small file limit stays.
 
-    Losing it costs time, never correctness. Not shared between threads.
+    Losing it costs time, never correctness. Threads may share it: one reads at a time, and layouts never change.
     """
 
     def __init__(self, small_file_limit_bytes: int, apply_deletes: bool = True) -> None:
         self.small_file_limit_bytes = small_file_limit_bytes
+        self._lock = Lock()
         self._files = LiveFiles[FileFact](lambda fact: fact, apply_deletes)
         self._large = _LargeFiles(small_file_limit_bytes)
 
@@ -317,7 +322,10 @@ class LayoutReader:
 
         Raises TableError when storage does not give them.
         """
+        with self._lock:
+            return self._read(metadata, io, keep)
 
+    def _read(self, metadata: TableMetadata, io: FileIO, keep: Keep) -> Layout:
         def small(entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact | None:
             return fact_of(entry, key, manifest_path) if entry.size_bytes < self.small_file_limit_bytes else None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice, pairwise
 from statistics import median
+from threading import Lock
 from typing import NamedTuple
 
 from pyiceberg.io import FileIO
@@ -76,10 +77,11 @@ def _counted(entries: Iterable[tuple[PartitionKey, Entry]]) -> dict[PartitionKey
 
 class ChangeReader:
     """Reads what snapshots of one table changed, each once; a manifest that some manifest list has named is passed over
-    in the others. Losing it costs time only. Not shared between threads.
+    in the others. Losing it costs time only. Threads may share it: one reads at a time.
     """
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._known: dict[int, Mapping[PartitionKey, PartitionChange]] = {}
         self._listed: set[str] = set()
         self._added_by: dict[int | None, list[ManifestFile]] = defaultdict(list)
@@ -91,15 +93,16 @@ class ChangeReader:
 
         An equality delete of an unpartitioned spec counts for that spec's only partition, whatever else it hits.
         """
-        changes = self._known.get(snapshot.snapshot_id)
-        if changes is None:
-            changes = self._known[snapshot.snapshot_id] = self._read(io, snapshot)
-            if len(self._known) > len(metadata.snapshots):
-                kept = {s.snapshot_id for s in metadata.snapshots}
-                self._known = {i: known for i, known in self._known.items() if i in kept}
-                self._listed.clear()
-                self._added_by.clear()
-        return changes
+        with self._lock:
+            changes = self._known.get(snapshot.snapshot_id)
+            if changes is None:
+                changes = self._known[snapshot.snapshot_id] = self._read(io, snapshot)
+                if len(self._known) > len(metadata.snapshots):
+                    kept = {s.snapshot_id for s in metadata.snapshots}
+                    self._known = {i: known for i, known in self._known.items() if i in kept}
+                    self._listed.clear()
+                    self._added_by.clear()
+            return changes
 
     def _read(self, io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
         for manifest in read_new(io, snapshot.manifest_list, self._listed.__contains__):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import icesize
 from icesize.errors import BatchOutOfOrder, EngineUnavailable, PolicyError, TableError, TableNotFound
+from icesize.planning.files import SkipReason
+from icesize.table.state import live_files
+from tests.support.meeting import Meeting, all_at_once
 from tests.support.spark_lake import Lake, conf, counted, events, rows_of
 
 
@@ -102,3 +107,24 @@ def test_without_spark_append_and_sink_are_refused(lake: Lake) -> None:
     table = icesize.open(None, "db.events", catalog=lake.catalog)
     with pytest.raises(EngineUnavailable, match="Cannot sink: it needs Spark"):
         table.sink("s")
+
+
+def test_eight_threads_work_on_two_handles_of_one_table(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables opened in one session share what is known of manifests: calls of eight threads disturb no other call,
+    all is merged in the end and no row is lost."""
+    lake.create()
+    table = lake.open(spark)
+    for number, hours in ((0, 1), (1, 1), (7, 8)):
+        table.append(counted(spark, events([number], hours)))
+    # other readers than before, which remember nothing yet
+    one, other = lake.open(spark, max_small_files=5), lake.open(spark, max_small_files=5)
+    monkeypatch.setattr(live_files, "read_entries", Meeting().ahead_of(live_files.read_entries))
+    batches = [counted(spark, events([number])) for number in (2, 3)]
+    appends = [partial(table.append, batch) for table, batch in zip((one, other), batches, strict=True)]
+    all_at_once([one.inspect, other.plan, one.compact, other.compact, other.inspect, one.plan, *appends])
+    one.append(counted(spark, events([15], 8)))
+    other.compact()
+    assert one.plan().skipped_by_reason == other.plan().skipped_by_reason == {SkipReason.TOO_FEW: 2}
+    assert [row[0] for row in lake.rows()] == [0, 1, 15, 2, 3, 7]

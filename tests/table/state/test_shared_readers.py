@@ -1,0 +1,71 @@
+"""What readers remember of manifests is shared by threads: each sees the table as a reader of its own would."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+import icesize
+from icesize.planning.cluster_by import ClusterBy
+from icesize.planning.files import SkipReason
+from icesize.table.state import live_files
+from icesize.table.state.cluster_reader import ClusterReader
+from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.partition_changes import ChangeReader
+from tests.support.meeting import Meeting, MeetingIO, all_at_once
+from tests.support.tables import LIMIT, append, compact, ids_of, layout_of, make_table
+
+BY = ClusterBy(("id",), (1,), "sort", 2**35)
+
+
+def test_two_threads_read_layouts_with_one_reader(lake: SqlCatalog) -> None:
+    """No file counts as listed twice because two threads read its manifest; each manifest is read once."""
+    make_table(lake)
+    append(lake, [1])
+    table = append(lake, [2])
+    reader, io = LayoutReader(LIMIT), MeetingIO()
+    assert all_at_once([lambda: reader.read(table.metadata, io)] * 2) == [layout_of(table)] * 2
+    assert len(io.manifests) == len(set(io.manifests)) == 2
+    table = append(lake, [3])
+    assert reader.read(table.metadata, io) == layout_of(table)
+
+
+def test_two_threads_read_files_to_cluster_with_one_reader(lake: SqlCatalog) -> None:
+    """The same for clustering: nothing hinders a file that is listed once."""
+    make_table(lake)
+    table = append(lake, [1])
+    reader, io = ClusterReader(BY), MeetingIO()
+    found, same = all_at_once([lambda: reader.read(table.metadata, io)] * 2)
+    assert found == same == ClusterReader(BY).read(table.metadata, table.io)
+    assert [file.fact.obstacle for files in found.values() for file in files] == [None]
+
+
+def test_two_threads_read_changes_with_one_reader(lake: SqlCatalog) -> None:
+    """Both find what each snapshot changed, and so does a later call."""
+    make_table(lake)
+    append(lake, [1])
+    append(lake, [2], "b")
+    table = compact(lake)
+    snapshots, reader, io = table.metadata.snapshots, ChangeReader(), MeetingIO()
+    expected = [ChangeReader().touched(table.metadata, table.io, snapshot) for snapshot in snapshots]
+
+    def touched() -> list[object]:
+        return [reader.touched(table.metadata, io, snapshot) for snapshot in snapshots]
+
+    assert all_at_once([touched, touched]) == [expected] * 2
+    assert touched() == expected
+
+
+def test_eight_threads_work_on_one_table(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some inspect, plan and look at versions while others merge: all is merged, no row is lost, no call fails."""
+    make_table(lake)
+    for number in range(4):
+        append(lake, [number])
+    append(lake, [4], "b")
+    table = icesize.open(None, "db.t", catalog=lake)
+    monkeypatch.setattr(live_files, "read_entries", Meeting().ahead_of(live_files.read_entries))
+    all_at_once([table.inspect, table.plan, table.compact, table.versions] * 2)
+    append(lake, [5], "b")
+    table.compact()
+    assert table.plan().skipped_by_reason == {SkipReason.TOO_FEW: 2}
+    assert ids_of(lake) == [*range(6)]
