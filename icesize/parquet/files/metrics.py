@@ -77,27 +77,29 @@ def describe(
 ) -> WrittenFile:
     """A finished file with what a manifest entry needs to know of its contents; the others of its facts stay.
 
-    `nans` and `nulls` are counted from the rows, by field id: `nans` for flat float columns, `nulls` for columns
+    `nans` and `nulls` are counted from the rows, by field id: `nans` for flat float columns, `nulls` for flat columns
     whose Parquet statistics were left out because they hold NaN. Such columns have no bounds.
     """
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     columns = [(leaf, [group.column(leaf.position) for group in groups]) for leaf in leaves(settings)]
-    counted = [(leaf, chunks) for leaf, chunks in columns if leaf.counts]
-    statistics = [(leaf, [chunk.statistics for chunk in chunks]) for leaf, chunks in counted]
-    bounds = [(leaf.field_id, *_bounds_of(leaf, found)) for leaf, found in statistics]
-    null_counts = [(leaf.field_id, nulls.get(leaf.field_id, _null_count(found))) for leaf, found in statistics]
+    statistics = {leaf.field_id: [chunk.statistics for chunk in chunks] for leaf, chunks in columns}
+    entries = {leaf.field_id: sum(chunk.num_values for chunk in chunks) for leaf, chunks in columns}
+    null_counts = {field_id: nulls.get(field_id, _null_count(found)) for field_id, found in statistics.items()}
+    counted = [leaf for leaf, _ in columns if leaf.counts]
+    bounds = [(leaf.field_id, *_bounds_of(leaf, statistics[leaf.field_id])) for leaf in counted]
     return replace(
         file,
         rows=footer.num_rows,
         column_sizes={leaf.field_id: sum(chunk.total_compressed_size for chunk in chunks) for leaf, chunks in columns},
-        value_counts={leaf.field_id: sum(chunk.num_values for chunk in chunks) for leaf, chunks in counted},
-        null_value_counts={field_id: count for field_id, count in null_counts if count is not None},
-        nan_value_counts={
-            leaf.field_id: nans.get(leaf.field_id, 0) for leaf, _ in counted if leaf.flat and leaf.is_float
+        value_counts={leaf.field_id: entries[leaf.field_id] for leaf in counted},
+        null_value_counts={
+            leaf.field_id: missing for leaf in counted if (missing := null_counts[leaf.field_id]) is not None
         },
+        nan_value_counts={leaf.field_id: nans.get(leaf.field_id, 0) for leaf in counted if leaf.flat and leaf.is_float},
         lower_bounds={field_id: lower for field_id, lower, _ in bounds if lower is not None},
         upper_bounds={field_id: upper for field_id, _, upper in bounds if upper is not None},
         split_offsets=tuple(sorted(_start(group) for group in groups)),
+        counts={field_id: (number, null_counts[field_id]) for field_id, number in entries.items()},
     )
 
 
@@ -150,11 +152,11 @@ def _walk(
     """Path, field id and type of each Parquet column of a field, and whether it is flat, in file order."""
     if isinstance(field.field_type, types.PrimitiveType):
         yield path, field.field_id, field.field_type, flat
-    for name, below in _below(field.field_type):
+    for name, below in fields_below(field.field_type):
         yield from _walk(f"{path}.{name}", below, flat and isinstance(field.field_type, types.StructType))
 
 
-def _below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]:
+def fields_below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]:
     """The fields of a nested type under their names in Parquet."""
     if isinstance(kind, types.StructType):
         return [(field.name, field) for field in kind.fields]
@@ -181,7 +183,7 @@ def _by_level(fields: Sequence[types.NestedField]) -> Iterator[int]:
     """Columns in the order in which Iceberg counts them for that limit: those of a struct before those further down."""
     yield from (each.field_id for each in fields if isinstance(each.field_type, types.PrimitiveType))
     for each in fields:
-        yield from _by_level([below for _, below in _below(each.field_type)])
+        yield from _by_level([below for _, below in fields_below(each.field_type)])
 
 
 def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | None, Serialise | None]:

@@ -2,6 +2,8 @@
 
 - `ahead`: work on a row of items that runs ahead of whoever takes its results, in threads of its own
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
+- `conservation`: counts of the values and NULLs of each column, of the rows that were read: files that take their place
+  have as many
 - `inputs`: the rows of data files in the table's current schema, a bounded number at a time: of one file, of the input
   files of a merge one after the other, and cut anew
 - `prefetch`: the input files of a merge where their bytes can be read at any place: local files, and remote ones

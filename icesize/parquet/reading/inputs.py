@@ -23,6 +23,7 @@ from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Fitted, Projection
 from icesize.parquet.reading.texts import (
@@ -60,13 +61,14 @@ def read_inputs(
     fetched: Fetched | None = None,
     texts: Texts = Texts.PLAIN,
     deleted: Mapping[str, BitMap] = MappingProxyType({}),
+    counted: Conservation | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of all input files, in their order, as tables of `settings.arrow_schema` but for `texts`, those of small
     files together.
 
     Rows that are `deleted`, by file and by their place in it, are left out. The threads of `fetched` read ahead. Raises
     `RewriteFailed` with the attribute `path` of a file that is missing, damaged or does not have the rows that its
-    manifest entry says, after some of its rows.
+    manifest entry says, after some of its rows. What `counted` adds up is counted before anything is made of the rows.
     """
     projection = Projection(settings, group.partition)
 
@@ -87,7 +89,10 @@ def read_inputs(
 
     ahead = NOT_AHEAD if fetched is None else fetched.ahead
     begun = chain.from_iterable(ahead.map(begin, _batches(group.inputs)))
-    yield from map(_projected, _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes))
+    if counted is not None:
+        counted.constants = projection.constants
+    for run in _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes):
+        yield _projected(run, counted)
 
 
 class _Stored(NamedTuple):
@@ -196,11 +201,14 @@ def _alike(one: pa.Schema, other: pa.Schema) -> bool:
     return len(one) > 0 and bool(one.equals(other, check_metadata=True))
 
 
-def _projected(run: Sequence[_Stored]) -> pa.Table:
+def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> pa.Table:
     """One table; what cannot be projected is told of the file it is in."""
+    fitted = run[0].fitted
     try:
         rows = run[0].rows if len(run) == 1 else pa.concat_tables(some.rows for some in run).combine_chunks()
-        return run[0].fitted(rows)
+        if counted is not None:
+            counted.add_rows(rows, fitted.source, fitted.names)
+        return fitted(rows)
     except UNREADABLE_ROWS as error:
         if len(run) == 1:
             raise _unreadable(run[0].path, error) from error

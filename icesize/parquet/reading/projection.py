@@ -15,10 +15,9 @@ from pyiceberg.transforms import IdentityTransform
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, is_list, nulls
+from icesize.parquet.reading.conservation import FIELD_ID
 from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
-
-FIELD_ID = b"PARQUET:field_id"
 
 
 class Projection:
@@ -63,9 +62,14 @@ class Projection:
         names = None if len(wanted) == len(fields) else stored.names
         both = [(fields[at], field) for field, at in zip(self._target, positions, strict=True) if at is not None]
         texts = [a.name for a, b in both if are_text(a.type, b.type) and not ambiguous]
-        fitted = Fitted(stored, names, texts, self._target, columns)
+        fitted = Fitted(source, stored, names, texts, self._target, columns)
         self._last = source, fitted
         return fitted
+
+    @property
+    def constants(self) -> frozenset[int]:
+        """Field ids of the columns that have a value in files that lack them."""
+        return frozenset(found for found in self._constants if found is not None)
 
     def _constant(self, field: pa.Field) -> _Constant:
         return _Constant(field, self._constants.get(field_id(field)))
@@ -73,12 +77,13 @@ class Projection:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A projection of files that are alike.
+    """A projection of files that are alike, which have the schema `source`.
 
     `stored` is what is read of them: the columns `names`, None for all. Those of `texts` may be read as dictionaries,
     and stay so.
     """
 
+    source: pa.Schema
     stored: pa.Schema
     names: list[str] | None
     texts: Sequence[str]

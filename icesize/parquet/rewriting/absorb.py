@@ -13,6 +13,7 @@ from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
@@ -53,9 +54,10 @@ def write_with(
     """
     taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
     while True:
+        counted = Conservation(settings)
         try:
             deleted = [_deleted(group, settings) for group in taken]
-            files = write_rows(batches, settings, names, _rows_of(taken, deleted, settings))
+            files = write_rows(batches, settings, names, _rows_of(taken, deleted, counted), counted)
         except _DamagedError as damaged:
             # begun anew without that partition: some of its rows may be in a file by then
             taken.remove(damaged.group)
@@ -84,11 +86,11 @@ def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
 
 
 def _rows_of(
-    groups: Sequence[MergeGroup], deleted: Sequence[DeletedRows], settings: WriteSettings
+    groups: Sequence[MergeGroup], deleted: Sequence[DeletedRows], counted: Conservation
 ) -> Iterator[tuple[PartitionKey, pa.Table]]:
     for group, left_out in zip(groups, deleted, strict=True):
         try:
-            for table in read_inputs(group, settings, deleted=left_out.positions):
+            for table in read_inputs(group, counted.settings, deleted=left_out.positions, counted=counted):
                 yield group.partition, table
         except RewriteFailed as error:
             raise _DamagedError(group, str(error)) from error

@@ -18,6 +18,7 @@ from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
 from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.merge import with_enough_outputs
@@ -79,11 +80,12 @@ def cluster(
             sequence, live = deleted.number_of(group.inputs), group.rows - deleted.rows
             outputs = with_enough_outputs(group, settings, deleted).outputs
             writing = SortedFiles(Target(group.partition, live, outputs, order.sort_order_id, sequence), new_files)
-            for part in _Reading(group, order, settings, fetched, deleted, moved).parts(most_parts):
+            counted = Conservation(settings)
+            for part in _Reading(group, order, settings, fetched, deleted, moved, counted).parts(most_parts):
                 arranged = part.ranking.arrange(_keys(order, part.rows))
                 writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
                 moved(len(arranged.order))
-            files = writing.close()
+            files = counted.check(writing.close())
             written = sum(file.rows for file in files)
             if written != live:
                 raise RewriteFailed(
@@ -160,7 +162,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """Reads the input files of one group."""
+    """Reads the input files of one group; what it gives is `counted`."""
 
     group: MergeGroup
     order: RowOrder
@@ -168,13 +170,16 @@ class _Reading:
     fetched: Fetched
     deleted: DeletedRows
     moved: Callable[[int], object]
+    counted: Conservation
 
     @property
     def _rows(self) -> int:
         return self.group.rows - self.deleted.rows
 
-    def _read(self, settings: WriteSettings, fetched: Fetched | None = None) -> Iterator[pa.Table]:
-        return read_inputs(self.group, settings, fetched, deleted=self.deleted.positions)
+    def _read(
+        self, settings: WriteSettings, fetched: Fetched | None = None, counted: Conservation | None = None
+    ) -> Iterator[pa.Table]:
+        return read_inputs(self.group, settings, fetched, deleted=self.deleted.positions, counted=counted)
 
     def parts(self, most_parts: int | None) -> Iterator[_Part]:
         """All rows: those of a part come before those of the next one. Raises `TooLarge`."""
@@ -184,13 +189,14 @@ class _Reading:
         if fillings <= 1:
             yield _Part(self.order.fit(_keys(self.order, rows)), rows, Held())
             return
+        self.counted.sums.clear()  # all rows are read again
         parts = math.ceil(fillings / PART_SHARE)
         if most_parts is not None and parts > most_parts:
             raise TooLarge(f"their rows are ordered in {parts} parts")
         self.fetched.fetch_remote(self.group.inputs)  # once, not for the keys and for the rows
         ranking, cuts = self._cuts(parts)
         with closing(_Divided(self.order, self.settings, ranking)) as divided:
-            divided.put((), self._telling(self._read(self.settings, self.fetched)), cuts.part_of)
+            divided.put((), self._telling(self._read(self.settings, self.fetched, self.counted)), cuts.part_of)
             yield from divided.parts()
 
     def _telling(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -204,7 +210,7 @@ class _Reading:
         limits = self.settings.limits
         fillings = total / limits.sorted_rows
         held: list[pa.Table] = []
-        for table in self._read(self.settings):
+        for table in self._read(self.settings, counted=self.counted):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
             if held_bytes >= limits.sorted_bytes / 8:

@@ -18,6 +18,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
 from icesize.parquet.ordering.sort_order import sorter_of
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import with_short_dictionaries
@@ -119,13 +120,14 @@ class _Decoding:
     def files(self, fetched: Fetched) -> list[WrittenFile]:
         """The live rows of all input files, in their order."""
         settings, group = self.new_files.settings, self.group
-        live = read_inputs(group, settings, fetched, self.texts, self.deleted.positions)
+        counted = Conservation(settings)
+        live = read_inputs(group, settings, fetched, self.texts, self.deleted.positions, counted)
         tables = Stream(live, settings.limits.decoded_bytes)
         outputs = output_rows(group.inputs, [*map(self.deleted.live_rows, group.inputs)], group.outputs)
         files = [self._output(tables, rows) for rows in outputs if rows]
         for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
             continue
-        return files
+        return counted.check(files)
 
     def _output(self, tables: Stream, rows: int) -> WrittenFile:
         """A file of the next rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -55,9 +56,10 @@ class FileEncoder:
         self.sort_order_id: int | None = None
         self._settings = settings
         self._encoding = encoding
-        self._floats = [leaf for leaf in leaves(settings) if leaf.is_float and leaf.flat and leaf.counts]
+        self._with_nan = [leaf for leaf in leaves(settings) if leaf.field_id in encoding.nan]
         self._nans: Counter[int] = Counter()
         self._nulls: Counter[int] = Counter()
+        self._values: Counter[int] = Counter()
         self._new_files = new_files
         self._sink = new_files.create(self.path)
         self._schema = settings.arrow_schema if schema is None else schema
@@ -82,8 +84,10 @@ class FileEncoder:
         nan = nan_columns(self._settings, rows) if nan is None else nan
         if nan - self._encoding.nan:
             raise LateNanError(nan | self._encoding.nan)
-        with_nan = [leaf for leaf in self._floats if leaf.field_id in self._encoding.nan]
-        for leaf, values in leaf_values(with_nan, rows):
+        for leaf, values in leaf_values(self._with_nan, rows):
+            self._values[leaf.field_id] += len(values) - values.null_count
+            if not (leaf.flat and leaf.counts):
+                continue
             if leaf.field_id in nan:
                 self._nans[leaf.field_id] += count_nans(values)
             self._nulls[leaf.field_id] += values.null_count
@@ -98,7 +102,10 @@ class FileEncoder:
         self._sink.close()
         self._new_files.finished(self.path, written)
         file = WrittenFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
-        return describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
+        file = describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
+        # the footer has no statistics of columns that hold NaN
+        uncounted = {id_: (file.counts[id_][0], file.counts[id_][0] - values) for id_, values in self._values.items()}
+        return replace(file, counts=file.counts | uncounted)
 
     def close(self) -> None:
         """Close a file that is given up, best effort."""

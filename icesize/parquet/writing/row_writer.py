@@ -14,6 +14,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.partitioning import arrange_by_partition
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.filling import Filling
@@ -40,19 +41,21 @@ def write_rows(
     settings: WriteSettings,
     names: FileNames,
     older: Iterable[tuple[PartitionKey, pa.Table]] = (),
+    counted: Conservation | None = None,
 ) -> list[WrittenFile]:
-    """Write all batches, after the rows of `older` files, which have the table's Arrow schema and stay in their
-    partitions; on any error the files already written are deleted, best effort, and it is raised.
+    """Write all batches, after the rows of `older` files, which have the table's Arrow schema, stay in their
+    partitions and are `counted`; on any error the files already written are deleted, best effort, and it is raised.
 
     Raises `SchemaMismatch` when rows do not fit the table, `RewriteFailed` or `OSError` when storage fails.
     """
-    writer = RowWriter(settings, names)
+    writer, counted = RowWriter(settings, names), counted or Conservation(settings)
     with writer.all_or_none():
         for partition, rows in older:
             writer.take_along(partition, rows)
         for batch in batches:
             writer.write(batch)
-        return writer.close()
+            counted.add_new(batch)
+        return counted.check(writer.close())
 
 
 class RowWriter:

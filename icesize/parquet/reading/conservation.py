@@ -1,0 +1,275 @@
+"""Counts of the values and NULLs of each column, of the rows that were read: files that take their place have as many.
+
+Rows are counted as Arrow gives them, before anything is projected, cast, sorted or encoded, and by a walk of its own:
+it shares nothing with what it checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
+from pyiceberg.types import StructType
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.metrics import fields_below, leaves
+from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+
+FIELD_ID = b"PARQUET:field_id"
+
+
+class Count(NamedTuple):
+    """Entries of a column as Parquet counts them, NULLs and empty lists above it included, and how many of them have
+    no value; None for what is not known."""
+
+    entries: int | None = 0
+    nulls: int | None = 0
+
+    def __str__(self) -> str:
+        return f"{self.entries} entries, {'some' if self.nulls is None else self.nulls} of them NULL,"
+
+    def plus(self, other: Count) -> Count:
+        """Return the sum."""
+        known = self.nulls is not None and other.nulls is not None
+        both = self.entries is not None and other.entries is not None
+        return Count(
+            self.entries + other.entries if both else None,  # type: ignore[operator]
+            self.nulls + other.nulls if known else None,  # type: ignore[operator]
+        )
+
+    def agrees(self, other: Count) -> bool:
+        """Return whether both may be the count of one column."""
+        return all(a is None or b is None or a == b for a, b in zip(self, other, strict=True))
+
+
+Names = Mapping[str, MappedField]
+Counts = Mapping[int, Count]
+"""By the field id of a leaf column."""
+
+
+@dataclass
+class Conservation:
+    """Adds up what was read of the files of one partition, or of new rows; `check` compares it with what was written.
+
+    `constants` are the columns that have a value in all rows of files that lack them.
+    """
+
+    settings: WriteSettings
+    constants: frozenset[int] = frozenset()
+    sums: dict[int, Count] = field(default_factory=dict)
+    _last: tuple[pa.Schema, Sequence[str] | None, _Source] | None = None
+
+    def add_rows(self, rows: pa.Table, stored: pa.Schema, names: Sequence[str] | None) -> None:
+        """Add rows of a file whose schema is `stored`, of which the columns `names` were read, None for all.
+
+        Raises `ValueError` when a column of the table was not read although the file has it.
+        """
+        last = self._last
+        if last is None or last[0] is not stored or last[1] is not names:
+            self._last = last = stored, names, self._source(stored, names)
+        self._add_rows(rows, last[2], self.constants)
+
+    def add_new(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add rows whose columns are called as those of the table."""
+        last = self._last
+        if last is None or not last[0].equals(rows.schema):
+            by_name = self.settings.derived(_by_name)
+            self._last = last = rows.schema, None, _Source.of(rows.schema, None, by_name, self._target)
+        self._add_rows(rows, last[2], frozenset())
+
+    def add(self, counts: Counts) -> None:
+        """Add what was counted elsewhere."""
+        for leaf, count in counts.items():
+            self.sums[leaf] = self.sums.get(leaf, Count()).plus(count)
+
+    def check(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
+        """Return the files, without their counts, if they have the values and NULLs that were read.
+
+        Raises `RewriteFailed` with the attribute `column`, the name of the first column of which they do not.
+        """
+        files, written = list(files), dict[int, Count]()
+        for file in files:
+            for leaf, count in file.counts.items():
+                written[leaf] = written.get(leaf, Count()).plus(Count(*count))
+        if (column := self.difference(written)) is not None:
+            before, after = self.sums.get(column, Count()), written.get(column, Count())
+            name = self.settings.schema.find_column_name(column)
+            raise RewriteFailed(
+                f"Cannot rewrite rows: column '{name}' has {before} and {after} in the files that were written; they "
+                "are removed. Report this",
+                path=None,
+                column=name,
+            )
+        return [replace(file, counts={}) if file.counts else file for file in files]
+
+    def difference(self, written: Counts) -> int | None:
+        """Return the field id of the first column that was not written as often as it was read."""
+        for leaf in self._target.leaves:
+            if not self.sums.get(leaf, Count()).agrees(written.get(leaf, Count())):
+                return leaf
+        return None
+
+    @property
+    def _target(self) -> _Target:
+        return self.settings.derived(_Target.of)
+
+    def _source(self, stored: pa.Schema, names: Sequence[str] | None) -> _Source:
+        mapping = {} if _has_ids(stored) else self.settings.derived(_by_mapping)
+        return _Source.of(stored, names, mapping, self._target)
+
+    def _add_rows(self, rows: pa.Table | pa.RecordBatch, source: _Source, constants: frozenset[int]) -> None:
+        found = dict[int, Count]()
+        for node, column in zip(source.nodes, rows.columns, strict=True):
+            if not node.below and node.id is not None:
+                found[node.id] = Count(len(column), column.null_count)
+                continue
+            for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+                _count(array, node, 0, found)
+        self.add({leaf: found[leaf] for leaf in source.stored if leaf in found})
+        for leaf, parent in source.added.items():
+            slots = rows.num_rows if parent is None else found.get(parent, Count()).entries
+            self.add({leaf: Count(slots, 0 if leaf in constants else slots)})
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The table's leaf columns, the fields around each field, and those within lists and maps, which need no name."""
+
+    leaves: tuple[int, ...]
+    parents: Mapping[int, int]
+    within: Mapping[int, tuple[int, ...]]
+
+    @staticmethod
+    def of(settings: WriteSettings) -> _Target:
+        """Those of a table's schema."""
+        parents, within = dict[int, int](), dict[int, tuple[int, ...]]()
+        for field_id in settings.schema.field_ids:
+            kind = settings.schema.find_type(field_id)
+            below = tuple(field.field_id for _, field in fields_below(kind))
+            parents |= dict.fromkeys(below, field_id)
+            if not isinstance(kind, StructType):
+                within[field_id] = below
+        return _Target(tuple(leaf.field_id for leaf in leaves(settings)), parents, within)
+
+    def nearest(self, leaf: int, present: frozenset[int]) -> int | None:
+        """Return the innermost field around a leaf that is present."""
+        parent = self.parents.get(leaf)
+        while parent is not None and parent not in present:
+            parent = self.parents.get(parent)
+        return parent
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A field of rows that are read, the table's field id that it has, and the fields within."""
+
+    id: int | None
+    below: tuple[_Node, ...]
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Of the field and all within."""
+        own = frozenset[int]() if self.id is None else frozenset({self.id})
+        return own.union(*(node.ids for node in self.below))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The columns that are read, which leaves of the table they have, and for each other leaf the innermost field
+    around it that they have."""
+
+    nodes: tuple[_Node, ...]
+    stored: tuple[int, ...]
+    added: Mapping[int, int | None]
+
+    @staticmethod
+    def of(schema: pa.Schema, names: Sequence[str] | None, mapping: Names, target: _Target) -> _Source:
+        """Those of `schema` that are among `names`, all when None."""
+        nodes = [_node(field, None, mapping.get(field.name), target) for field in schema]
+        wanted = schema.names if names is None else set(names)
+        read = [node for node, name in zip(nodes, schema.names, strict=True) if name in wanted]
+        present, everywhere = (frozenset[int]().union(*(node.ids for node in some)) for some in (read, nodes))
+        stored = tuple(leaf for leaf in target.leaves if leaf in present)
+        added = [leaf for leaf in target.leaves if leaf not in present]
+        if unread := everywhere.intersection(added):
+            raise ValueError(f"the column of field id {min(unread)} is in the file and is not read, report this")
+        return _Source(tuple(read), stored, {leaf: target.nearest(leaf, present) for leaf in added})
+
+
+def _node(field: pa.Field, within: int | None, entry: MappedField | None, target: _Target) -> _Node:
+    """Return the field with its id: its own, that of the name mapping, or that of the list or map it is within."""
+    text = (field.metadata or {}).get(FIELD_ID)
+    own = int(text) if text is not None else within if entry is None or entry.field_id is None else entry.field_id
+    fields, names = _fields(field.type)
+    below = {} if entry is None else _named(entry.fields)
+    inner = target.within.get(own, ()) if own is not None else ()
+    ids = inner if len(inner) == len(fields) else (None,) * len(fields)
+    nodes = (_node(f, n, below.get(name), target) for f, n, name in zip(fields, ids, names, strict=True))
+    return _Node(own, tuple(nodes))
+
+
+def _fields(kind: pa.DataType) -> tuple[list[pa.Field], list[str]]:
+    """Return the fields within a type, and their names in a name mapping."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _fields(kind.storage_type)
+    if types.is_map(kind):
+        return [kind.key_field, kind.item_field], ["key", "value"]
+    fields = [kind.field(i) for i in range(kind.num_fields)] if types.is_nested(kind) else []
+    return fields, [f.name for f in fields] if types.is_struct(kind) else ["element"] * len(fields)
+
+
+def _named(entries: Iterable[MappedField]) -> Names:
+    return {name: entry for entry in entries for name in entry.names}
+
+
+def _has_ids(fields: Iterable[pa.Field]) -> bool:
+    return any(FIELD_ID in (field.metadata or {}) or _has_ids(_fields(field.type)[0]) for field in fields)
+
+
+def _by_mapping(settings: WriteSettings) -> Names:
+    mapping = settings.properties.get(NAME_MAPPING)
+    return {} if mapping is None else _named(parse_mapping_from_json(mapping))
+
+
+def _by_name(settings: WriteSettings) -> Names:
+    return _named(settings.schema.name_mapping)
+
+
+def _count(array: pa.Array, node: _Node, ended: int, found: dict[int, Count]) -> None:
+    """Count a field and all within; `ended` entries have none of it, as a list around it is NULL or empty."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if node.id is not None:
+        found[node.id] = found.get(node.id, Count()).plus(Count(len(array) + ended, array.null_count + ended))
+    if not node.below:
+        return
+    if types.is_struct(array.type):
+        for child, below in zip(array.flatten(), node.below, strict=True):
+            _count(child, below, ended, found)
+        return
+    values, without = _values(array)
+    children = values.flatten() if types.is_map(array.type) else [values]
+    for child, below in zip(children, node.below, strict=True):
+        _count(child, below, ended + without, found)
+
+
+def _values(array: pa.Array) -> tuple[pa.Array, int]:
+    """Return the values in all lists, or entries in all maps, and how many of those have none."""
+    kind = array.type
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind)):
+        lengths = np.asarray(array.value_lengths().fill_null(0))
+        return array.flatten(), int(np.count_nonzero(lengths == 0))
+    missing = array.null_count
+    if missing:
+        array = array.drop_null()  # there may be values behind a NULL
+    if not len(array):
+        return array.values.slice(0, 0), missing
+    offsets = np.asarray(array.offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    return array.values.slice(first, last - first), missing + int(np.count_nonzero(offsets[1:] == offsets[:-1]))

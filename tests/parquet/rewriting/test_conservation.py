@@ -1,0 +1,215 @@
+"""Each column has as many values and NULLs after a rewrite as before; what a count cannot show, the entries show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
+
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.reading import projection
+from icesize.parquet.reading.casting import nulls
+from icesize.parquet.rewriting.absorb import Absorption, write_with
+from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.merge import merge
+from icesize.planning.cluster_by import SORT
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.plan import MergeGroup
+from tests.support.leaf_entries import entries_of
+from tests.support.parquet_files import fact, files_below, foreign_file, local, settings_of, with_limits, write_one
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), False),
+    NestedField(2, "other", LongType(), False),
+    NestedField(3, "sparse", LongType(), False),
+    NestedField(
+        4, "s", StructType(NestedField(8, "x", DoubleType(), False), NestedField(9, "y", StringType(), False)), False
+    ),
+    NestedField(5, "l", ListType(10, StructType(NestedField(11, "p", LongType(), False)), False), False),
+    NestedField(6, "m", MapType(12, StringType(), 13, LongType(), False), False),
+)
+NEW = FileNames("s1-8", 0, 0)
+
+
+def rows_from(first: int, count: int = 6) -> pa.Table:
+    """Rows with each kind of NULL, NaN, and lists of several lengths."""
+
+    def row(i: int) -> dict[str, Any]:
+        return {
+            "id": i,
+            "other": -i,
+            "sparse": i if i % 3 else None,
+            "s": None if i % 5 == 1 else {"x": float("nan") if i % 4 == 2 else float(i), "y": None if i % 2 else "y"},
+            "l": None if i % 6 == 3 else [{"p": n} if n % 3 else None for n in range(i % 4)],
+            "m": None if i % 6 == 4 else [(str(n), n if n else None) for n in range(i % 3)],
+        }
+
+    kinds = {"id": pa.int64(), "other": pa.int64(), "sparse": pa.int64()}
+    kinds |= {
+        "s": pa.struct([("x", pa.float64()), ("y", pa.string())]),
+        "l": pa.list_(pa.struct([("p", pa.int64())])),
+        "m": pa.map_(pa.string(), pa.int64()),
+    }
+    return pa.Table.from_pylist([row(i) for i in range(first, first + count)], schema=pa.schema(list(kinds.items())))
+
+
+def by_merge(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """All files become one."""
+    return list(merge(MergeGroup(inputs, PartitionKey(0), 1), options, NEW).files)
+
+
+def by_absorbing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """All files are written again with the next batch, which has no rows."""
+    absorption = Absorption({0: (MergeGroup(inputs, PartitionKey(0), 1),)})
+    return list(write_with(absorption, 0, [], options, NEW).files)
+
+
+def by_clustering(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """All rows in memory are put in another order."""
+    order = RowOrder(SORT, (("other", ()),))
+    return list(cluster(MergeGroup(inputs, PartitionKey(0), 1), order, options, NEW).files)
+
+
+def by_spilling(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """They are put in another order on the local disk."""
+    return by_clustering(with_limits(options, sorted_rows=5), inputs)
+
+
+PATHS: dict[str, Callable[[WriteSettings, tuple[FileFact, ...]], list[WrittenFile]]] = {
+    "merge": by_merge,
+    "absorb": by_absorbing,
+    "cluster": by_clustering,
+    "spill": by_spilling,
+}
+
+
+def drop_a_child(rows: pa.Table) -> pa.Table:
+    """A field of a struct is NULL everywhere."""
+    structs = rows.column("s").combine_chunks()
+    children = [nulls(len(structs), pa.float64()), structs.field("y")]
+    kind = rows.schema.field("s").type
+    return _with(rows, "s", pa.StructArray.from_arrays(children, fields=list(kind), mask=structs.is_null()))
+
+
+def swap_unlike_columns(rows: pa.Table) -> pa.Table:
+    """Two columns with different numbers of NULLs change places."""
+    return _with(_with(rows, "id", rows.column("sparse")), "sparse", rows.column("id"))
+
+
+def swap_like_columns(rows: pa.Table) -> pa.Table:
+    """Two columns without NULLs change places."""
+    return _with(_with(rows, "id", rows.column("other")), "other", rows.column("id"))
+
+
+def shift_levels(rows: pa.Table) -> pa.Table:
+    """NULL lists become empty ones."""
+    lists = rows.column("l").combine_chunks()
+    return _with(rows, "l", type(lists).from_arrays(lists.offsets, lists.values, type=lists.type))
+
+
+def shift_offsets(rows: pa.Table) -> pa.Table:
+    """The first value of each list belongs to the one before; each row has its number of values, none is lost."""
+    lists = rows.column("l").combine_chunks()
+    values = pa.concat_arrays([lists.values.slice(1), lists.values.slice(0, 1)]) if len(lists.values) else lists.values
+    mask = lists.is_null()
+    return _with(rows, "l", type(lists).from_arrays(lists.offsets, values, type=lists.type, mask=mask))
+
+
+def end_lists_early(rows: pa.Table) -> pa.Table:
+    """The last list, which has values, becomes an empty one."""
+    lists = rows.column("l").combine_chunks()
+    offsets = [*lists.offsets.to_pylist()[:-1], lists.offsets[-2].as_py()]
+    return _with(rows, "l", type(lists).from_arrays(pa.array(offsets, pa.int32()), lists.values, type=lists.type))
+
+
+def _with(rows: pa.Table, name: str, column: Any) -> pa.Table:
+    at = rows.schema.get_field_index(name)
+    return rows.set_column(at, rows.schema.field(at), column)
+
+
+COUNTED = {drop_a_child: "s.x", swap_unlike_columns: "id", end_lists_early: "l.element.p"}
+"""The column that the count names; what the others do shows in the entries alone."""
+
+
+def inputs_of(options: WriteSettings) -> tuple[FileFact, ...]:
+    """Three small files."""
+    return tuple(fact(write_one(options, rows_from(first, 8))) for first in (0, 6, 12))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_all_entries_stay(tmp_path: Path, path: str) -> None:
+    """Whatever way rows go, each column has the entries that pyarrow reads of the input files."""
+    options = settings_of(tmp_path, SCHEMA)
+    small = inputs_of(options)
+    before = entries_of(local(file.path) for file in small)
+    assert entries_of(local(file.path) for file in PATHS[path](options, small)) == before
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "mutation",
+    [drop_a_child, swap_unlike_columns, swap_like_columns, shift_levels, shift_offsets, end_lists_early],
+)
+def test_rows_that_change_on_their_way_are_noticed(
+    tmp_path: Path, path: str, mutation: Callable[[pa.Table], pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the counts before anything can be committed, nothing being left; or by the entries."""
+    options = settings_of(tmp_path, SCHEMA)
+    small = inputs_of(options)
+    before = entries_of(local(file.path) for file in small)
+    right = projection.Fitted.__call__
+
+    def wrong(self: projection.Fitted, rows: pa.Table) -> pa.Table:
+        done = right(self, rows)
+        return mutation(done) if len(done.schema) == len(SCHEMA.fields) else done  # keys are read alone before
+
+    monkeypatch.setattr(projection.Fitted, "__call__", wrong)
+    if (column := COUNTED.get(mutation)) is None:
+        assert entries_of(local(file.path) for file in PATHS[path](options, small)) != before
+        return
+    with pytest.raises(RewriteFailed, match="Report this") as caught:
+        PATHS[path](options, small)
+    assert (caught.value.column, len(files_below(tmp_path))) == (column, 3)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_new_rows_are_counted_as_they_came(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of which a column becomes NULL fails, and leaves no file."""
+    options = settings_of(tmp_path, SCHEMA)
+    batch = rows_from(0, rows).select(["id", "s"])
+    done = write_with(Absorption(), 0, [batch, rows_from(1, 3)], options, NEW)
+    assert sum(file.rows for file in done.files) == rows + 3
+    monkeypatch.setattr(projection, "nulls", lambda count, kind: pa.array([1] * count, kind))
+    if rows:
+        with pytest.raises(RewriteFailed, match="column 'other' has 1 entries, 1 of them NULL, and 1 entries, 0 of"):
+            write_with(Absorption(), 0, [rows_from(0, 1).drop_columns(["other"])], options, NEW)
+    assert len(files_below(tmp_path)) == 1
+
+
+def test_a_field_that_the_projection_overlooks_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count finds fields by itself, also those of files without field ids."""
+    point = StructType(NestedField(3, "x", DoubleType(), False), NestedField(4, "y", DoubleType(), False))
+    schema = assign_fresh_schema_ids(Schema(NestedField(1, "line", ListType(2, point, False), False)))
+    options = settings_of(tmp_path, schema, properties={NAME_MAPPING: schema.name_mapping.model_dump_json()})
+    kind = pa.list_(pa.struct([("x", pa.float64()), ("y", pa.float64())]), 1)
+    rows = pa.table({"line": pa.array([[{"x": 1.0, "y": 2.0}], None], kind)})
+    path = foreign_file(tmp_path, rows)
+    group = MergeGroup((FileFact(str(path), path.stat().st_size, 2, PartitionKey(0)),), PartitionKey(0), 1)
+    monkeypatch.setattr(projection, "is_list", pa.types.is_list)
+    with pytest.raises(RewriteFailed, match="column 'line' field 'element': field 'x' may be 'x' of the file"):
+        merge(group, options, NEW)
+    monkeypatch.setattr(projection, "_BY_MAPPING", replace(projection._BY_MAPPING, doubt=lambda *_: None))
+    wanted = r"column 'line\.element\.x' has 2 entries, 1 of them NULL, and 2 entries, 2 of them NULL, in the files"
+    with pytest.raises(RewriteFailed, match=wanted):
+        merge(group, options, NEW)
+    assert files_below(tmp_path) == [path]
