@@ -30,6 +30,7 @@ from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
 from icesize.parquet.format.sources import Source
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
@@ -75,8 +76,9 @@ def copy_merge(
     files: list[WrittenFile] = []
     with new_files.all_or_none():
         for output in plan.outputs:
-            rows = _decoded(output, group, new_files.settings, fetched, deleted)
-            files.append(write_copied(group.partition, output, rows, new_files, fetched.ahead))
+            counted = Conservation(new_files.settings)
+            rows = _decoded(output, group, fetched, deleted, counted)
+            files.append(write_copied(group.partition, output, rows, new_files, fetched.ahead, counted))
     return MergeResult(
         group.inputs,
         tuple(files),
@@ -239,11 +241,12 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
 
 
 def _decoded(
-    output: Contents, group: MergeGroup, settings: WriteSettings, fetched: Fetched, deleted: Mapping[str, BitMap]
+    output: Contents, group: MergeGroup, fetched: Fetched, deleted: Mapping[str, BitMap], counted: Conservation
 ) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    return encoded_rows(MergeGroup(output.decoded, group.partition), settings, _schema_of(output), fetched, deleted)
+    inputs = MergeGroup(output.decoded, group.partition)
+    return encoded_rows(inputs, counted.settings, _schema_of(output), fetched, deleted, counted)
 
 
 def _schema_of(contents: Contents) -> tuple[Element, ...]:

@@ -16,6 +16,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element, top_level
 from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
@@ -48,15 +49,17 @@ def encoded_rows(
     copied: Sequence[Element],
     fetched: Fetched,
     deleted: Mapping[str, BitMap],
+    counted: Conservation,
 ) -> Iterator[EncodedRows]:
     """The rows of all input files, but for the `deleted` ones, in runs of one row group each, which are not held
     together.
 
-    `copied` is the schema of the files that they join. Raises `RewriteFailed` for an input file that cannot be read.
+    `copied` is the schema of the files that they join; what is read is `counted`. Raises `RewriteFailed` for an input
+    file that cannot be read.
     """
     settings = _with_names_of(copied, settings)
     schema = aligned_schema(settings.arrow_schema, copied)
-    inputs = read_inputs(group, settings, fetched, Texts.DICTIONARIES, deleted)
+    inputs = read_inputs(group, settings, fetched, Texts.DICTIONARIES, deleted, counted)
     tables = Stream(inputs, settings.limits.decoded_bytes)
     live = left = group.rows - sum(len(deleted.get(file.path, ())) for file in group.inputs)
     groups = settings.parquet.row_groups(group.size_bytes, left)

@@ -30,9 +30,10 @@ from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, malformed_as
-from icesize.parquet.format.statistics import merge_statistics, order_of
+from icesize.parquet.format.statistics import count_of, merge_statistics, order_of
 from icesize.parquet.format.thrift import binary, integer
 from icesize.parquet.reading.ahead import Ahead
+from icesize.parquet.reading.conservation import Conservation
 from icesize.planning.files import FileFact, PartitionKey
 
 _WAITING = 6
@@ -61,10 +62,14 @@ class Contents:
     copied_from: tuple[CopiedFrom, ...] = ()
 
     @property
+    def parts(self) -> list[Part]:
+        """All row groups that are copied."""
+        return [*self.whole, *(part for run in self.runs for part in run.parts)]
+
+    @property
     def footers(self) -> list[Footer]:
         """Of all files that parts are taken from, and of decoded rows."""
-        parts = [*self.whole, *(part for run in self.runs for part in run.parts)]
-        found = list(dict.fromkeys(part.footer for part in parts))
+        found = list(dict.fromkeys(part.footer for part in self.parts))
         return found if self.model is None else [*found, self.model.footer]
 
     @property
@@ -96,10 +101,16 @@ class _Decoded:
 
 
 def write_copied(
-    partition: PartitionKey, contents: Contents, decoded: Iterable[EncodedRows], new_files: NewFiles, ahead: Ahead
+    partition: PartitionKey,
+    contents: Contents,
+    decoded: Iterable[EncodedRows],
+    new_files: NewFiles,
+    ahead: Ahead,
+    counted: Conservation,
 ) -> WrittenFile:
     """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
-    do not stay as they are are made `ahead` of being written.
+    do not stay as they are are made `ahead` of being written. The rows that are `decoded` are `counted` while they are
+    read; what is copied is added, by its footers.
 
     Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
@@ -109,6 +120,7 @@ def write_copied(
     assembled = _assemble(sink, contents, decoded, partial(merge_row_groups, changed=changed), of_decoded)
     _check_opens(assembled)
     file = describe_copied(settings, path, partition, assembled)
+    file = _checked(file, contents, counted)
     if of_decoded.metadata is not None:
         file = _with_decoded(file, describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans))
     if not all(copied.whole for copied in contents.copied_from):
@@ -143,6 +155,20 @@ def _assemble(
         known.add(rows)
         failpoints.reach("writing")
     return assembly.finish()
+
+
+def _checked(file: WrittenFile, contents: Contents, counted: Conservation) -> WrittenFile:
+    """The file, if it has the values and NULLs of its parts, as far as footers say."""
+    for part in contents.parts:
+        for leaf in leaves(counted.settings):
+            if part.deleted:
+                counted.add_count(leaf.field_id, part.rows if leaf.flat else None, None)
+            else:
+                found = count_of(part.group.chunks[leaf.position], part.footer.columns[leaf.position])
+                counted.add_count(leaf.field_id, *found)
+    if (column := counted.difference(file.counts)) is not None:
+        raise CopyRefused(Refusal.COUNTS, f"{counted.settings.schema.find_column_name(column)}")
+    return replace(file, counts={})
 
 
 def _check_opens(assembled: Assembled) -> None:
@@ -184,7 +210,17 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
         value_counts={field_id: sum(chunk.values for chunk in chunks) for field_id, chunks in counted},
         null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
         split_offsets=assembled.split_offsets,
+        counts={
+            leaf.field_id: _sum(count_of(chunk, footer.columns[leaf.position]) for chunk in chunks)
+            for leaf, chunks in columns
+        },
     )
+
+
+def _sum(counts: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
+    found = list(counts)
+    nulls = [missing for _, missing in found if missing is not None]
+    return sum(entries for entries, _ in found), sum(nulls) if len(nulls) == len(found) else None
 
 
 def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> WrittenFile:

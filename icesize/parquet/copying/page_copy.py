@@ -31,7 +31,7 @@ from icesize.parquet.format.pages import (
 from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Source, read_ranges
-from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
+from icesize.parquet.format.statistics import bounds_differ, merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import (
     I32,
     Fields,
@@ -139,7 +139,11 @@ class _Group:
         for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
             column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
             column_copy.add(self._piece(again.source, chunk, rows, column, indexes))
-            self._add(column_copy, self._null_count(index, column) if unbounded else None)
+            known = self._known_statistics(index, column)
+            if bounds_differ(column.element, known, chunk.statistics):
+                raise CopyRefused(Refusal.COUNTS, ".".join(column.path))
+            nulls = {field_id: known[field_id] for field_id in known.keys() & {Statistics.NULL_COUNT}}
+            self._add(column_copy, nulls or None if unbounded else None)
 
     def _add(self, column_copy: CopiedColumn, statistics: Fields | None = None) -> None:
         self.columns.append(column_copy.part(statistics))
@@ -148,13 +152,12 @@ class _Group:
     def _piece(self, source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes) -> Piece:
         return read_piece(source, chunk, rows, column, indexes, self._assembly.room(chunk.size_bytes))
 
-    def _null_count(self, index: int, column: Column) -> Fields | None:
-        """What the older statistics say that needs no bounds; nothing of parts of which rows are deleted."""
+    def _known_statistics(self, index: int, column: Column) -> Fields:
+        """Those of the older chunks together; none of parts of which rows are deleted."""
         if any(part.deleted for part in self._parts):
-            return None
+            return {}
         chunks = [part.group.chunks[index] for part in self._parts]
-        known = merge_statistics(column.element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
-        return {Statistics.NULL_COUNT: known[Statistics.NULL_COUNT]} if Statistics.NULL_COUNT in known else None
+        return merge_statistics(column.element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
 
 
 def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:

@@ -22,6 +22,7 @@ from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Source
+from icesize.parquet.format.statistics import count_of
 from icesize.parquet.reading.texts import check_indices, most_value_bytes, plain_type, with_used_values
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
@@ -88,6 +89,10 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     source = _write(table, leaves, low, bounded, options)
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)
+    for leaf, array, chunk in zip(leaves, arrays, footer.row_groups[0].chunks, strict=True):
+        entries, nulls = count_of(chunk, leaf)
+        if nulls is not None and entries - nulls != len(array) - array.null_count:
+            raise CopyRefused(Refusal.COUNTS, ".".join(leaf.path))
     return Reencoded(source, footer.row_groups[0].chunks, nan)
 
 

@@ -68,6 +68,8 @@ class Refusal(str, Enum):
     """Pages that some readers refuse."""
     SHORT_READ = "short-read"
     """It cannot be read, or its copy cannot be written."""
+    COUNTS = "counts"
+    """The copy would not have the values and NULLs, or the exact bounds, of its parts."""
 
     TINY = "tiny"
     """Chunks or pages so small that copying costs more than decoding."""

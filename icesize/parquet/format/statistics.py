@@ -19,6 +19,7 @@ from icesize.parquet.format.schema import (
     FLOAT,
     INT32,
     INT64,
+    Column,
     Element,
 )
 from icesize.parquet.format.thrift import (
@@ -118,6 +119,35 @@ def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
         if all(field_id in part for part in parts) and len(set(map(len, histograms))) == 1:
             merged[field_id] = integers_field(map(sum, zip(*histograms, strict=True)), I64)
     return merged or None
+
+
+@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
+def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
+    """Return how many entries a chunk has, NULLs and empty lists above it included, and how many of them have no value,
+    None where its metadata do not say so.
+
+    Raises `CopyRefused` where they cannot be read.
+    """
+    if not column.levels[1]:
+        return chunk.values, 0
+    nulls = _null_count(chunk.statistics, chunk.values)
+    if nulls is None:
+        levels = integers_of(chunk.size_statistics, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM)
+        nulls = sum(levels[:-1]) if len(levels) == column.levels[1] + 1 and sum(levels) == chunk.values else None
+    return chunk.values, nulls
+
+
+def bounds_differ(element: Element, one: Fields, other: Fields) -> bool:
+    """Return whether a bound of these Statistics differs that both say to be exact."""
+    order = order_of(element)
+    ends = (
+        (Statistics.MIN_VALUE, Statistics.IS_MIN_VALUE_EXACT),
+        (Statistics.MAX_VALUE, Statistics.IS_MAX_VALUE_EXACT),
+    )
+    if order is None:
+        return False
+    pairs = [[_bound(fields, *end, order) for fields in (one, other)] for end in ends]
+    return any(a is not None and b is not None and a.exact and b.exact and a.key != b.key for a, b in pairs)
 
 
 class _Bound(NamedTuple):

@@ -86,7 +86,11 @@ class Conservation:
     def add(self, counts: Counts) -> None:
         """Add what was counted elsewhere."""
         for leaf, count in counts.items():
-            self.sums[leaf] = self.sums.get(leaf, Count()).plus(count)
+            self.add_count(leaf, *count)
+
+    def add_count(self, leaf: int, entries: int | None, nulls: int | None) -> None:
+        """Add the entries of a leaf column, by field id, and those of them without a value; None for unknown."""
+        self.sums[leaf] = self.sums.get(leaf, Count()).plus(Count(entries, nulls))
 
     def check(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
         """Return the files, without their counts, if they have the values and NULLs that were read.
@@ -108,10 +112,10 @@ class Conservation:
             )
         return [replace(file, counts={}) if file.counts else file for file in files]
 
-    def difference(self, written: Counts) -> int | None:
+    def difference(self, written: Mapping[int, Count] | Mapping[int, tuple[int, int | None]]) -> int | None:
         """Return the field id of the first column that was not written as often as it was read."""
         for leaf in self._target.leaves:
-            if not self.sums.get(leaf, Count()).agrees(written.get(leaf, Count())):
+            if not self.sums.get(leaf, Count()).agrees(Count(*written.get(leaf, Count()))):
                 return leaf
         return None
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.copying import reencode
+from icesize.parquet.copying.column_plan import Part, Piece
+from icesize.parquet.copying.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
@@ -85,12 +89,36 @@ def by_spilling(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[Wr
     return by_clustering(with_limits(options, sorted_rows=5), inputs)
 
 
+COPIED = {"least_chunk_bytes": 0, "least_page_rows": 0, "least_page_bytes": 0, "least_copied_bytes": 0}
+"""Limits by which the smallest files are copied: whole row groups, and with more of them pages."""
+PAGES = {**COPIED, "good_group_bytes": 2**40, "good_group_rows": 2**40, "open_ns": 10**12}
+
+
+def by_splicing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """Row groups are copied whole."""
+    return by_merge(with_limits(options, **COPIED, good_group_bytes=0), inputs)
+
+
+def by_pages(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """Pages are copied."""
+    return by_merge(with_limits(options, **PAGES), inputs)
+
+
+def by_pages_and_rows(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+    """Pages are copied, and beside them rows of a file of another codec are decoded."""
+    last = Path(local(inputs[-1].path))
+    pq.write_table(pq.read_table(last, partitioning=None), last, compression="gzip", store_schema=False)
+    return by_pages(options, (*inputs[:-1], replace(inputs[-1], size_bytes=last.stat().st_size)))
+
+
 PATHS: dict[str, Callable[[WriteSettings, tuple[FileFact, ...]], list[WrittenFile]]] = {
     "merge": by_merge,
     "absorb": by_absorbing,
     "cluster": by_clustering,
     "spill": by_spilling,
+    "decoded beside pages": by_pages_and_rows,
 }
+COPIES = {"row groups": by_splicing, "pages": by_pages, "decoded beside pages": by_pages_and_rows}
 
 
 def drop_a_child(rows: pa.Table) -> pa.Table:
@@ -153,6 +181,76 @@ def test_all_entries_stay(tmp_path: Path, path: str) -> None:
     small = inputs_of(options)
     before = entries_of(local(file.path) for file in small)
     assert entries_of(local(file.path) for file in PATHS[path](options, small)) == before
+
+
+@pytest.mark.parametrize("path", COPIES)
+def test_all_entries_are_copied(tmp_path: Path, path: str) -> None:
+    """What is copied, and what joins it, has the entries of the input files."""
+    options = settings_of(tmp_path, SCHEMA)
+    small = inputs_of(options)
+    before = entries_of(local(file.path) for file in small)
+    (file,) = COPIES[path](options, small)
+    assert (bool(file.bytes_copied), entries_of([local(file.path)])) == (True, before)
+
+
+def _without_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list column the pages of one file are not written."""
+    right = CopiedColumn.add
+
+    def add(self: CopiedColumn, piece: Piece) -> None:
+        if self._column.flat or not self._chunks:
+            right(self, piece)
+
+    monkeypatch.setattr(CopiedColumn, "add", add)
+
+
+def _with_a_lost_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that is encoded again has a NULL where its first row had a value."""
+    right = reencode._read
+
+    def read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+        rows = right(parts, top, as_dictionary=as_dictionary)
+        return pa.concat_tables(
+            [pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema), rows[1:]]
+        )
+
+    monkeypatch.setattr(reencode, "_read", read)
+
+
+def _with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that is encoded again has another greatest value."""
+    right = reencode._read
+
+    def read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+        rows = right(parts, top, as_dictionary=as_dictionary)
+        return pa.concat_tables([rows[:-1], rows[:1]]) if top == "id" else rows
+
+    monkeypatch.setattr(reencode, "_read", read)
+
+
+@pytest.mark.parametrize("mutate", [_without_a_part, _with_a_lost_value, _with_another_value])
+def test_a_copy_that_lacks_something_is_given_up_for_decoding(
+    tmp_path: Path, mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The footers of what is copied and of the copy differ, so all rows are decoded, and all entries stay."""
+    options = settings_of(tmp_path, SCHEMA)
+    small = inputs_of(options)
+    if mutate is not _without_a_part:  # numbers of few values, with a dictionary in each file that differs too much
+        small = tuple(_encoded_otherwise(file, number) for number, file in enumerate(small))
+    before = entries_of(local(file.path) for file in small)
+    mutate(monkeypatch)
+    done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
+    assert done.decoded_because == {"counts": 3}
+    assert entries_of(local(file.path) for file in done.files) == before
+    assert len(files_below(tmp_path)) == 4
+
+
+def _encoded_otherwise(file: FileFact, number: int) -> FileFact:
+    """The same rows, in the first file plain and in the others with dictionaries, which cannot follow in one chunk."""
+    path = Path(local(file.path))
+    rows = pq.read_table(path, partitioning=None)
+    pq.write_table(rows, path, compression="zstd", store_schema=False, use_dictionary=number > 0)
+    return replace(file, size_bytes=path.stat().st_size)
 
 
 @pytest.mark.parametrize("path", PATHS)
