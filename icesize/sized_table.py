@@ -541,6 +541,7 @@ class SizedTable:
         older_than: timedelta = timedelta(milliseconds=ORPHANS_OLDER_THAN_MS),
         dry_run: bool = True,
         *,
+        trust_location: bool = False,
         max_concurrent_deletes: int = MAX_CONCURRENT_DELETES,
         progress: Tally = lambda done, total: None,
     ) -> OrphanReport:
@@ -549,8 +550,10 @@ class SizedTable:
         `progress` hears how many files were seen so far (of None: nobody knows of how many), then how many of those
         that are due were tried.
 
-        Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay. Raises TableError
-        when metadata of another table lies in the location, or when it cannot be listed whole.
+        Files younger than `older_than` (at least 24 hours) may be of a batch under way and stay, and so does what other
+        tables of the catalog refer to. If one of these cannot be read, only files with icesize's own names are orphans,
+        unless `trust_location`: then no other table is loaded, because no other has files here. Raises TableError when
+        metadata of another table lies in the location, or when it cannot be listed whole.
         """
         from icesize.table.cleanup.orphans import OrphanSearch
 
@@ -559,7 +562,7 @@ class SizedTable:
                 self.name, lambda: self._handle.load().table, self._environment,
                 max_concurrent_deletes=max_concurrent_deletes, progress=progress,
             )  # fmt: skip
-            return search.run(older_than // timedelta(milliseconds=1), dry_run)
+            return search.run(older_than // timedelta(milliseconds=1), dry_run, trust_location=trust_location)
 
     def rewrite_deletes(self, *, dry_run: bool = False) -> DeletesReport:
         """Name the deleted rows of data files anew by position, in one delete file for each, where more than

@@ -113,18 +113,26 @@ def expire_snapshots(
 )
 @age_option("3d", help_text="At least 24h.")
 @click.option("--dry-run/--delete", default=True, show_default=True, help="Show them, or delete them.")
+@click.option("--trust-location", is_flag=True, help="No other table has files here: load none of the catalog's.")
 @yes_option
 @table_options
-def remove_orphan_files(target: Target, *, older_than: timedelta, dry_run: bool, yes: bool) -> None:
-    """Find files in the location of TABLE that nothing refers to; delete them with --delete."""
+def remove_orphan_files(
+    target: Target, *, older_than: timedelta, dry_run: bool, trust_location: bool, yes: bool
+) -> None:
+    """Find files in the location of TABLE that nothing refers to; delete them with --delete.
+
+    Files that other tables of the catalog refer to stay. If one of these cannot be read, only files with icesize's own
+    names are deleted.
+    """
     sized = target.open()
+    remove = partial(sized.remove_orphan_files, older_than, trust_location=trust_location)
     if not yes and not dry_run and is_asked(target):
         with progress.deleting(console_on()) as tell:
-            found = sized.remove_orphan_files(older_than, progress=tell)
+            found = remove(progress=tell)
         files = f"{format_count(found.files_found, 'file')} ({format_bytes(found.bytes_found)})"
         confirmed(f"Delete {files} that nothing refers to from the location of {sized.name}?")
     with progress.deleting(console_on(silent=target.as_json)) as tell:
-        report = sized.remove_orphan_files(older_than, dry_run, progress=tell)
+        report = remove(dry_run=dry_run, progress=tell)
     target.answer(report.to_dict(), lambda out: console.show_orphans(out, report))
     if report.files_failed > 0:
         raise click.exceptions.Exit(FAILED)

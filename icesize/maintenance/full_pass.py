@@ -138,7 +138,7 @@ class Planned(Protocol):
     def remove_dangling_deletes(self, *, dry_run: bool) -> DanglingReport: ...
     def rewrite_manifests(self, *, dry_run: bool) -> ManifestReport: ...
     def expire_snapshots(self, *, dry_run: bool) -> ExpiryReport: ...
-    def remove_orphan_files(self) -> OrphanReport: ...
+    def remove_orphan_files(self, *, trust_location: bool) -> OrphanReport: ...
 
 
 def plan_upkeep(table: Planned, budget_bytes: int | None) -> UpkeepPlan:
@@ -160,7 +160,7 @@ def plan_upkeep(table: Planned, budget_bytes: int | None) -> UpkeepPlan:
         told("deletes", lambda: table.remove_dangling_deletes(dry_run=True)),
         told("manifests", lambda: table.rewrite_manifests(dry_run=True)),
         told("expiry", lambda: table.expire_snapshots(dry_run=True)),
-        told("orphans", table.remove_orphan_files),
+        told("orphans", lambda: table.remove_orphan_files(trust_location=True)),
         failed,
     )
 
@@ -178,7 +178,7 @@ class Maintained(Protocol):
     def remove_dangling_deletes(self) -> DanglingReport: ...
     def rewrite_manifests(self) -> ManifestReport: ...
     def expire_snapshots(self, *, progress: Tally) -> ExpiryReport: ...
-    def remove_orphan_files(self, *, progress: Tally) -> OrphanReport: ...
+    def remove_orphan_files(self, *, trust_location: bool, progress: Tally) -> OrphanReport: ...
 
 
 StepProgress = Callable[[str, int, int | None], object]
@@ -215,7 +215,9 @@ class Upkeep:
         deletes = self._step("deletes", self._table.remove_dangling_deletes)
         manifests = self._step("manifests", self._table.rewrite_manifests)
         expiry = self._step("expiry", lambda: self._table.expire_snapshots(progress=self._tally("expiry")))
-        orphans = self._step("orphans", lambda: self._table.remove_orphan_files(progress=self._tally("orphans")))
+        look = partial(self._table.remove_orphan_files, trust_location=True, progress=self._tally("orphans"))
+        # it deletes nothing: to load every table of the catalog is left to what does
+        orphans = self._step("orphans", look)
         return UpkeepReport(
             self._table.name, tuple(self._merges), tuple(self._clusterings), rewritten, deletes, manifests,
             expiry, orphans, self._failed, self._refused, tuple(dict.fromkeys(self._left)),

@@ -160,6 +160,20 @@ def test_orphans_are_shown_before_they_are_deleted(table: Table, run: Run) -> No
     assert (done["files_deleted"], orphan.exists()) == (1, False)
 
 
+def test_a_location_is_trusted_on_request(table: Table, run: Run, tmp_path: Path) -> None:
+    """A table that cannot be read may have files here: what another writer left stays, and the page says why."""
+    left = local(table.location()) / "data" / "left.parquet"
+    left.write_bytes(b"left")
+    os.utime(left, (0, 0))
+    other = sqlite_catalog(tmp_path).create_table("db.other", table.schema())
+    local(other.metadata_location).unlink()
+    said = run("remove-orphan-files", "--delete")
+    assert (said.exit_code, left.exists()) == (0, True)
+    assert "1 table cannot be read, the first is db.other: " in " ".join(said.stdout.split())
+    done = json.loads(run("remove-orphan-files", "--delete", "--trust-location", "--json").stdout)
+    assert (done["files_deleted"], left.exists()) == (1, False)
+
+
 def test_manifests_are_rewritten_once(table: Table, run: Run, tmp_path: Path) -> None:
     """Two manifests become one; a second call has nothing to do."""
     first = json.loads(run("rewrite-manifests", "--json").stdout)

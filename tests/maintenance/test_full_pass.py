@@ -73,7 +73,7 @@ class FakeTable:
         self._work("expiry", "expiry")
         return ExpiryReport()
 
-    def remove_orphan_files(self, *, progress: Tally) -> OrphanReport:
+    def remove_orphan_files(self, *, trust_location: bool, progress: Tally) -> OrphanReport:
         self._work("orphans", "orphans")
         return OrphanReport()
 

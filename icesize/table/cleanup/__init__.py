@@ -8,6 +8,7 @@
 - `journal`: what an expiry is about to make unreachable, written down before its commit, so that a killed one can go
   on; branches and tags that came in between and were lost with their snapshot
 - `orphans`: files in the table's location that no state of the table needs: found by listing, deleted when old enough
+- `other_tables`: other tables of the catalog whose files may lie below a table's location, and what these refer to
 - `retention_inputs`: from a table's metadata to what `planning/retention/planner.py` decides on: snapshots, refs,
   rules
 """

@@ -19,16 +19,20 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize import failpoints
 from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
+from icesize.parquet.files.names import set_of
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
+from icesize.table.cleanup.other_tables import MOST_NAMED, OtherTables, other_tables
 from icesize.table.commit import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleted, delete_all, deleter
+from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.listing import (
     Listed,
     Lister,
     clock_difference,
     incomplete_uploads,
     list_files,
+    local_path,
     storage_now_ms,
 )
 from icesize.table.storage.ownership import (
@@ -47,6 +51,7 @@ background carry the number of a committed batch, and a new checkpoint counts fr
 
 
 _OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
+_OWN_METADATA = ("icesize-expiry-", "icesize-clock-")
 EXAMPLES = 20
 LISTED_BETWEEN_TELLING = 1000
 """Files that an object store lists in one answer."""
@@ -107,15 +112,22 @@ class OrphanSearch:
     max_concurrent_deletes: int = MAX_CONCURRENT_DELETES
     progress: Callable[[int, int | None], object] = lambda done, total: None
     files_between_checks: int = FILES_BETWEEN_CHECKS
+    find_others: Callable[[Table, list[str]], OtherTables] = other_tables
     _reachable: Reachable = field(default_factory=Reachable)
+    _others: OtherTables = field(default_factory=OtherTables)
+    _local: LocalFiles | None = None
     _states: set[str] = field(default_factory=set)
 
-    def run(self, older_than_ms: int = ORPHANS_OLDER_THAN_MS, dry_run: bool = True) -> OrphanReport:
+    def run(
+        self, older_than_ms: int = ORPHANS_OLDER_THAN_MS, dry_run: bool = True, *, trust_location: bool = False
+    ) -> OrphanReport:
         """Find orphan files and, unless `dry_run`, delete them.
 
         The ages of files are measured by the clock of the storage (by ours in a dry run, which writes nothing). The
         table is loaded again after the listing and before every `files_between_checks` deletes: what it needs by then
-        is spared.
+        is spared. So is what other tables of the catalog refer to, which are loaded once, and only if something is due.
+        If these cannot all be read, only files with icesize's own names are orphans. With `trust_location` no other
+        table is loaded.
         Raises PolicyError for an age under a day, TableError when `gc.enabled` is false, when the location is shared
         with another table or may be, when listing fails (nothing is deleted then), and when the table is replaced by
         another one meanwhile.
@@ -131,6 +143,8 @@ class OrphanSearch:
         check_may_delete(table.metadata, self.name)
         location = check_folder(table.location())
         now_ms, notes = self._now_ms(table, location, dry_run)
+        if local_path(table.io, location) is not None:
+            self._local = LocalFiles(table.io)
         self._learn(table)
         watch.lap("read")
         listed = self._counted(self.lister(table.io, location))
@@ -138,8 +152,8 @@ class OrphanSearch:
         uploads = incomplete_uploads(table.io, location)
         watch.lap("list")
         self._learn(self._again(table))
-        due = tuple(file for file in found.due if file.location not in self._reachable)
         found.check_owner(table)
+        due, spared = self._orphans(table, found, trust_location)
         check_spelling(location, self._reachable, [file.location for file in due])
         watch.lap("check")
         report = OrphanReport(
@@ -149,10 +163,10 @@ class OrphanSearch:
             files_found=len(due),
             bytes_found=sum(file.size_bytes for file in due),
             young=found.young,
-            passed=found.passed,
+            passed=sum(file.location in found.passed for file in due),
             incomplete_uploads=uploads,
             examples=tuple(file.location for file in due[:EXAMPLES]),
-            notes=(*notes, *_left_alone(table.metadata, found)),
+            notes=(*notes, *spared, *_left_alone(table.metadata, found)),
         )
         if not dry_run:
             report = self._delete(table, due, report)
@@ -169,6 +183,8 @@ class OrphanSearch:
 
     def _counted(self, listed: Iterable[Listed]) -> Iterator[Listed]:
         for number, file in enumerate(listed, 1):
+            if self._local is not None:
+                self._local.listed((normalised(file.location),))
             if number % LISTED_BETWEEN_TELLING == 0:
                 self.progress(number, None)
             yield file
@@ -181,6 +197,37 @@ class OrphanSearch:
         with storage_errors(cannot, "without that none can be deleted", table=self.name):
             self._reachable.add(table.metadata, table.metadata_location, table.io)
         self._states.add(table.metadata_location)
+
+    def _orphans(self, table: Table, found: Found, trust_location: bool) -> tuple[tuple[Listed, ...], list[str]]:
+        """Files that are due and that no table needs, and notes on the others."""
+        spared = found.being_written
+        due = [each for each in found.due if each.location not in self._reachable and each.location not in spared]
+        notes: list[str] = []
+
+        def spare(stays: Callable[[str], bool], why: str) -> None:
+            nonlocal due
+            left = [file for file in due if not stays(file.location)]
+            if len(left) < len(due):
+                notes.append(f"{format_count(len(due) - len(left), 'file')} left alone: {why}")
+            due = left
+
+        if due and not trust_location:
+            self._others = self.find_others(table, [file.location for file in due])
+            some = ", ".join(self._others.names[:MOST_NAMED])
+            needed = self._others.needed.__contains__
+            spare(needed, f"needed by other tables of the catalog with folders here ({some})")
+        if due and self._local is not None:
+            self._look_up(self._local)
+            spare(self._local.__contains__, "needed under another name, by a link or a mount")
+        if due and (doubts := self._others.doubts):
+            theirs = "only files with icesize's own names go, as other tables may need files here"
+            spare(lambda location: not _is_ours(location), theirs)
+            notes.append(f"{'; '.join(doubts)}. Use --trust-location if no other table has files here")
+        return tuple(due), notes
+
+    def _look_up(self, local: LocalFiles) -> None:
+        for needed in (self._reachable, self._others.needed):
+            local.add(needed)
 
     def _again(self, before: Table) -> Table:
         table = self.reload()
@@ -211,7 +258,10 @@ class OrphanSearch:
             self._learn(latest)
             # with the credentials that came with the table last
             remove = self.deleter(latest.io)
-            doomed = [each for each in batch if each not in self._reachable]
+            if self._local is not None:
+                self._look_up(self._local)
+            needed = (self._reachable, self._others.needed, *([self._local] if self._local else ()))
+            doomed = [each for each in batch if not any(each in files for files in needed)]
             spared += len(batch) - len(doomed)
             tried = total.count + len(total.failed)
             total = total.plus(delete_all(doomed, delete, self.max_concurrent_deletes, tell, tried))
@@ -227,11 +277,20 @@ class OrphanSearch:
         )
 
 
+def _is_ours(location: str) -> bool:
+    """Whether a file is called as icesize calls its files."""
+    name = location.rpartition("/")[2]
+    return bool(_OURS.fullmatch(name)) or set_of(location) is not None or name.startswith(_OWN_METADATA)
+
+
 def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
     for key in FOLDER_PROPERTIES:
         place = metadata.properties.get(key)
         if place and normalised(place) != normalised(metadata.location) and not is_inside(place, metadata.location):
             yield f"'{key}' ({place}) lies outside of the table's location and was not searched"
+    if found.being_written:
+        files = format_count(len(found.being_written), "metadata file")
+        yield f"{files} without a whole text left alone for three days: perhaps still being written"
     if found.unaddressable:
         yield (
             f"{format_count(found.unaddressable, 'file')} left alone: by a name with ? or # in it another file "
@@ -242,27 +301,32 @@ def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:
 @dataclass
 class Found:
     """Files that no state of the table needs: `due` are old enough, `passed` of them ours and left behind. The owner
-    of the `metadata_files` among them is to be checked; some of these are too young to be due.
+    of the `metadata_files` among them is to be checked; of the young ones those without a whole text are
+    `being_written`.
     """
 
     due: list[Listed] = field(default_factory=list)
     metadata_files: list[str] = field(default_factory=list)
     young_metadata_files: set[str] = field(default_factory=set)
-    passed: int = 0
+    being_written: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
     young: int = 0
     unaddressable: int = 0
 
     def check_owner(self, table: Table) -> None:
         """Raises TableError when one of the metadata files is another table's, or nobody can say whose.
 
-        One that is young and has no whole text yet is being written: for the table, or for one that has older ones or
-        nothing that is due.
+        One without a whole text is of a writer that is at work, if it is young, and else of one that died.
         """
 
-        def being_written(location: str, error: TableError) -> bool:
-            return isinstance(error, UnfinishedMetadataError) and location in self.young_metadata_files
+        def may_pass(location: str, error: TableError) -> bool:
+            if not isinstance(error, UnfinishedMetadataError):
+                return False
+            if location in self.young_metadata_files:
+                self.being_written.add(location)
+            return bool(error.is_cut) or location in self.being_written
 
-        check_metadata_files(table.io, str(table.metadata.table_uuid), self.metadata_files, being_written)
+        check_metadata_files(table.io, str(table.metadata.table_uuid), self.metadata_files, may_pass)
 
 
 def find_orphans(
@@ -283,7 +347,7 @@ def find_orphans(
         age_ms = now_ms - file.modified_ms
         if is_metadata_file(file.location):
             found.metadata_files.append(file.location)
-            if age_ms < older_than_ms:
+            if age_ms < max(older_than_ms, ORPHANS_OLDER_THAN_MS):
                 found.young_metadata_files.add(file.location)
         match = _OURS.fullmatch(file.location.rpartition("/")[2])
         ours = match is not None and int(match[2]) <= passed_by.get(match[1], -1)
@@ -291,7 +355,8 @@ def find_orphans(
             found.unaddressable += 1
         elif age_ms >= older_than_ms or (ours and age_ms >= DAY_MS):
             found.due.append(file)
-            found.passed += ours
+            if ours:
+                found.passed.add(file.location)
         else:
             found.young += 1
     found.due.sort(key=lambda each: each.location)

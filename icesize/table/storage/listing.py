@@ -55,7 +55,7 @@ def list_files(io: FileIO, location: str) -> Iterator[Listed]:
     """
     folder = check_folder(location)
     with storage_errors(f"Cannot list {folder}", "nothing was deleted", location=folder):
-        path = _local_path(io, folder)
+        path = local_path(io, folder)
         if path is not None:
             yield from _list_local(folder, path)
         elif isinstance(io, PyArrowFileIO):
@@ -123,7 +123,7 @@ def _below(folder: str, path: str, found: str) -> str:
 
 def modified_ms(io: FileIO, location: str) -> int:
     """When one file was last modified, by the clock of its storage. Raises FileNotFoundError when there is none."""
-    path = _local_path(io, location)
+    path = local_path(io, location)
     if path is not None:
         return os.lstat(path).st_mtime_ns // 1_000_000
     if isinstance(io, PyArrowFileIO):
@@ -193,7 +193,7 @@ def incomplete_uploads(io: FileIO, location: str) -> int | None:
     return count
 
 
-def _local_path(io: FileIO, location: str) -> str | None:
+def local_path(io: FileIO, location: str) -> str | None:
     """The path in the local filesystem, for both of PyIceberg's FileIOs; None when it is elsewhere."""
     scheme, authority, path = split(location)
     if scheme != "file" or authority or not isinstance(io, PyArrowFileIO | FsspecFileIO):

@@ -1,6 +1,7 @@
 """Whether a location belongs to one table alone, as far as storage can tell.
 
-Two tables that share a location take each other's files for orphans. The catalog does not know; metadata files do.
+Two tables that share a location take each other's files for orphans. Metadata files show that, also those of tables of
+another catalog; `icesize.table.cleanup.other_tables` reads what this catalog knows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def is_metadata_file(location: str) -> bool:
 
 
 class UnfinishedMetadataError(TableError):
-    """A metadata file whose text ends too early or is none, as of one that is being written to a local folder."""
+    """A metadata file whose text ends too early or is none, as of one that is being written to a local folder.
+
+    `is_cut` says that it begins like one, or is empty: a writer died or found the disk full.
+    """
 
 
 def check_metadata_files(
@@ -114,18 +118,23 @@ def _owner(io: FileIO, location: str) -> str | None:
             f"Cannot look for orphan files: {location} cannot be read ({brief(error)}), it may be metadata of another "
             "table whose files lie in the same location; remove it or move it away when it is nobody's",
             location=location,
+            is_cut=getattr(error, "is_cut", False),
         ) from error
 
 
 class _HalfError(ValueError):
     """A text is no JSON, or not all of it."""
 
+    def __init__(self, message: str, is_cut: bool) -> None:
+        super().__init__(message)
+        self.is_cut = is_cut
+
 
 def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:  # half a character as well
-        raise _HalfError(str(error)) from error
+        raise _HalfError(str(error), text[:1] in (b"", b"{")) from error
 
 
 def check_spelling(location: str, reachable: Reachable, suspects: Iterable[str]) -> None:

@@ -9,9 +9,11 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
@@ -27,6 +29,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
+from icesize.table.cleanup.other_tables import OtherTables, other_tables
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.listing import Listed, list_files
@@ -55,6 +58,7 @@ from tests.support.tables import (
 )
 
 HOUR_MS = 3_600_000
+BEING_WRITTEN = "1 metadata file without a whole text left alone for three days: perhaps still being written"
 
 
 @dataclass
@@ -74,13 +78,16 @@ class Search:
         probe.write_text("")
         return probe.stat().st_mtime_ns // 1_000_000
 
-    def __call__(self, dry_run: bool = False, older_than_ms: int = ORPHANS_OLDER_THAN_MS) -> OrphanReport:
+    def __call__(
+        self, dry_run: bool = False, older_than_ms: int = ORPHANS_OLDER_THAN_MS, trust_location: bool = False
+    ) -> OrphanReport:
         options: dict[str, Any] = {
             "name": "lake.db.t",
             "reload": lambda: self.table,
             "environment": Environment(now_ms=self.now_ms),
         }
-        return OrphanSearch(**{**options, **self.changes}).run(older_than_ms, dry_run)
+        search = OrphanSearch(**{**options, **self.changes})
+        return search.run(older_than_ms, dry_run, trust_location=trust_location)
 
 
 @pytest.fixture
@@ -364,7 +371,7 @@ def test_whose_metadata_a_file_is(lake: SqlCatalog, search: Search, name: str, p
     assert search().files_deleted == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", '{"format-version": 1}', "[]", "\x1f\x8b nonsense"])
+@pytest.mark.parametrize("text", ["{}", '{"format-version": 1}', "[]", "nonsense"])
 def test_metadata_that_cannot_be_read_is_refused(lake: SqlCatalog, search: Search, text: str) -> None:
     """Nobody can say whose it is."""
     table = two_files(lake)
@@ -381,9 +388,32 @@ def test_metadata_that_is_being_written_is_no_reason(lake: SqlCatalog, search: S
     path, old = leftover(table, "metadata/v3.metadata.json", HOUR_MS, text), leftover(table, "data/x.parquet")
     if not whole:
         local(path).write_bytes(text.encode()[:-1])
-    assert search().files_deleted == 1
+    report = search()
+    assert (report.files_deleted, report.notes) == (1, (BEING_WRITTEN,))
     assert (exists(path), exists(old)) == (True, False)
     check(search.table)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format-version": 2, "location": "x'])
+def test_metadata_that_a_full_disk_cut_off_is_an_orphan(lake: SqlCatalog, search: Search, text: str) -> None:
+    """After three days it goes, whatever age is asked for, as no table of the catalog names it; until then it stays."""
+    path = leftover(two_files(lake), "metadata/v3.metadata.json", 2 * DAY_MS, text)
+    report = search(older_than_ms=DAY_MS)
+    assert (report.files_found, report.notes, exists(path)) == (0, (BEING_WRITTEN,), True)
+    aged(path)
+    assert (search(older_than_ms=DAY_MS).files_deleted, exists(path)) == (1, False)
+    check(search.table)
+
+
+def test_metadata_that_a_full_disk_cut_off_stays_if_a_table_has_it(lake: SqlCatalog, search: Search) -> None:
+    """A table whose newest metadata file is cut off cannot be loaded, and is kept for its owner to bring back."""
+    table = two_files(lake)
+    other = lake.create_table("db.other", SCHEMA, properties={"write.metadata.path": f"{table.location()}/metadata/o"})
+    local(other.metadata_location).write_bytes(b"")
+    aged(other.metadata_location)
+    report = search()
+    assert (report.files_deleted, exists(other.metadata_location)) == (0, True)
+    assert "1 table cannot be read, the first is db.other: " in report.notes[-1]
 
 
 @pytest.mark.parametrize("text", ["{}", '{"format-version": 1}', "[]"])
@@ -395,18 +425,164 @@ def test_young_metadata_that_is_whole_and_of_nobody_is_refused(lake: SqlCatalog,
 
 
 def test_a_link_to_the_location_does_not_make_orphans(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
-    """A table whose location is spelt otherwise than its files lists none of them as needed: refused."""
+    """A table whose location is spelt otherwise than its files: these are known by device and inode, and stay."""
     table = two_files(lake)
     link = tmp_path / "link"
     link.symlink_to(local(table.location()))
+    old = leftover(table, "data/x.parquet")
     all_aged(table)
     moved = table.metadata.model_copy(update={"location": f"file://{link}"})
     search.changes["reload"] = lambda: Table(table._identifier, moved, table.metadata_location, table.io, table.catalog)
-    with pytest.raises(TableError, match="may be the same file under another name") as refused:
-        search()
-    assert f"the table needs {table.location()}/" in str(refused.value)
-    assert f"and file://{link}/" in str(refused.value)
+    report = search()
+    assert (report.files_deleted, exists(old)) == (1, False)
+    assert report.notes[0].endswith("left alone: needed under another name, by a link or a mount")
     check(search.table)
+
+
+def test_files_named_through_a_link_into_the_location_stay(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
+    """Links to a folder and to a file, and a hard link: what is listed under one name is needed under another."""
+    table = make_table(lake, {})
+    inner = local(table.location()) / "data" / "import"
+    inner.mkdir(parents=True)
+    names = [inner / f"{number}.parquet" for number in range(3)]
+    for number, name in enumerate(names):
+        pq.write_table(arrow([number]), name)
+    (tmp_path / "mounted").symlink_to(inner)
+    (tmp_path / "one.parquet").symlink_to(names[1])
+    (tmp_path / "two.parquet").hardlink_to(names[2])
+    table.add_files([f"file://{tmp_path}/{name}" for name in ("mounted/0.parquet", "one.parquet", "two.parquet")])
+    old = leftover(table, "data/import/x.parquet")
+    all_aged(table)
+    report = search()
+    assert (report.files_deleted, exists(old), [name.exists() for name in names]) == (1, False, [True] * 3)
+    assert report.notes == ("3 files left alone: needed under another name, by a link or a mount",)
+    assert ids_of(lake) == [0, 1, 2]
+
+
+def test_a_folder_that_is_a_link_within_the_location_keeps_its_files(lake: SqlCatalog, search: Search) -> None:
+    """A partition was moved and a link left in its place: no listing follows it, and its files stay."""
+    table = two_files(lake)
+    data = local(table.location()) / "data"
+    (data / "kind=a").rename(data / "moved")
+    (data / "kind=a").symlink_to(data / "moved")
+    all_aged(table)
+    assert search().files_deleted == 0
+    check(search.table)
+
+
+def test_a_file_that_becomes_needed_under_another_name_is_spared(
+    lake: SqlCatalog, search: Search, tmp_path: Path
+) -> None:
+    """It joins the table through a link after it was found."""
+    table = make_table(lake, {})
+    append(lake, [1])
+    orphan = local(leftover(table, "data/x.parquet"))
+    pq.write_table(arrow([2]), orphan)
+    aged(orphan)
+    (tmp_path / "link.parquet").symlink_to(orphan)
+    between(search, 3, lambda: lake.load_table("db.t").add_files([f"file://{tmp_path}/link.parquet"]))
+    report = search()
+    assert (report.files_deleted, report.notes) == (0, ("1 file became part of the table meanwhile",))
+    assert ids_of(lake) == [1, 2]
+
+
+def neighbour(lake: SqlCatalog, properties: dict[str, str], name: str = "db.other") -> Table:
+    """A table elsewhere with a row, of which some files may lie below the first one's location."""
+    other = lake.create_table(name, SCHEMA, properties=properties)
+    other.append(arrow([7]))
+    return lake.load_table(name)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["write.data.path", "write.object-storage.path", "write.folder-storage.path"],
+)
+def test_what_other_tables_keep_here_stays(lake: SqlCatalog, search: Search, key: str) -> None:
+    """Their folders show which ones to read; what nobody refers to goes from the same folder."""
+    table = two_files(lake)
+    place = f"{table.location()}/data/other"
+    # PyIceberg writes by the first of these only
+    other = neighbour(lake, {"write.data.path": place})
+    with other.transaction() as change:
+        change.remove_properties("write.data.path")
+        change.set_properties({key: place})
+    old = leftover(table, "data/other/x.parquet")
+    all_aged(table)
+    report = search()
+    assert (report.files_deleted, exists(old)) == (1, False)
+    assert report.notes == ("1 file left alone: needed by other tables of the catalog with folders here (db.other)",)
+    assert ids_of(lake, "db.other") == [7]
+    check(search.table)
+
+
+def test_a_table_whose_folder_holds_the_location_keeps_its_files(lake: SqlCatalog, search: Search) -> None:
+    """A folder above this one, in a namespace within another, spelt as Java spells it, through a link."""
+    table = two_files(lake)
+    above = local(table.location()).parent
+    link = above.parent / "link"
+    link.symlink_to(above)
+    lake.create_namespace("db.inner")
+    neighbour(lake, {"write.data.path": f"file:{link}/t"}, "db.inner.other")
+    all_aged(table)
+    assert search().files_deleted == 0
+    assert ids_of(lake, "db.inner.other") == [7]
+
+
+@pytest.mark.parametrize("hidden", ["load", "list", "limit", "files"])
+def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
+    lake: SqlCatalog, search: Search, hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is damaged, a catalog that cannot list, too many tables: the report says so, an option overrides it."""
+    table = two_files(lake)
+    other = neighbour(lake, {"write.data.path": f"{table.location()}/data"})
+    theirs, ours = leftover(table, "data/theirs.parquet"), of_batch(table, "s", 3, 4 * DAY_MS)
+    if hidden == "load":
+        local(other.metadata_location).write_text("{")
+    elif hidden == "list":
+        monkeypatch.setattr(type(lake), "list_namespaces", lambda *_: (_ for _ in ()).throw(NotImplementedError("no")))
+    elif hidden == "limit":
+        search.changes["find_others"] = partial(other_tables, most_tables=0)
+    else:
+        snapshot = other.current_snapshot()
+        assert snapshot is not None
+        local(snapshot.manifest_list).unlink()
+    left = "1 file left alone: only files with icesize's own names go, as other tables may need files here"
+    report = search()
+    assert (report.files_deleted, exists(ours), exists(theirs), report.notes[0]) == (1, False, True, left)
+    said = {
+        "load": "1 table cannot be read, the first is db.other: ",
+        "list": "the catalog cannot list its tables (NotImplementedError: no). ",
+        "limit": "1 table beyond the first 0 were not loaded. ",
+        "files": "1 table cannot be read, the first is db.other: FileNotFoundError",
+    }
+    assert report.notes[1].startswith(said[hidden])
+    assert report.notes[1].endswith(". Use --trust-location if no other table has files here")
+    report = search(trust_location=True)
+    assert (report.files_deleted, exists(theirs), report.notes) == (1, False, ())
+    check(search.table)
+
+
+def test_other_tables_are_loaded_only_if_they_matter(lake: SqlCatalog, search: Search) -> None:
+    """None when nothing is due or the location is trusted; a folder without a file that is due is not read."""
+    table = two_files(lake)
+    other = neighbour(lake, {"write.data.path": f"{table.location()}/data/other"})
+    asked: list[list[str]] = []
+
+    def counted(table: Table, due: list[str]) -> OtherTables:
+        asked.append(due)
+        return other_tables(table, due)
+
+    search.changes["find_others"] = counted
+    search()
+    snapshot = other.current_snapshot()
+    assert snapshot is not None
+    # nobody reads it, as nothing that is due lies in the folder
+    local(snapshot.manifest_list).unlink()
+    old = leftover(table, "data/x.parquet")
+    search(trust_location=True, dry_run=True)
+    assert asked == []
+    report = search()
+    assert (asked, report.notes, report.files_deleted) == ([[old]], (), 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""Other tables of the catalog whose files may lie below a table's location, and what these refer to.
+
+A listing does not show whose a file is, and metadata files show it only where they lie beside the data. The catalog
+knows its tables: those with a folder that overlaps the location keep every file that they refer to. Tables of other
+catalogs, and files that were added to a table from a folder that it does not name, are not found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
+from pyiceberg.table import Table
+
+from icesize.errors import TableNotFound, UnsupportedTable
+from icesize.table.catalog import opening
+from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.locations import has_parent_segment, is_inside, normalised, split
+from icesize.table.cleanup.expired_files import own_folders
+from icesize.table.storage.reachable import Reachable
+from icesize.units import format_count
+
+MOST_TABLES = 2_000
+"""Tables of a catalog that are loaded: at a tenth of a second each, eight at a time, half a minute."""
+LOADED_AT_ONCE = 8
+"""Requests to the catalog at a time: few enough for one that serves others."""
+MOST_NAMED = 3
+"""Tables that a note names."""
+
+Name = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OtherTables:
+    """Files that other tables refer to, the names of these tables, and reasons why there may be more of them."""
+
+    needed: Reachable = field(default_factory=Reachable)
+    names: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLES) -> OtherTables:
+    """Find what other tables of the catalog refer to in folders that overlap this table's location.
+
+    Args:
+        table: The table whose location was listed.
+        due: Files below that location which are to be deleted; folders without any are passed over.
+        most_tables: Tables that are loaded at most, those of the table's own namespace first.
+
+    Returns:
+        What was found. A catalog that cannot list its tables, or a table that cannot be read, is a doubt, no error.
+    """
+    catalog, own = table.catalog, table.name()
+    overlaps, in_turn = _Overlap.of(table.location(), due), _in_turn(catalog)
+    with nullcontext() if in_turn else ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
+        each: Callable[..., Iterable[Any]] = pool.map if pool else map
+        try:
+            names = sorted(set(_names(catalog, each)) - {own}, key=lambda name: (name[:-1] != own[:-1], name))
+        except Exception as error:  # of whatever the catalog is reached by
+            return OtherTables(doubts=(f"the catalog cannot list its tables ({brief(error)})",))
+        loaded = list(each(lambda name: _loaded(catalog, name, overlaps), names[:most_tables]))
+    needed, found = Reachable(), [each for each in loaded if isinstance(each, Table)]
+    failed = [each for each in loaded if isinstance(each, str)]
+    for other in found:
+        try:
+            needed.add(other.metadata, other.metadata_location, other.io)
+        except Exception as error:  # of whatever its storage is reached by
+            failed.append(f"{'.'.join(other.name())}: {brief(error)}")
+    doubts = [f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}"] if failed else []
+    if (more := len(names) - most_tables) > 0:
+        doubts.append(f"{format_count(more, 'table')} beyond the first {most_tables:,} were not loaded")
+    return OtherTables(needed, tuple(".".join(other.name()) for other in found), tuple(doubts))
+
+
+def _in_turn(catalog: Catalog) -> bool:
+    """Whether only this thread may use the catalog: Hive has one connection, SQLite a database in memory per thread."""
+    in_memory = catalog.properties.get("uri", "") in ("sqlite://", "sqlite:///:memory:")
+    return in_memory or any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
+
+
+def _names(catalog: Catalog, each: Callable[..., Iterable[Any]]) -> Iterator[Name]:
+    """Names of all tables of a catalog, one level of namespaces after another."""
+    level: list[Name] = [()]
+    while level:
+        children: list[Name] = []
+        for tables, below in each(lambda namespace: _listed(catalog, namespace), level):
+            yield from tables
+            children += below
+        level = children
+
+
+def _listed(catalog: Catalog, namespace: Name) -> tuple[list[Name], list[Name]]:
+    """Tables and namespaces directly below a namespace, of which there are none in the root or in one that is gone."""
+    try:
+        tables = [tuple(name) for name in catalog.list_tables(namespace)] if namespace else []
+    except NoSuchNamespaceError:
+        return [], []
+    try:
+        below = [tuple(name) for name in catalog.list_namespaces(namespace)]
+    except (NoSuchNamespaceError, BadRequestError):
+        if not namespace:
+            raise
+        below = []  # a catalog that has one level only
+    return tables, [name for name in below if len(name) > len(namespace)]
+
+
+def _loaded(catalog: Catalog, name: Name, overlaps: _Overlap) -> Table | str | None:
+    """A table with a folder that overlaps; otherwise None, or why nobody can say."""
+    try:
+        table = opening.load(catalog, name)
+    except (TableNotFound, UnsupportedTable):
+        return None  # dropped since it was listed, or no table
+    except Exception as error:  # of whatever the catalog is reached by
+        return f"{'.'.join(name)}: {brief(error)}"
+    folders = [*own_folders(table), table.metadata_location.rpartition("/")[0]]
+    return table if any(map(overlaps, folders)) else None
+
+
+@dataclass(frozen=True)
+class _Overlap:
+    """Whether a folder holds the location, or lies in it and holds a file that is due."""
+
+    location: str
+    due: tuple[str, ...]
+
+    @classmethod
+    def of(cls, location: str, due: Iterable[str]) -> _Overlap:
+        start, place = len(normalised(location)), _real(location)
+        return cls(place, tuple(place + normalised(file)[start:] for file in due))
+
+    def __call__(self, folder: str) -> bool:
+        place = _real(folder)
+        if place == self.location or is_inside(self.location, place) or has_parent_segment(place):
+            return True
+        return is_inside(place, self.location) and any(is_inside(file, place) for file in self.due)
+
+
+def _real(location: str) -> str:
+    """One spelling of a folder, in local storage that of the folder itself and of no link to it."""
+    scheme, _, path = split(location)
+    return normalised(f"file://{os.path.realpath(path)}" if scheme == "file" else location)

@@ -1,0 +1,56 @@
+"""Local files that are one and the same under several names: by links, mounts, or folders that are links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pyiceberg.io import FileIO
+
+from icesize.table.catalog.access_errors import storage_errors
+from icesize.table.storage.listing import local_path
+from icesize.table.storage.reachable import Reachable
+
+
+@dataclass
+class LocalFiles:
+    """Device and inode of needed files that no listing has shown under the name by which they are needed.
+
+    Object stores have neither: there this is empty.
+    """
+
+    io: FileIO
+    _known: set[tuple[int, int]] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
+
+    def listed(self, names: Iterable[str]) -> None:
+        """Take in the `normalised` names of a listing, which need no look."""
+        self._seen.update(names)
+
+    def add(self, needed: Reachable) -> None:
+        """Look up what is needed and was not listed; files that are gone are passed over.
+
+        Raises TableError for a file that cannot be looked up.
+        """
+        for name in needed:
+            if name in self._seen:
+                continue
+            self._seen.add(name)
+            path = local_path(self.io, needed.spelt(name))
+            with storage_errors(f"Cannot look up {name}", "no file can be called an orphan without that"):
+                if path is not None and (found := _identity(path)) is not None:
+                    self._known.add(found)
+
+    def __contains__(self, location: str) -> bool:
+        """Whether the file is one of them."""
+        path = local_path(self.io, location) if self._known else None
+        return path is not None and _identity(path) in self._known
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
