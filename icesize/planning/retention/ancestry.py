@@ -64,6 +64,14 @@ class RefFact:
         return not self.is_branch and self.name.startswith(VERSION_TAG)
 
 
+def is_one_commit(parent: SnapshotFact, child: SnapshotFact) -> bool:
+    """Return whether both are of one commit of icesize: a child on top of its parent, with one run id.
+
+    A commit appends or overwrites, then merges on top.
+    """
+    return child.parent_id == parent.snapshot_id and child.run_id is not None and child.run_id == parent.run_id
+
+
 def ancestors(table: Mapping[int, SnapshotFact], snapshot_id: int | None) -> Iterator[SnapshotFact]:
     """The snapshot and its ancestors, newest first, up to the first that is not in `table`."""
     while snapshot_id is not None and snapshot_id in table:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icesize.planning.files import PartitionKey
-from icesize.planning.retention.ancestry import SnapshotFact
+from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
 
 
 class Version(NamedTuple):
@@ -46,23 +46,12 @@ class Cover:
     missing: int
 
 
-def is_pair(append: SnapshotFact, replace: SnapshotFact) -> bool:
-    """Whether the two are one commit of icesize: rows appended, then files merged."""
-    return (
-        append.operation == "append"
-        and replace.operation == "replace"
-        and replace.parent_id == append.snapshot_id
-        and append.run_id is not None
-        and append.run_id == replace.run_id
-    )
-
-
 def commits_of(history: Sequence[SnapshotFact]) -> list[Commit]:
-    """The commits of a history, oldest first; an APPEND that its REPLACE follows is no commit of its own."""
+    """Return the commits of a history, oldest first; snapshots of one icesize commit are one."""
     commits: list[Commit] = []
     for position, snapshot in enumerate(history):
         touched = snapshot.touched
-        if position and is_pair(history[position - 1], snapshot):
+        if position and is_one_commit(history[position - 1], snapshot):
             touched |= commits.pop().touched
         commits.append(Commit(snapshot.snapshot_id, snapshot.timestamp_ms, touched))
     return commits

@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import BatchError
 from icesize.markup import card
+from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
 from icesize.report import with_text_ids
 from icesize.table.catalog.history import main_history, operation_of, summary_of
 from icesize.table.commit import ledger
@@ -71,15 +72,18 @@ class Commit:
 def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
     """A history, newest first, as commits, cut where snapshots have expired."""
     runs: list[list[Commit]] = []
-    newer: Snapshot | None = None
+    child: SnapshotFact | None = None
     for snapshot in history:
-        if newer is None or newer.parent_snapshot_id != snapshot.snapshot_id:
+        parent = SnapshotFact(
+            snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms, "", summary_of(snapshot, RUN_ID)
+        )
+        if child is None or child.parent_id != parent.snapshot_id:
             runs.append([Commit([snapshot])])
-        elif (run_id := summary_of(snapshot, RUN_ID)) is not None and run_id == summary_of(newer, RUN_ID):
+        elif is_one_commit(parent, child):
             runs[-1][-1].snapshots.append(snapshot)
         else:
             runs[-1].append(Commit([snapshot]))
-        newer = snapshot
+        child = parent
     return runs
 
 

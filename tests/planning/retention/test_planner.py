@@ -477,9 +477,11 @@ def pairs() -> list[SnapshotFact]:
     return history
 
 
-def test_an_append_that_is_merged_at_once_is_no_version() -> None:
-    """Two pairs are two versions, readable where the merges are."""
+@pytest.mark.parametrize("operation", ["append", "overwrite"])
+def test_new_rows_that_are_merged_at_once_are_no_version(operation: str) -> None:
+    """Two pairs are two versions, readable where the merges are; an overwrite (`absorb`) is like an append."""
     history = pairs()
+    history[0] = dataclasses.replace(history[0], operation=operation)
     for keep_versions, kept in ((1, {3, 4}), (2, {2, 3, 4}), (3, {2, 3, 4})):
         rules = RetentionRules(NOW, keep_versions=keep_versions)
         assert set(plan_retention(history, [main_at(history)], rules, NOW).kept) == kept
@@ -490,12 +492,10 @@ def test_an_append_that_is_merged_at_once_is_no_version() -> None:
     [
         ({"run_id": None}, {"run_id": None}),
         ({"run_id": "z"}, {}),
-        ({"operation": "overwrite"}, {}),
-        ({}, {"operation": ""}),
     ],
 )
 def test_snapshots_that_are_no_pair_are_versions_each(append: dict[str, str], merge: dict[str, str]) -> None:
-    """Without a common run, or as other operations, an append and what follows it are two commits."""
+    """Without a common run, an append and what follows it are two commits."""
     history = pairs()
     history[0] = dataclasses.replace(history[0], **append)  # type: ignore[arg-type]
     history[1] = dataclasses.replace(history[1], **merge)  # type: ignore[arg-type]

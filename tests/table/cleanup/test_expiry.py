@@ -9,11 +9,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
+import icesize
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
@@ -32,6 +34,10 @@ from tests.support.tables import (
     live_paths,
     local,
     make_table,
+    merged,
+    request_on,
+    run,
+    small_files,
     write,
 )
 
@@ -147,6 +153,24 @@ def test_versions_stay_readable(catalog: Catalog) -> None:
     assert_clean(table)
     again = run_expiry(catalog, days=6, keep_versions=4)
     assert (again.snapshot_ids_expired, again.refs_removed) == ((), ())
+
+
+def test_rows_that_were_taken_along_and_merged_are_one_version(lake: Catalog) -> None:
+    """A commit of an overwrite (`absorb`) and a replace counts once: as many versions stay as were asked for."""
+    make_table(lake)
+    for number in range(6):
+        append(lake, [number])
+    for number in range(6, 9):
+        table = lake.load_table("db.t")
+        taken, *others = small_files(table)
+        together = write(table, [*pq.read_table(local(taken.path))["id"].to_pylist(), number])
+        run(lake, request_on(table, [together], [merged(table, others[:2])], absorbed=(taken,)), table)
+    append(lake, [9], "b")  # snapshots that are newer than the newest append all stay
+    before = icesize.open(None, "db.t", catalog=lake).versions({"kind": "a"})
+    assert [version.operation for version in before[:4]] == ["overwrite+replace"] * 3 + ["append"]
+    run_expiry(lake, days=6, keep_versions=3)
+    after = icesize.open(None, "db.t", catalog=lake).versions({"kind": "a"})
+    assert [(v.files, v.rows, v.size_bytes) for v in after[:3]] == [(v.files, v.rows, v.size_bytes) for v in before[:3]]
 
 
 def test_tags_that_no_version_needs_any_more_go(catalog: Catalog) -> None:
