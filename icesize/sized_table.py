@@ -57,8 +57,12 @@ if TYPE_CHECKING:
     from icesize.table.state.versions import Version
     from icesize.table.state.where import Where
 
-Partition = Mapping[str, Any]
-"""Partition field -> value exactly as `inspect` prints it: `{"hour": "h191"}`; `{}` for an unpartitioned table."""
+Partition = Mapping[str, Any] | str
+"""Partition field -> value: `{"hour": "h191"}`, `{}` for an unpartitioned table; or a label as `inspect` prints it.
+
+A value is typed (None is NULL), or text: in a field of texts the value itself, in others as `inspect` prints it. In a
+label `p=null` is NULL, `p="null"` the text.
+"""
 Outcome = TypeVar("Outcome")
 
 

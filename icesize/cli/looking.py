@@ -209,7 +209,7 @@ def _told(entry: LedgerEntry, sized: SizedTable) -> str:
 @partition_option(required=False)
 @_limit_option(console.MOST_VERSIONS)
 @table_options
-def versions(target: Target, *, partition: Mapping[str, str] | None, limit: int | None) -> None:
+def versions(target: Target, *, partition: str | None, limit: int | None) -> None:
     """List the versions of a partition of TABLE, newest first; of all partitions without --partition."""
     sized = target.open()
     found = sized.versions(partition)

@@ -109,14 +109,15 @@ def command(name: str, short: str, *examples: str) -> Callable[[Callable[..., An
 
 
 def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
-    """`--partition K=V`, once per partition field, that arrives as a mapping (None when it is not given)."""
+    """`--partition K=V`, once per partition field, that arrives as a label (None when it is not given)."""
 
-    def given(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-        return pairs(ctx, parameter, values) if values or required else None
+    def given(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
+        return "/".join(values) if values or required else None
 
     return click.option(
         "--partition", metavar="FIELD=VALUE", multiple=True, callback=given,
-        help="The partition, with values as `inspect` prints them; once per field, not at all if unpartitioned.",
+        help="The partition, as `inspect` prints it: whole, or once per field; not at all if unpartitioned. p=null is "
+        "NULL, p='\"null\"' the text.",
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -40,7 +39,7 @@ from icesize.units import format_bytes, format_count
 @dry_run_option
 @table_options
 def restore(
-    target: Target, *, partition: Mapping[str, str], snapshot_id: int | None, as_of: datetime | None, yes: bool,
+    target: Target, *, partition: str, snapshot_id: int | None, as_of: datetime | None, yes: bool,
     dry_run: bool,
 ) -> None:  # fmt: skip
     """Make a partition of TABLE what it was at a snapshot or a time; files that it has no more are copied.
@@ -54,7 +53,7 @@ def restore(
     sized = target.open()
     bring_back = partial(sized.restore, partition, snapshot_id, as_of=as_of)
     if not yes and not dry_run:
-        name = "/".join(f"{field}={value}" for field, value in partition.items()) or "the whole table"
+        name = partition or "the whole table"
         rows = console.rows_before_and_after(bring_back(dry_run=True))
         when = f"snapshot {snapshot_id}" if as_of is None else f"{as_of:%Y-%m-%d %H:%M:%S %Z}"
         question = f"Restore {name} of {sized.name} to {when}, {rows}?"

@@ -6,6 +6,7 @@
 - `files`: what is in a table, as plain values that cross every floor
 - `filters`: by which columns a table should be clustered, from the filters that its queries ask
 - `inspection`: how well sized a table is: counts, a histogram, the worst partitions and advice
+- `partition_labels`: partitions in one word, as people and the command line write them
 - `plan`: what will be merged and what stays, as plain values: the outcome of `icesize.planning.merging.planner`
 - `scan_cost`: what a scan of a whole table costs because of its files, before and after a plan
 - `sizing`: from bytes to numbers of files

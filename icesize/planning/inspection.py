@@ -11,6 +11,7 @@ from icesize.markup import AMBER, GREEN, Bar, card
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.filters import FilterUse
+from icesize.planning.partition_labels import label_of
 from icesize.planning.plan import Plan
 from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
@@ -43,7 +44,7 @@ class PartitionSizes:
     `mergeable` of its small files may be merged now; `held_back` counts the others by reason.
     """
 
-    partition: dict[str, str]
+    partition: dict[str, str | None]
     files: int
     size_bytes: int
     small_files: int
@@ -53,8 +54,8 @@ class PartitionSizes:
 
     @property
     def label(self) -> str:
-        """`hour=h191/kind=3`, as `where` and people write it; `` for the one partition of an unpartitioned table."""
-        return "/".join(f"{name}={value}" for name, value in self.partition.items())
+        """`hour=h191/kind=3`, as people write it; `` for the one partition of an unpartitioned table."""
+        return label_of(self.partition)
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ class PendingDeletes:
     deleted_rows: int = 0
     row_share: float = 0.0
     delete_files_per_file: float = 0.0
-    worst: dict[str, str] | None = None
+    worst: dict[str, str | None] | None = None
     worst_per_file: float = 0.0
     delete_files_max: int = 0
     histogram: tuple[DeletesClass, ...] = ()
 
     def __str__(self) -> str:
-        worst = "/".join(f"{name}={value}" for name, value in (self.worst or {}).items())
+        worst = label_of(self.worst or {})
         in_worst = f" ({self.worst_per_file:,.1f} in {worst})" if worst else ""
         rows = f", {format_count(self.deleted_rows, 'deleted row')} known ({self.row_share:.1%})"
         return (
@@ -199,7 +200,7 @@ class Inspection:
 def inspect(
     layout: Layout,
     policy: SizePolicy,
-    labels: Mapping[PartitionKey, dict[str, str]],
+    labels: Mapping[PartitionKey, dict[str, str | None]],
     plan: Plan,
     *,
     table: str,
@@ -248,7 +249,7 @@ def inspect(
     )
 
 
-def _sizes(facts: PartitionFacts, label: dict[str, str], spec_id: int) -> PartitionSizes:
+def _sizes(facts: PartitionFacts, label: dict[str, str | None], spec_id: int) -> PartitionSizes:
     old_spec = SkipReason.OLD_SPEC if facts.key.spec_id != spec_id else None
     held = Counter(reason.value for f in facts.small if (reason := f.obstacle or old_spec))
     small_bytes = sum(f.size_bytes for f in facts.small)
@@ -298,7 +299,7 @@ def _histogram(sizes: list[int], limit_bytes: int) -> tuple[SizeClass, ...]:
 
 
 def _deletes(
-    partitions: Sequence[PartitionFacts], policy: SizePolicy, labels: Mapping[PartitionKey, dict[str, str]]
+    partitions: Sequence[PartitionFacts], policy: SizePolicy, labels: Mapping[PartitionKey, dict[str, str | None]]
 ) -> PendingDeletes:
     hit = {facts.key: some for facts in partitions if (some := facts.with_deletes)}
     if not hit:

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -57,6 +58,43 @@ def test_a_partition_that_never_was_is_named(table: Table, run: Run) -> None:
     assert result.exit_code == 2
     assert "kind=c" in result.stderr
     assert run("versions", "--partition", "sort=a").exit_code == 2
+
+
+TEXTS = (None, "null", '"null"', "", " ", "a/b", "a/kind=b", "a=b,c", 'say "ü"', "\n")
+
+
+def test_what_inspect_prints_names_a_partition(tmp_path: Path, run: Run) -> None:
+    """Each label is accepted by the command line, each label and mapping by Python: NULL and all texts come back."""
+    catalog = sqlite_catalog(tmp_path)
+    table = make_table(catalog)
+    rows = [{"id": number, "kind": text} for number, text in enumerate(TEXTS)]
+    for _ in range(2):  # two files in each: `inspect` prints partitions with several
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    told = run("inspect").stdout
+    sized = icesize.open(None, "lake.db.t", catalog=catalog)
+    found = {text: sized.versions({"kind": text})[0] for text in TEXTS}
+    assert {text: version.partition["kind"] for text, version in found.items()} == {text: text for text in TEXTS}
+    assert len({version.label for version in found.values()}) == len(TEXTS)
+    for text, version in found.items():
+        assert f"\n  {version.label} " in told
+        assert sized.versions(version.label) == sized.versions({"kind": text})
+        listed = json.loads(run("versions", "--partition", version.label, "--limit", "1", "--json").stdout)
+        assert listed == [version.to_dict()]
+
+
+def test_null_and_the_text_null_are_two_partitions(tmp_path: Path, run: Run) -> None:
+    """`restore` changes the one that is named, by Python and by the command line."""
+    catalog = sqlite_catalog(tmp_path)
+    make_table(catalog)
+    append(catalog, [1], None)
+    append(catalog, [2], "null")
+    version = catalog.load_table("db.t").metadata.current_snapshot_id
+    append(catalog, [3], None)
+    append(catalog, [4], "null")
+    icesize.open(None, "lake.db.t", catalog=catalog).restore({"kind": None}, version)
+    assert ids_of(catalog) == [1, 2, 4]
+    restored = run("restore", "--partition", 'kind="null"', "--snapshot", str(version), "--yes")
+    assert (restored.exit_code, ids_of(catalog)) == (0, [1, 2]), restored.output
 
 
 def test_restore_asks_first(sized: SizedTable, run: Run, tmp_path: Path) -> None:

@@ -83,14 +83,14 @@ def make_table(
     return table
 
 
-def arrow(ids: Iterable[int], kind: str = "a") -> pa.Table:
+def arrow(ids: Iterable[int], kind: str | None = "a") -> pa.Table:
     """Rows of SCHEMA with these ids, an hour apart."""
     ids = list(ids)
     hours = pa.array([i * 3_600_000_000 for i in ids], pa.timestamp("us"))
     return pa.table({"id": pa.array(ids, pa.int64()), "kind": pa.array([kind] * len(ids), pa.string()), "ts": hours})
 
 
-def write(table: Table, ids: Iterable[int], kind: str = "a") -> WrittenFile:
+def write(table: Table, ids: Iterable[int], kind: str | None = "a") -> WrittenFile:
     """Rows as one file of the table, not visible yet."""
     settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
     (file,) = write_rows([arrow(ids, kind)], settings, FileNames("test", next(_numbers), 0))
@@ -178,7 +178,7 @@ def commit_by(
         return commit_files(request, committer, environment, deadline_seconds)
 
 
-def append(catalog: Catalog, ids: Iterable[int], kind: str = "a", batch: int | None = None) -> Table:
+def append(catalog: Catalog, ids: Iterable[int], kind: str | None = "a", batch: int | None = None) -> Table:
     """Rows committed through icesize; returns the table with them."""
     table = catalog.load_table("db.t")
     run(catalog, request_on(table, [write(table, ids, kind)], batch=batch), table)

@@ -8,6 +8,8 @@
 - `lists`: manifest lists, read whole by PyIceberg, or here for what is not known yet
 - `packing`: many small manifests into few: which ones are worth it, and their entries in the order of their
   partitions
+- `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
+  them
 - `repeated_files`: files that a table lists more than once: none of them may go while another listing of it stays
 - `writer`: manifests and manifest lists, written without decoding what is only kept; partition values that were encoded
   before a column was promoted are brought to how they are encoded today

@@ -3,49 +3,89 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.typedef import Record
 
 from icesize.errors import ArgumentError, TableError
 from icesize.planning.files import PartitionKey
+from icesize.planning.partition_labels import label_of, read_label
+from icesize.table.manifests.partition_values import NamedField, text_of
 
+_SPEC = "@spec"
+"""Stands beside partition fields for the id of their partition spec."""
 _UNNAMED = "{}"
 """How the partition of an unpartitioned table is named."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def find_partition(metadata: TableMetadata, keys: Iterable[PartitionKey], wanted: Mapping[str, Any]) -> PartitionKey:
-    """The one of `keys` that `wanted` names: partition field -> value as `inspect` prints it, all fields, no others.
+def find_partition(
+    metadata: TableMetadata, keys: Iterable[PartitionKey], wanted: Mapping[str, Any] | str
+) -> PartitionKey:
+    """Return the one of `keys` that `wanted` names: partition field -> value, or a label; all fields, no others.
 
-    Values that are not text are compared as they print (a date, a number; None is `null`). Where several partition
-    specs have such a partition, the table's current one wins, then the newest. Raises ArgumentError for field names
-    that no spec has, and for a partition that never had files.
+    A value is None (NULL), a typed one, or text: of a text field itself, of others as `inspect` prints it. In a label
+    `p=null` is NULL and `p="null"` the text. `@spec` may name the partition spec. Raises ArgumentError for field names
+    that no spec has, for a partition that never had files, and for several that are written alike.
     """
-    printed = {name: _printed(value) for name, value in wanted.items()}
-    label = "/".join(f"{name}={value}" for name, value in printed.items())
-    if printed.keys() not in [{f.name for f in spec.fields} for spec in metadata.specs().values()]:
-        fields = [f.name for f in metadata.spec().fields]
-        by = f"partitioned by {', '.join(fields)}: name each of them" if fields else "not partitioned: name no field"
-        raise ArgumentError(f"Cannot find partition {label or _UNNAMED}: the table is {by}", partition=printed)
     labels = Labels(metadata)
+    named = _named(labels, wanted)
+    spec_id = named.pop(_SPEC, None)
+    tests = {
+        i: [field.test(named[field.name]) for field in fields]
+        for i, fields in labels.fields.items()
+        if str(i) == str(i if spec_id is None else spec_id) and named.keys() == {field.name for field in fields}
+    }
     known = list(keys)
-    found = [key for key in known if labels.values(key) == printed]
-    if not found:
-        close = difflib.get_close_matches(label, {labels.of(key) for key in known}, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ", or the snapshots that had them have expired"
-        raise ArgumentError(f"Cannot find partition {label or _UNNAMED}: it never had files{hint}", partition=printed)
-    return max(found, key=lambda key: (key.spec_id == metadata.default_spec_id, key.spec_id))
+    found = [k for k in known if k.spec_id in tests and all(map(_passes, tests[k.spec_id], k.values))]
+    if len(found) == 1:
+        return found[0]
+    texts = {name: None if value is None else text_of(value) for name, value in named.items()}
+    label = label_of(texts)
+    name = label or _UNNAMED
+    if not tests:
+        message = f"Cannot find partition {name}: the table is {_partitioned_by(metadata)}"
+    elif not found:
+        message = f"Cannot find partition {name}: it never had files{_hint(labels, known, label)}"
+    else:
+        message = f"Cannot find partition {name}: {len(found)} partitions have this name{_ways(labels, found)}"
+    raise ArgumentError(message, partition=texts)
 
 
-def _printed(value: object) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _partitioned_by(metadata: TableMetadata) -> str:
+    fields = ", ".join(field.name for field in metadata.spec().fields)
+    return f"partitioned by {fields}: name each of them" if fields else "not partitioned: name no field"
+
+
+def _hint(labels: Labels, known: Iterable[PartitionKey], label: str) -> str:
+    close = difflib.get_close_matches(label, {labels.of(key) for key in known}, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ", or the snapshots that had them have expired"
+
+
+def _ways(labels: Labels, found: Collection[PartitionKey]) -> str:
+    """Return the ways to name each of several partitions that have one name."""
+    ways = sorted({"/".join(filter(None, (labels.of(key), f"{_SPEC}={key.spec_id}"))) for key in found})
+    if len(ways) < len(found):
+        return ", and NaN is equal to nothing"
+    return f". Name one of {', '.join(map(repr, ways))}"
+
+
+def _named(labels: Labels, wanted: Mapping[str, Any] | str) -> dict[str, Any]:
+    if not isinstance(wanted, str):
+        return dict(wanted)
+    names = {field.name for fields in labels.fields.values() for field in fields}
+    pairs = read_label(wanted, {*names, _SPEC})
+    if len(dict(pairs)) < len(pairs):
+        raise ArgumentError(f"Cannot find partition {wanted}: a field is named twice. Write its text in double quotes")
+    return dict(pairs)
+
+
+def _passes(test: Callable[[object], bool], value: object) -> bool:
+    return test(value)
 
 
 def known_snapshot(metadata: TableMetadata, snapshot_id: int | str) -> Snapshot:
@@ -130,19 +170,17 @@ class Labels:
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._schemas = [metadata.schema(), *reversed(metadata.schemas)]
-        self._specs = metadata.specs()
+        self.fields = {i: [self._field(field) for field in spec.fields] for i, spec in metadata.specs().items()}
 
     def of(self, key: PartitionKey) -> str:
-        """The label of a partition, `` for an unpartitioned one."""
-        return "/".join(f"{name}={value}" for name, value in self.values(key).items())
+        """Return the label of a partition, `` for an unpartitioned one."""
+        return label_of(self.values(key))
 
-    def values(self, key: PartitionKey) -> dict[str, str]:
-        """Partition field name -> printed value."""
-        spec = self._specs[key.spec_id]
-        named = {}
-        for field_, value in zip(spec.fields, Record(*key.values)._data, strict=True):
-            # of the newest schema that has the source column
-            having = (schema for schema in self._schemas if schema.find_column_name(field_.source_id) is not None)
-            source = next((schema.find_type(field_.source_id) for schema in having), None)
-            named[field_.name] = str(value) if source is None else field_.transform.to_human_string(source, value)
-        return named
+    def values(self, key: PartitionKey) -> dict[str, str | None]:
+        """Return partition field name -> printed value, None for NULL."""
+        return {field.name: field.printed(v) for field, v in zip(self.fields[key.spec_id], key.values, strict=True)}
+
+    def _field(self, field: PartitionField) -> NamedField:
+        # of the newest schema that has the source column
+        having = (schema for schema in self._schemas if schema.find_column_name(field.source_id) is not None)
+        return NamedField(field.name, field.transform, next((s.find_type(field.source_id) for s in having), None))

@@ -28,16 +28,16 @@ from icesize.units import format_bytes, format_count, format_time
 class Version:
     """What a partition was after one commit, readable at `snapshot_id`, the commit's last snapshot.
 
-    `partition` are names and values as `inspect` prints them, `label` the same in one word, `key` the stored values.
-    `timestamp_ms` is the commit's time, `operation` what its snapshots did, oldest first (`append+replace`),
-    `stream_id` and `batch_id` name its micro-batch. `files`, `size_bytes` and `rows` are totals of the partition's
-    data files. `current`: readers of the table see it now.
+    `partition` are names and values as `inspect` prints them (None: NULL), `label` the same in one word, `key` the
+    stored values. `timestamp_ms` is the commit's time, `operation` what its snapshots did, oldest first
+    (`append+replace`), `stream_id` and `batch_id` name its micro-batch. `files`, `size_bytes` and `rows` are totals of
+    the partition's data files. `current`: readers of the table see it now.
 
     The commit that made it may have expired. Then the oldest snapshot stands for it that still shows it, with its own
     time and operation, and without a batch.
     """
 
-    partition: dict[str, str]
+    partition: dict[str, str | None]
     label: str
     key: PartitionKey
     snapshot_id: int
@@ -107,7 +107,7 @@ class _Listing:
 
     labels: Labels
     versions: list[Version] = field(default_factory=list)
-    _names: dict[PartitionKey, tuple[str, dict[str, str]]] = field(default_factory=dict)
+    _names: dict[PartitionKey, tuple[str, dict[str, str | None]]] = field(default_factory=dict)
 
     def add(
         self,

@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
+from datetime import time as time_of_day
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 
 from icesize.errors import TableError
-from icesize.planning.files import PartitionKey, SkipReason
+from icesize.planning.files import NegativeZero, PartitionKey, SkipReason
 from icesize.table.state.live_files import files_at
-from icesize.table.state.naming import find_partition, known_snapshot, snapshot_as_of
+from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
+from tests.support.partition_values import CASES
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import append, expire, layout_of, make_table, request_on, run, small_files, write
 
@@ -102,8 +129,8 @@ def test_partitions_of_an_old_spec_are_found(lake: SqlCatalog) -> None:
     assert find_partition(table.metadata, [old, new], {"kind": "a", "id_bucket": bucket}) == new
 
 
-def test_where_two_specs_print_the_same_the_current_one_is_meant(lake: SqlCatalog) -> None:
-    """Fields of one name by other transforms give partitions that cannot be told apart by their values."""
+def test_where_two_specs_print_the_same_each_is_named(lake: SqlCatalog) -> None:
+    """Fields of one name by other transforms: the message names both partitions, in a form that is accepted."""
     make_table(lake, {"kind": "truncate[5]"})
     table = append(lake, [1])
     with table.update_spec() as update:
@@ -113,9 +140,127 @@ def test_where_two_specs_print_the_same_the_current_one_is_meant(lake: SqlCatalo
     table = append(lake, [3])
     first, last = sorted(layout_of(table).partitions, key=lambda key: key.spec_id)
     assert last.spec_id == table.metadata.default_spec_id
+    names = {key: f"kind_truncate=a/@spec={key.spec_id}" for key in (first, last)}
     for keys in ([first, last], [last, first]):
-        assert find_partition(table.metadata, keys, {"kind_truncate": "a"}) == last
+        with pytest.raises(TableError) as raised:
+            find_partition(table.metadata, keys, {"kind_truncate": "a"})
+        both = ", ".join(map(repr, names.values()))
+        assert str(raised.value) == (
+            f"Cannot find partition kind_truncate=a: 2 partitions have this name. Name one of {both}"
+        )
+        for key, name in names.items():
+            assert find_partition(table.metadata, keys, name) == key
+            assert find_partition(table.metadata, keys, {"kind_truncate": "a", "@spec": key.spec_id}) == key
     assert find_partition(table.metadata, [first], {"kind_truncate": "a"}) == first
+
+
+def metadata_of(fields: list[tuple[IcebergType, str]]) -> TableMetadata:
+    """A table with these columns, each in a partition field of its own."""
+    columns = [NestedField(i, f"c{i}", kind) for i, (kind, _) in enumerate(fields, 1)]
+    spec = PartitionSpec(
+        *(PartitionField(i, 999 + i, parse_transform(t), f"f{i}") for i, (_, t) in enumerate(fields, 1))
+    )
+    return new_table_metadata(Schema(*columns), spec, UNSORTED_SORT_ORDER, "file:///t")
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[TableMetadata, list[PartitionKey]]:
+    """A table by one or two transforms of any type, and some of its partitions."""
+    texts = (StringType(), st.sampled_from(["null", "", '"', "a/f2=b", " ", "a,b"]), ("identity", "truncate[3]"))
+    some = [(kind, transform, values) for kind, values, transforms in [*CASES, texts] for transform in transforms]
+    chosen = draw(st.lists(st.sampled_from(some), min_size=1, max_size=2))
+    columns = [st.none() | values.map(parse_transform(transform).transform(kind)) for kind, transform, values in chosen]
+    keys = draw(st.lists(st.tuples(*columns).map(lambda values: PartitionKey.of(0, values)), min_size=1, unique=True))
+    return metadata_of([(kind, transform) for kind, transform, _ in chosen]), keys
+
+
+@given(partitions())
+def test_each_partition_is_found_by_what_is_printed_of_it(found: tuple[TableMetadata, list[PartitionKey]]) -> None:
+    """Values and labels of all types and transforms come back, among others of the table, NULL included."""
+    metadata, keys = found
+    labels = Labels(metadata)
+    for key in keys:
+        assert find_partition(metadata, keys, labels.values(key)) == key
+        assert find_partition(metadata, keys, labels.of(key)) == key
+
+
+ZONE = timezone(timedelta(hours=2))
+WHOLE = datetime(2024, 7, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform", "wanted", "stored"),
+    [
+        (StringType(), "identity", "null", "null"),
+        (StringType(), "identity", None, None),
+        (StringType(), "identity", 5, "5"),
+        (StringType(), "void", "null", None),
+        (LongType(), "identity", "null", None),
+        (LongType(), "identity", 7, 7),
+        (LongType(), "identity", "+07", 7),
+        (LongType(), "bucket[4]", "3", 3),
+        (BooleanType(), "identity", True, True),
+        (BooleanType(), "identity", "false", False),
+        (FloatType(), "identity", 0.1, 0.10000000149011612),
+        (DoubleType(), "identity", -0.0, NegativeZero("-0.0")),
+        (DoubleType(), "identity", "0", 0.0),
+        (DecimalType(9, 2), "identity", Decimal("1.5"), Decimal("1.50")),
+        (DecimalType(9, 2), "identity", "1.5", Decimal("1.50")),
+        (BinaryType(), "identity", b"\x9e\xe9e", b"\x9e\xe9e"),
+        (BinaryType(), "identity", "null", b"\x9e\xe9e"),
+        (UUIDType(), "identity", UUID(int=5), UUID(int=5)),
+        (DateType(), "identity", date(1970, 1, 3), 2),
+        (TimeType(), "identity", time_of_day(0, 0, 1), 1_000_000),
+        (TimestampType(), "identity", datetime(1970, 1, 1, 0, 0, 1), 1_000_000),
+        (TimestamptzType(), "identity", datetime(1970, 1, 1, 2, tzinfo=ZONE), 0),
+        (TimestampType(), "year", 2024, 54),
+        (TimestampType(), "month", WHOLE, 654),
+        (DateType(), "month", date(2024, 7, 1), 654),
+        (TimestampType(), "day", date(2024, 7, 1), 19_905),
+        (TimestamptzType(), "hour", WHOLE, 477_725),
+        (TimestampType(), "hour", "2024-07-01-05", 477_725),
+    ],
+)
+def test_typed_values_name_partitions(kind: IcebergType, transform: str, wanted: object, stored: object) -> None:
+    """Python's own values, and text that is parsed; None alone is NULL where a value may be printed as `null`."""
+    metadata = metadata_of([(kind, transform)])
+    key, values = PartitionKey(0, (stored,)), (None, 0, 1, 0.0, "a", False, True)
+    # to Python False is 0: values of one type, and NULL
+    alike = (type(stored), type(None)) if not isinstance(stored, float) else (float, type(None))
+    keys = [PartitionKey(0, (value,)) for value in values if type(value) in alike and repr(value) != repr(stored)]
+    assert find_partition(metadata, [*keys, key], {"f1": wanted}) is key
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (LongType(), True),
+        (LongType(), "x"),
+        (BooleanType(), 1),
+        (DateType(), "soon"),
+        (BinaryType(), "?"),
+        (UUIDType(), 5),
+    ],
+)
+def test_values_of_another_type_name_no_partition(kind: IcebergType, wanted: object) -> None:
+    """True is not 1, and text that cannot be parsed is an error, not a partition."""
+    with pytest.raises(TableError, match=r"Cannot find partition f1=.*: it never had files"):
+        find_partition(metadata_of([(kind, "identity")]), [PartitionKey(0, (1,))], {"f1": wanted})
+
+
+def test_partitions_of_nan_have_one_name() -> None:
+    """NaN is equal to nothing: the message says that no name chooses one of several; one alone is found."""
+    metadata = metadata_of([(DoubleType(), "identity")])
+    keys = [PartitionKey(0, (float("nan"),)) for _ in range(2)]
+    with pytest.raises(TableError, match="f1=nan: 2 partitions have this name, and NaN is equal to nothing"):
+        find_partition(metadata, keys, {"f1": "nan"})
+    assert find_partition(metadata, keys[:1], {"f1": float("nan")}) is keys[0]
+
+
+def test_a_field_that_is_named_twice_is_refused() -> None:
+    """A label that can be read in two ways says how to write it."""
+    with pytest.raises(TableError, match="f1=a/f1=b: a field is named twice"):
+        find_partition(metadata_of([(StringType(), "identity")]), [], "f1=a/f1=b")
 
 
 def test_a_snapshot_that_is_not_there_is_told_with_those_that_are(lake: SqlCatalog) -> None:
