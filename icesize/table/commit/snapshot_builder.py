@@ -58,10 +58,11 @@ class _Split:
     deleted: dict[_Kind, list[Entry]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, other: _Split) -> None:
-        """Take in what is split besides."""
+        """Take in other manifests and their entries, which may be of the same kinds."""
         self.touched.update(other.touched)
-        self.survivors.update(other.survivors)
-        self.deleted.update(other.deleted)
+        for own, more in ((self.survivors, other.survivors), (self.deleted, other.deleted)):
+            for kind, entries in more.items():
+                own[kind] += entries
 
 
 class SnapshotBuilder:
