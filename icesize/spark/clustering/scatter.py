@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -41,13 +41,15 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 @dataclass(frozen=True)
 class KeySample:
     """Of some input files of a group: keys of some of their live rows, Arrow bytes of some whole rows, how many of
-    their rows are deleted, and the data sequence number that their rows take along."""
+    their rows are deleted, the data sequence number that their rows take along, and the data files that position
+    delete files name (`DeletedRows.named`)."""
 
     keys: pa.Table
     weighed_rows: int
     weighed_bytes: int
     rows_deleted: int
     sequence_number: int
+    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class ScanKeys:
         whole = (table for table in read_inputs(group, self.settings) if table.num_rows)
         weighed = next(whole, pa.table({}))
         number = deleted.number_of(group.inputs)
-        return KeySample(pa.concat_tables(kept), weighed.num_rows, weighed.nbytes, deleted.rows, number)
+        keys = pa.concat_tables(kept)
+        return KeySample(keys, weighed.num_rows, weighed.nbytes, deleted.rows, number, deleted.named)
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,7 @@ class Shuffle:
         gathered = self._rewrite(samples, {n: self.work.groups[n].outputs for n in samples})
         if not cancelled.is_set():
             gathered = self._without_small(gathered, samples, cancelled)
-        deleted = {n: sum(sample.rows_deleted for sample in samples[n]) for n in gathered}
-        return failures | {n: self._result(self.work.groups[n], found, deleted[n]) for n, found in gathered.items()}
+        return failures | {n: self._result(self.work.groups[n], found, samples[n]) for n, found in gathered.items()}
 
     def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
         """What the keys of each group look like, and why groups with a damaged file have to be left out."""
@@ -126,8 +125,11 @@ class Shuffle:
         outputs = merged_files(sum(file.size_bytes for file in files), target, limit)
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 
-    def _result(self, group: MergeGroup, gathered: Sequence[Gathered], deleted: int) -> MergeResult | MergeFailure:
+    def _result(
+        self, group: MergeGroup, gathered: Sequence[Gathered], samples: Sequence[KeySample]
+    ) -> MergeResult | MergeFailure:
         """One group's, put together of those of its assignments."""
+        deleted = sum(sample.rows_deleted for sample in samples)
         files, failure = _files(gathered), _failure(gathered)
         rows = sum(file.rows for file in files)
         live = group.rows - deleted
@@ -136,7 +138,9 @@ class Shuffle:
         if failure is not None:
             remove_files(self.work.settings.storage, files)
             return failure
-        return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted)
+        # samples of several bins may have read one delete file: each names all data files of it
+        named = {path: names for sample in samples for path, names in sample.named.items()}
+        return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted, named=named)
 
     def _rewrite(
         self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]

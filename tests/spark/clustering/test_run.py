@@ -28,8 +28,10 @@ from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
+from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.rewriting.cluster import cluster
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.plan import MergeGroup
@@ -37,13 +39,14 @@ from icesize.spark.clustering import gather, shuffle
 from icesize.spark.clustering import run as clusters
 from icesize.spark.clustering.gather import Assignment, Destination, Gather
 from icesize.spark.clustering.run import run_clusters
-from icesize.spark.clustering.scatter import Division, KeySample, Scatter
+from icesize.spark.clustering.scatter import Division, KeySample, ScanKeys, Scatter
 from icesize.spark.clustering.shuffle import divide
 from icesize.spark.engine import jobs
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.worker import RewriteGroups, read_answer
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
+from tests.support.unit_deletes import position_deletes
 
 SCHEMA = schema_of(("user", LongType()), ("at", LongType()), ("text", StringType()), ("share", DoubleType()))
 VICTIM_ROWS = 1_000
@@ -331,6 +334,34 @@ def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseE
     left = [file for result in results.values() if isinstance(result, MergeResult) for file in result.files]
     assert len(left) == (2 if error is None else len(results) - 1 if results else 0)
     assert written_below(limited, tasks) == {local(file.path) for file in left}
+
+
+def test_delete_files_that_name_several_files_are_known(settings: WriteSettings, tmp_path: Path) -> None:
+    """The commit learns which data files they name, as when one process clusters: they go with the last of these."""
+    task = group(settings, [rows(0), rows(1)], 1)
+    paths = [file.path for file in task.inputs]
+    deletes = (position_deletes(tmp_path, "several.parquet", [(path, 0) for path in paths], 9),)
+    task = replace(task, inputs=tuple(replace(file, deletes=deletes) for file in task.inputs))
+    order = RowOrder.of(by(1), settings)
+
+    class InProcess(shuffle.Shuffle):
+        def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
+            bins = tuple(((0, replace(task, inputs=(file,))),) for file in task.inputs)
+            answers = ScanKeys(bins, {0: 1}, order, settings)([pa.record_batch({"id": [0, 1]})])
+            return {0: [read_answer(batch.column(0)[0].as_py())[1] for batch in answers]}, {}
+
+        def _rewrite(
+            self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
+        ) -> dict[int, list[gather.Gathered]]:
+            live = rows(2, sum(sample.keys.num_rows for sample in samples[0]))
+            return {0: [[write_one(replace(settings, target_file_size_bytes=2**29), live)]]}
+
+    work = ClusterWork({0: task}, prefixes([task]), order, settings)
+    [result] = InProcess(cast("SparkSession", None), work, Cores(tasks=2)).run(threading.Event()).values()
+    assert isinstance(result, MergeResult)
+    assert (result.rows_out, result.rows_deleted) == (2 * VICTIM_ROWS - 2, 2)
+    assert result.named == {deletes[0].path: frozenset(paths)}
+    assert result.named == cluster(task, order, settings, FileNames("k", 0, 0)).named
 
 
 class LateEvent(threading.Event):
