@@ -24,6 +24,15 @@ def test_all_is_sorted_and_exact() -> None:
     assert len(icesize.__all__) <= 25
 
 
+def test_entry_points_for_tools_are_where_they_are_promised() -> None:
+    """`route` and `choose_prefix` are had from their packages."""
+    from icesize.planning.merging import choose_prefix
+    from icesize.planning.routing import route
+
+    assert route({"a": 5.0}, 1, 100).assignment == {"a": ((0, 1.0),)}
+    assert choose_prefix([1.0, 1.0], 100, 1) == 2
+
+
 def test_help_shows_what_is_loaded_late() -> None:
     """`help(icesize)` has the table, the sink and `open`, which importing the package does not load."""
     told = pydoc.plain(pydoc.render_doc(icesize))

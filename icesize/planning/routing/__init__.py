@@ -7,3 +7,7 @@
 - `row_sizes`: bytes of files from their rows: size = files x overhead + rows x bytes per row, learned from what
   batches wrote
 """
+
+from icesize.planning.routing.router import route
+
+__all__ = ["route"]
