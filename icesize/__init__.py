@@ -68,6 +68,8 @@ __all__ = [
     "open",
 ]
 
+__version__ = "0.1.0"
+
 _LAZY = {"SizedTable": "icesize.sized_table", "open": "icesize.sized_table", "Sink": "icesize.spark.stream.sink"}
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+import icesize
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 ENV = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
@@ -69,7 +71,8 @@ def test_the_recipe_asks_for_what_the_project_asks_for() -> None:
     asked = set(recipe["requirements"]["run"])
     assert wanted <= asked
     assert {line.split()[0] for line in asked - wanted} == {"python", "pandas", "sqlalchemy"}
-    assert recipe["context"] == {"version": project["version"], "python_min": project["requires-python"].lstrip(">=")}
+    assert "version" in project["dynamic"], "the version stands in the package"
+    assert recipe["context"] == {"version": icesize.__version__, "python_min": project["requires-python"].lstrip(">=")}
     assert recipe["build"]["python"]["entry_points"] == [f"{k} = {v}" for k, v in project["scripts"].items()]
 
 

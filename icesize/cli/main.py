@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from icesize import __version__
 from icesize.cli import doctor, looking, removing, rewriting, trying
 from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, complain
@@ -69,7 +70,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="icesize", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Keeps the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE.
 

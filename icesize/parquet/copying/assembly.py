@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from icesize import __version__
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue, RowGroup
 from icesize.parquet.format.footer import MAGIC, Footer, parse_footer
@@ -24,7 +25,7 @@ from icesize.parquet.format.thrift import (
     write_struct,
 )
 
-OWN_NAME = "icesize version 0.1.0 (build copy)"
+OWN_NAME = f"icesize version {__version__} (build copy)"
 """`created_by` of files whose parts are by several writers or newly encoded: readers trust the statistics of a writer
 that they do not know."""
 

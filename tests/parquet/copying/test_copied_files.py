@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import icesize
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together, is_trusted
@@ -620,6 +621,7 @@ def test_metadata_that_are_true_of_all_parts_are_kept() -> None:
     footer = footer_of(copied_whole([one, by_another])[0])
     assert footer.keys == {b"a": b"1"}
     assert (footer.created_by, integer(footer.fields, 1)) == (OWN_NAME, 1)
+    assert footer.created_by == f"icesize version {icesize.__version__} (build copy)"
     assert footer_of(copied_whole([one, data])[0]).keys == {}
 
 
