@@ -35,6 +35,7 @@ from icesize.table.commit.rewritten_deletes import Replacement, replacement
 from icesize.table.commit.summary import counts, with_totals
 from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes, delete_of, is_unpartitioned
 from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import entries_by_partition, worth_packing
 from icesize.table.manifests.writer import write_list, write_manifests
 
@@ -83,7 +84,7 @@ class SnapshotBuilder:
         self._commit = uuid.uuid4()
         self._snapshot_id = table.metadata.new_snapshot_id()
         self._parent = table.metadata.current_snapshot()
-        self.manifests = self._parent.manifests(table.io) if self._parent else []
+        self.manifests = manifests_in(self._parent, table.io)
         self._numbered = table.metadata.format_version > 1
         self._sequence_number = getattr(table.metadata, "last_sequence_number", 0) if self._numbered else 0
         # readers refuse metadata whose last update lies before its own history, so a clock that went back must not show

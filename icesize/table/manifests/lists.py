@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.io import FileIO, InputFile, InputStream
+from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
 
-from icesize.table.manifests.avro_container import read_records
+from icesize.table.manifests.avro_container import ContainerReader, read_records
 from icesize.table.manifests.avro_values import fields_reader, inlined, reader, skipper
 
 _PATH = 500
@@ -44,10 +45,43 @@ class Manifests(NamedTuple):
     deletes: list[ManifestFile]
 
 
+def manifests_in(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+    """The manifests that a snapshot lists, with partition summaries; none of no snapshot.
+
+    The list is checked before PyIceberg decodes it. If a list ends too early, PyIceberg's compiled decoder reads past
+    its end, and the plain decoder returns fewer manifests, whose rows the next commit would lose.
+
+    Raises TableError for a damaged list and what `io` raises for a missing one.
+    """
+    if snapshot is None:
+        return []
+    with io.new_input(snapshot.manifest_list).open() as stream:
+        data = stream.read()
+    ContainerReader(data, snapshot.manifest_list).check_whole()
+    return list(read_manifest_list(_InMemory(snapshot.manifest_list, data)))
+
+
+class _InMemory(InputFile):
+    """A file that was read."""
+
+    def __init__(self, location: str, data: bytes) -> None:
+        super().__init__(location)
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return BytesIO(self._data)
+
+
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> Manifests:
     """The manifests that a snapshot lists, with partition summaries; none of no snapshot."""
     found = Manifests([], [])
-    for manifest in snapshot.manifests(io) if snapshot else ():
+    for manifest in manifests_in(snapshot, io):
         (found.data if manifest.content == ManifestContent.DATA else found.deletes).append(manifest)
     return found
 

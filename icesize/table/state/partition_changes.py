@@ -27,7 +27,7 @@ from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
 from icesize.table.commit.summary import BASE_ID, RUN_ID, SECONDS
 from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
-from icesize.table.manifests.lists import manifests_of, read_new
+from icesize.table.manifests.lists import manifests_in, manifests_of, read_new
 
 _DAY_MS = 86_400_000
 
@@ -127,7 +127,7 @@ class States:
 
     def at(self, snapshot: Snapshot) -> dict[PartitionKey, Contents]:
         total: dict[PartitionKey, Contents] = defaultdict(Contents)
-        for manifest in snapshot.manifests(self._io):
+        for manifest in manifests_in(snapshot, self._io):
             if self._partition is None or manifest.partition_spec_id == self._partition.spec_id:
                 for key, contents in self._of(manifest).items():
                     total[key] = total[key].plus(contents)

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from icesize.errors import TableError
 from icesize.table.manifests.avro_container import ContainerWriter
 from icesize.table.manifests.avro_values import write_bytes, write_long
-from icesize.table.manifests.lists import read_new
+from icesize.table.manifests.lists import manifests_in, read_new
 from tests.support.row_deletes import delete_ids
 from tests.support.tables import append, compact, local, small_files, two_files
 
@@ -111,6 +111,19 @@ def test_a_damaged_list_is_said_to_be(lake: SqlCatalog, keep: int) -> None:
     local(location).write_bytes(data[:keep])
     with pytest.raises(TableError, match=f"Cannot read {location}"):
         list(read_new(table.io, location, lambda path: False))
+
+
+def test_a_list_that_ends_early_is_never_a_shorter_one(lake: SqlCatalog) -> None:
+    """A list that is cut off anywhere is refused: PyIceberg reads past its end, or returns fewer manifests."""
+    two_files(lake)
+    table = append(lake, [3], "b")
+    whole = local(newest_list(table)).read_bytes()
+    assert len(manifests_in(table.current_snapshot(), table.io)) == 3
+    head = whole.index(b"\x06", whole.rindex(b"avro.codec"))
+    for cut in (*range(head + 24, len(whole), 7), len(whole) - 1):
+        local(newest_list(table)).write_bytes(whole[:cut])
+        with pytest.raises(TableError, match="cut off or damaged"):
+            manifests_in(table.current_snapshot(), table.io)
 
 
 def test_a_missing_list_is_missing(lake: SqlCatalog) -> None:
