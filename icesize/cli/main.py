@@ -19,10 +19,6 @@ from icesize.clock import Commitment
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError
 from icesize.redaction import redacted
 
-_OUTSIDE = frozenset({"botocore", "py4j", "pyiceberg", "pyspark", "requests", "sqlalchemy", "thrift", "urllib3"})
-"""Packages whose exceptions tell of the world (no network, no right, no server), not of a mistake in icesize."""
-
-
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Look": (looking.inspect, looking.plan, looking.versions, looking.streams, looking.history, looking.report),
     "Rewrite files": (rewriting.compact, rewriting.cluster, rewriting.maintain, rewriting.rewrite_manifests),
@@ -58,11 +54,10 @@ class _Group(click.Group):
             complain(str(error))
             ctx.exit(USAGE if isinstance(error, (ArgumentError, PolicyError)) else FAILED)
         except Exception as error:
-            packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-            if not isinstance(error, OSError) and packages.isdisjoint(_OUTSIDE):
-                raise
-            from icesize.table.catalog.access_errors import shortened
+            from icesize.table.catalog.access_errors import is_from_outside, shortened
 
+            if not is_from_outside(error):
+                raise
             # bodies of catalog answers can be pages
             first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
             complain(redacted(f"{type(error).__name__}: {shortened(first, 300)}"))

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from icesize.clock import Environment
-from icesize.errors import IcesizeError, TableError
 from icesize.parquet.files.data_file import MergeResult
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
@@ -93,10 +92,7 @@ class _Files:
             if self._request.appended and self._request.merged:
                 self._drop_merges(f"its manifests could not be written ({brief(error)})")
                 return self.stage(loaded, attempts)
-            if attempts.unknown or isinstance(error, IcesizeError):
-                raise
-            why = f"Cannot commit to '{loaded.name}': manifests could not be written ({brief(error)})"
-            raise TableError(f"{why}; nothing is visible", table=loaded.name) from error
+            raise
         self._stage_seconds = attempts.environment.monotonic() - began
         return staged, self._outcome(staged.snapshots, self._request.merged)
 

@@ -21,7 +21,7 @@ from tenacity import RetryCallState, wait_random_exponential
 from icesize import failpoints
 from icesize.clock import Environment, Fate
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
-from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.catalog.access_errors import brief, is_from_outside, may_pass
 from icesize.table.commit.pyiceberg_committer import (
     CatalogBusy,
     CommitLost,
@@ -165,11 +165,20 @@ class Attempts(Generic[T]):
                 "planned; nothing was written to the new table",
                 table=loaded.name,
             )
-        if (result := self.change.found(loaded, self)) is not None:
-            self._found = (result,)
-            return result
-        self._look_after_loss(loaded)
-        staged, result = self.change.stage(loaded, self)
+        try:
+            if (result := self.change.found(loaded, self)) is not None:
+                self._found = (result,)
+                return result
+            self._look_after_loss(loaded)
+            staged, result = self.change.stage(loaded, self)
+        except Exception as error:
+            if self._unsettled or not is_from_outside(error):
+                raise
+            raise TableError(
+                f"Cannot commit to '{loaded.name}': manifests could not be read or written ({brief(error)}). Nothing "
+                "is visible. Run it again when storage answers and has room.",
+                table=loaded.name,
+            ) from error
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
     def _load(self) -> PyIcebergLoaded | None:

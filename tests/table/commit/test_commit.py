@@ -580,7 +580,7 @@ def test_an_append_that_cannot_be_staged_is_an_error() -> None:
     """Storage that fails for the append too fails the commit, with our files removed."""
     catalog = FakeCatalog()
     catalog.stage_failures = [OSError("disk full"), OSError("disk full")]
-    with pytest.raises(TableError, match=r"manifests could not be written \(OSError: disk full\); nothing is visible"):
+    with pytest.raises(TableError, match=r"could not be read or written \(OSError: disk full\)\. Nothing is visible"):
         run(catalog)
     assert not catalog.data & OURS
 
