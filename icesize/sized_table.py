@@ -109,9 +109,9 @@ class SizedTable:
             from icesize.spark.stream import process_state
 
             token = process_state.remember_catalog(catalog) if catalog is not None else None
-            source = process_state.TableSource(name, policy, token)
+            source = process_state.identified(spark, process_state.TableSource(name, policy, token))
             self._handle, _ = process_state.handle_of(spark, source, process_state.state_of(source, None))
-            self._source = replace(source, table_uuid=self._handle.load().uuid)
+            self._source = source
         self._spark = spark
         self._environment = environment
         self._context = TableContext(self._handle, environment, _Engine(spark, environment.limits))

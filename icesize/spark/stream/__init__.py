@@ -6,6 +6,7 @@
 - `batch_plan`: what is done with one batch, looked at once, on one state of the table, before anything is written:
   which columns the table gets, how rows go to writers, what is merged and when
 - `process_state`: what a process remembers between batches: catalogs, manifests read, back-off, the last report
+- `remembered`: values by key that threads share: each is made once, the least recently used go
 - `sink`: the function for `foreachBatch`: a plain value of names and options, so that Spark can pickle it
 - `stopping`: tells a query that was stopped from one that failed
 """

@@ -1,6 +1,7 @@
 """What a process remembers between batches: catalogs, manifests read, back-off, the last report. Losing it costs time.
 
-A sink is a plain value that may be pickled to another process; everything live hangs here, keyed by its names.
+A sink is a plain value that may be pickled to another process; everything live hangs here, keyed by catalog, table UUID
+and stream id, and bounded. No lock that streams of several catalogs share is held while a catalog is opened.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -20,14 +21,13 @@ from icesize.report import Report
 from icesize.spark.engine import session
 from icesize.spark.routing.learning import Learned
 from icesize.spark.stream.background import Background
+from icesize.spark.stream.remembered import Remembered
 from icesize.table.catalog import opening
 from icesize.table.state.handle import PolicyArgument, TableHandle
 
-_lock = threading.Lock()
-_given: dict[str, Catalog] = {}
-_opened: dict[tuple[object, ...], Catalog] = {}
-_states: dict[tuple[object, ...], StreamState] = {}
-_openers: WeakValueDictionary[tuple[object, ...], SparkSession] = WeakValueDictionary()
+_MOST_CATALOGS = 64
+_MOST_STATES = 256
+"""A table takes one, and each stream into it: some hundred streams of one driver find all that they have learned."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class StreamState:
 
     `lock` lets one batch or maintenance call in at a time, `commit_lock` one commit: merges in the background write
     their files beside a batch, but do not race it for the table's head. `last_batch_id` is the newest that came, rows
-    or none; `told_of_snapshots`, whether the log has the warning about too many of them.
+    or none; `told_of_snapshots`, whether the log has the warning about too many of them. `opener` is the session that
+    the table was first worked on with.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -64,19 +65,27 @@ class StreamState:
     last_report: Report | None = None
     last_batch_id: int | None = None
     told_of_snapshots: bool = False
+    opener: ref[SparkSession] | None = None
 
     def __post_init__(self) -> None:
         self.background = Background(self.commit_lock)
 
 
+_lock = threading.Lock()
+_opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
+_states: Remembered[StreamState] = Remembered(_MOST_STATES)
+_given: WeakValueDictionary[str, Catalog] = WeakValueDictionary()
+"""Catalog objects by token. The handles in states keep them, so each lives as long as its tables are in use."""
+
+
 def state_of(source: TableSource, stream_id: str | None) -> StreamState:
-    """The state of a stream into a table, made on first use."""
-    with _lock:
-        return _states.setdefault((source.name, source.catalog_token, stream_id), StreamState())
+    """The state of a stream into a table, made on first use; a table that takes the name of another has its own."""
+    catalog = source.catalog_token or opening.split_name(source.name)[0]
+    return _states.get((catalog, source.table_uuid or source.name, stream_id), StreamState)
 
 
 def remember_catalog(catalog: Catalog) -> str:
-    """Keep a catalog object that cannot be pickled; returns the token that a sink carries instead."""
+    """Return the token that a sink carries instead of a catalog object, which cannot be pickled."""
     with _lock:
         for token, known in _given.items():
             if known is catalog:
@@ -94,6 +103,13 @@ def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
     if source.catalog_token is None or not session.is_connect(spark):
         return source
     return replace(source, catalog_properties=opening.CatalogProperties.of(_given[source.catalog_token]))
+
+
+def identified(spark: SparkSession, source: TableSource) -> TableSource:
+    """Return the source with the UUID of the table that has its name now. Raises what `handle_of` and `load` raise."""
+    settings = session.settings_of(spark)
+    table = TableHandle(*_open(source, settings), source.policy, settings).load()
+    return replace(source, table_uuid=table.uuid)
 
 
 def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> tuple[TableHandle, Mapping[str, str]]:
@@ -123,11 +139,11 @@ def refresh(spark: SparkSession, source: TableSource, name: str, settings: Mappi
 
 def _opener(spark: SparkSession, source: TableSource) -> SparkSession:
     """The session of this Spark application that the table was first worked on with."""
-    key = (source.name, source.catalog_token)
+    state = state_of(source, None)
     with _lock:
-        known = _openers.get(key)
+        known = state.opener() if state.opener else None
         if known is None or not session.same_application(known, spark):
-            known = _openers[key] = spark
+            known, state.opener = spark, ref(spark)
         return known
 
 
@@ -138,21 +154,25 @@ def same_policy(one: PolicyArgument, other: PolicyArgument) -> bool:
 
 def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tuple[str, ...]]:
     if source.catalog_token is not None:
-        catalog = _given.get(source.catalog_token)
-        if catalog is None and source.catalog_properties is not None:
-            with _lock:
-                catalog = _given.setdefault(source.catalog_token, source.catalog_properties.open())
-        if catalog is None:
-            raise EngineUnavailable(
-                f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "
-                "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
-            )
+        catalog = _catalog_given(source, source.catalog_token)
         return catalog, opening.namespace_and_table(catalog, source.name)
     name, identifier = opening.split_name(source.name)
     configured = f"spark.sql.catalog.{name}" in settings
     properties = opening.pyiceberg_properties(name, settings) if configured else None
     key = (name, *sorted((properties or {}).items()))
-    with _lock:
-        if key not in _opened:
-            _opened[key] = opening.open_catalog(name, properties)
-        return _opened[key], identifier
+    return _opened.get(key, lambda: opening.open_catalog(name, properties)), identifier
+
+
+def _catalog_given(source: TableSource, token: str) -> Catalog:
+    catalog = _given.get(token)
+    if catalog is None and source.catalog_properties is not None:
+        # a catalog that does not answer must not keep other tables from being opened
+        opened = source.catalog_properties.open()
+        with _lock:
+            catalog = _given.setdefault(token, opened)
+    if catalog is None:
+        raise EngineUnavailable(
+            f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "
+            "configure the catalog in Spark (spark.sql.catalog.NAME.*) and open the table by name"
+        )
+    return catalog

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -183,17 +184,18 @@ def guard(catalog: Catalog) -> None:
     sent = (key for key in catalog.properties if key.startswith(_SENT) and (is_secret(key) or key == "auth"))
     if (address.password is None and not any(sent)) or _is_loopback(address.hostname or ""):
         return
-    told = (catalog.name, str(address.hostname))
-    if told not in _told:
-        _told.add(told)
-        LOG.warning(
-            "catalog '%s': credentials are sent to %s by http, which anybody on the way can read; use https", *told
-        )
+    _warn_of_http(catalog.name, str(address.hostname))
+
+
+@lru_cache(maxsize=256)
+def _warn_of_http(catalog: str, host: str) -> None:
+    LOG.warning(
+        "catalog '%s': credentials are sent to %s by http, which anybody on the way can read; use https", catalog, host
+    )
 
 
 _SENT = ("token", "credential", "header.", "auth")
 """Properties that go to the catalog with each request; keys of storage do not."""
-_told: set[tuple[str, str]] = set()
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import pytest
 from pyspark import cloudpickle
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from icesize.errors import BatchError, BatchOutOfOrder, EngineUnavailable, StreamMismatch
 from icesize.report import Report
 from icesize.spark.stream import process_state
+from icesize.spark.stream.remembered import Remembered
 from icesize.spark.stream.sink import Sink
 from tests.support.spark_lake import Lake, counted, events, rows_of
 
@@ -171,8 +173,8 @@ def test_sink_in_a_process_without_the_catalog(
     """Where the catalog object is not known, a sink says what to do instead."""
     lake.create()
     sink = cloudpickle.loads(cloudpickle.dumps(lake.open(spark).sink("s")))
-    monkeypatch.setattr(process_state, "_given", {})
-    monkeypatch.setattr(process_state, "_states", {})
+    monkeypatch.setattr(process_state, "_given", WeakValueDictionary())
+    monkeypatch.setattr(process_state, "_states", Remembered(8))
     with pytest.raises(EngineUnavailable, match=r"lives in another process; configure the catalog in Spark"):
         sink(counted(spark, events([1])), 0)
 
@@ -185,8 +187,8 @@ def test_a_catalog_object_travels_to_a_connect_server(
     table = lake.open(spark)
     source = process_state.for_its_server(CONNECT, table._source)
     data = cloudpickle.dumps(Sink(source, "s"))
-    monkeypatch.setattr(process_state, "_given", {})
-    monkeypatch.setattr(process_state, "_states", {})
+    monkeypatch.setattr(process_state, "_given", WeakValueDictionary())
+    monkeypatch.setattr(process_state, "_states", Remembered(8))
     cloudpickle.loads(data)(counted(spark, events([1])), 0)
     assert lake.rows() == rows_of(events([1]))
 

@@ -1,0 +1,111 @@
+"""What a process remembers of catalogs, tables and streams: bounded, by table, and no catalog waits for another."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from weakref import ref
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+import icesize
+from icesize.spark.stream import process_state
+from icesize.spark.stream.process_state import TableSource, state_of
+from icesize.spark.stream.remembered import Remembered
+from icesize.table.catalog import opening
+from tests.support.meeting import Meeting, all_at_once
+from tests.support.spark_lake import Lake, counted, events, lake_catalog
+
+
+def test_a_value_is_made_once() -> None:
+    """Threads that want a value at the same time get the same one."""
+    remembered, make = Remembered[list[int]](8), Meeting().ahead_of(list[int])
+    one, other = all_at_once([lambda: remembered.get("key", make)] * 2)
+    assert one is other
+
+
+def test_the_least_recently_used_goes() -> None:
+    """No more values stay than there is room for; those that are used stay longest."""
+    remembered = Remembered[int](2)
+    found = [remembered.get(key, partial(int, number)) for number, key in enumerate("abacab")]
+    assert found == [0, 1, 0, 3, 0, 5]
+
+
+def test_a_value_that_cannot_be_made_is_tried_again() -> None:
+    """An error is raised and not remembered."""
+    remembered = Remembered[str](2)
+    with pytest.raises(ZeroDivisionError):
+        remembered.get("key", lambda: str(1 // 0))
+    assert remembered.get("key", lambda: "made") == "made"
+
+
+def test_a_catalog_that_hangs_keeps_no_other_from_being_opened(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one catalog does not answer, a table of another is opened and appended to; later the first works, too."""
+    lake.create()
+    asked, answers = threading.Event(), threading.Event()
+
+    def open_catalog(name: str, properties: object = None) -> Catalog:
+        if name == "hangs":
+            asked.set()
+            answers.wait(60)
+        return lake.catalog
+
+    monkeypatch.setattr(opening, "open_catalog", open_catalog)
+    monkeypatch.setattr(process_state, "_opened", Remembered(8))
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(icesize.open, spark, "hangs.db.events")
+        assert asked.wait(60)
+        try:
+            table = threads.submit(icesize.open, spark, "answers.db.events").result(20)
+            assert table.append(counted(spark, events([1]))).rows == 1
+            assert not waiting.done()
+        finally:
+            answers.set()
+        assert waiting.result(60).inspect().files == 1
+
+
+def test_a_table_that_takes_a_name_has_a_state_of_its_own(spark: SparkSession, lake: Lake) -> None:
+    """States are those of tables, not of names; two tables opened alike share one."""
+    lake.create()
+    first, same = (lake.open(spark)._spark_source("test") for _ in range(2))
+    lake.catalog.drop_table("db.events")
+    lake.create()
+    later = lake.open(spark)._spark_source("test")
+    assert state_of(first, "s") is state_of(same, "s")
+    assert state_of(first, "s") is not state_of(first, "t")
+    assert state_of(first, "s") is not state_of(later, "s")
+
+
+def test_states_are_bounded_and_catalogs_go_with_them(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many streams the newest are remembered; a catalog object goes with the last table that needs it."""
+    lake.create()
+    monkeypatch.setattr(process_state, "_states", Remembered(2))
+    own = lake_catalog(lake.folder)
+    table = icesize.open(spark, "db.events", catalog=own)
+    sink, gone = table.sink("s"), ref(own)
+    own.close()
+    del own, table
+    gc.collect()
+    assert gone() is not None
+    forgotten = state_of(sink.source, "s")
+    for number in range(2):
+        state_of(replace(sink.source, table_uuid=f"{number}"), "s")
+    assert state_of(sink.source, "s") is not forgotten
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_source_without_a_table_goes_by_its_name() -> None:
+    """A source that was made by hand is known by its name."""
+    state = state_of(TableSource("lake.db.by_hand"), "s")
+    assert state_of(TableSource("lake.db.by_hand"), "s") is state
+    assert state_of(TableSource("lake.db.other"), "s") is not state
