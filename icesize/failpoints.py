@@ -9,12 +9,16 @@ removal of a file of ours that must not stay. `background`: a turn of the merges
 
 A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). A child process
 is armed by the environment: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL the second
-time it gets to `before-swap`. Actions are `raise`, `kill`, and `wait:PATH` (until that file exists). `raise-once:PATH`
-and `kill-once:PATH` act in the first process that gets there, and leave that file behind as a sign.
+time it gets to `before-swap`. That needs `ICESIZE_TESTING=1` beside it. Without it the variable is ignored, with one
+warning: a variable that strayed into production must neither kill a driver nor stop its stream.
+
+Actions are `raise`, `kill`, and `wait:PATH` (until that file exists). `raise-once:PATH` and `kill-once:PATH` act in the
+first process that gets there, and leave that file behind as a sign.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -22,12 +26,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 POINTS = (
     "batch-started", "statistics", "planned", "writing", "files-written", "before-swap", "after-swap", "cleanup",
     "background", "expiry-decided", "before-delete",
 )  # fmt: skip
 VARIABLE = "ICESIZE_FAILPOINTS"
+TESTING = "ICESIZE_TESTING"
+
+LOG = logging.getLogger("icesize")
 
 _armed: dict[str, Callable[[], object]] = {}
 _reached: Counter[str] = Counter()
@@ -46,12 +54,20 @@ def reach(name: str) -> None:
         nth = _reached[name]
     if action := _armed.get(name):
         action()
-    if VARIABLE in os.environ:
-        for item in os.environ[VARIABLE].split(";"):
+    points = os.environ.get(VARIABLE, "")
+    if points and os.environ.get(TESTING) != "1":
+        _warn_once()
+    elif points:
+        for item in points.split(";"):
             point, _, action_text = item.strip().partition("=")
             point, _, only = point.partition("@")
             if point == name and (not only or int(only) == nth):
                 _act(name, action_text)
+
+
+def for_child(points: str) -> dict[str, str]:
+    """Return the environment that arms points of a child process: `before-swap@2=kill`."""
+    return {VARIABLE: points, TESTING: "1"}
 
 
 @contextmanager
@@ -64,6 +80,11 @@ def armed(name: str, action: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         del _armed[name]
+
+
+@cache
+def _warn_once() -> None:
+    LOG.warning("%s is set and ignored: it is for tests, and needs %s=1. Unset it.", VARIABLE, TESTING)
 
 
 def _act(name: str, action: str) -> None:

@@ -91,7 +91,7 @@ def test_a_server_that_is_killed(lake: Lake, point: str) -> None:
     """A server that dies before or after a batch was committed: on another one the query goes on, and each row is there
     once."""
     killed = lake.folder / "killed"
-    worker = {failpoints.VARIABLE: f"{point}@2=kill-once:{killed}"}
+    worker = failpoints.for_child(f"{point}@2=kill-once:{killed}")
     with connect_server(lake.folder, settings(lake), worker) as server, client(server, lake, "stream"):
         await_file(killed, TIMEOUT_S)
         server.kill()
@@ -105,7 +105,7 @@ def test_a_server_that_is_killed(lake: Lake, point: str) -> None:
 def test_a_client_that_is_killed(lake: Lake) -> None:
     """A query whose client dies goes on in the server; another client that starts it anew repeats nothing."""
     go = lake.folder / "go"
-    waits = {failpoints.VARIABLE: f"statistics@2=wait:{go}"}
+    waits = failpoints.for_child(f"statistics@2=wait:{go}")
     with connect_server(lake.folder, settings(lake), waits) as server:
         with client(server, lake, "stream"):
             await_file(lake.folder / "checkpoint" / "offsets" / "1", TIMEOUT_S)

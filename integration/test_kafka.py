@@ -20,6 +20,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from icesize import failpoints
 from icesize.table.commit.ledger import LedgerEntry, entries, parse
 from integration import kafka
 from integration.kafka import Sent
@@ -87,11 +88,11 @@ class Stream(Lake):
         first = len(self.sent)
         return [(i % partitions, f"h{i % 3} row-{i}") for i in range(first, first + count)]
 
-    def start(self, until: str, failpoints: str = "") -> subprocess.Popen[str]:
+    def start(self, until: str, points: str = "") -> subprocess.Popen[str]:
         """A driver on the way."""
         command = [sys.executable, "-m", "integration.kafka_child"]
         command += [str(self.folder), self.broker.address, self.topic, until]
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "ICESIZE_FAILPOINTS": failpoints}
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable} | failpoints.for_child(points)
         pipe = subprocess.PIPE
         child = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
@@ -99,9 +100,9 @@ class Stream(Lake):
         self._children.append(child)
         return child
 
-    def run(self, failpoints: str = "") -> int:
+    def run(self, points: str = "") -> int:
         """Exit code of a driver that streams all there is."""
-        return ended(self.start("all", failpoints))
+        return ended(self.start("all", points))
 
     def close(self) -> None:
         """End what a test that failed has left running."""

@@ -106,7 +106,7 @@ def test_a_worker_killed_while_it_merges(cluster: Cluster, lake: Lake, packed: P
     with driver(cluster, lake, executor_settings(packed), "sink") as child:
         end_of(child, lake)
     go = lake.folder / "go"
-    waits = {f"spark.executorEnv.{failpoints.VARIABLE}": f"writing=wait:{go}"}
+    waits = {f"spark.executorEnv.{name}": value for name, value in failpoints.for_child(f"writing=wait:{go}").items()}
     with driver(cluster, lake, executor_settings(packed) | waits, "compact") as child:
         until_both_merge(lake)
         cluster.kill_worker(0)

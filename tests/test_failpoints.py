@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,12 @@ print("end", flush=True)
 """
 
 
-def child(armed: str | None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({failpoints.VARIABLE: armed} if armed is not None else {})}
+def child(armed: str) -> subprocess.CompletedProcess[str]:
+    return run(failpoints.for_child(armed))
+
+
+def run(variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != failpoints.TESTING} | dict(variables)
     return subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -86,6 +91,15 @@ def test_a_child_waits_for_a_file(tmp_path: Path) -> None:
     """`wait:PATH` goes on once the file exists."""
     (tmp_path / "go").touch()
     assert child(f"planned=wait:{tmp_path}/go").stdout.split()[-1] == "end"
+
+
+@pytest.mark.parametrize("testing", [{}, {failpoints.TESTING: "0"}, {failpoints.TESTING: ""}])
+def test_points_are_ignored_where_tests_are_not_meant(testing: Mapping[str, str]) -> None:
+    """In production a stray variable neither kills nor fails a process, whatever it holds; one line warns of it."""
+    done = run({failpoints.VARIABLE: "planned=kill;before-swap=explode", **testing})
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "end")
+    warning = "ICESIZE_FAILPOINTS is set and ignored: it is for tests, and needs ICESIZE_TESTING=1. Unset it."
+    assert done.stderr.splitlines() == [warning]
 
 
 def test_an_unknown_action_is_an_error() -> None:

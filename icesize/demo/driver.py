@@ -62,7 +62,7 @@ def _environment(kill_in: int | None) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if k not in (failpoints.VARIABLE, "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS")}
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if kill_in is not None:
-        env[failpoints.VARIABLE] = f"files-written@{kill_in + 1}=kill"
+        env |= failpoints.for_child(f"files-written@{kill_in + 1}=kill")
     return env
 
 

@@ -56,7 +56,7 @@ def run_child(lake: Lake, action: str, armed: str = "") -> tuple[int, list[dict[
     Returns the exit code (0, or killed) and the reports.
     """
     command = [sys.executable, "-m", "integration.faults.child", str(lake.folder), action]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, failpoints.VARIABLE: armed}
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable} | failpoints.for_child(armed)
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )

@@ -74,7 +74,8 @@ def run_driver(lake: Lake, master: str, batches: Iterable[pa.Table], **settings:
 
 def workers(failpoint: str = "", startup: Path | None = None) -> dict[str, str]:
     """Settings of Spark that arm a failpoint in workers, not in the driver; each runs `sitecustomize` of a folder."""
-    armed = {f"spark.executorEnv.{failpoints.VARIABLE}": failpoint} if failpoint else {}
+    variables = failpoints.for_child(failpoint) if failpoint else {}
+    armed = {f"spark.executorEnv.{name}": value for name, value in variables.items()}
     path = os.pathsep.join(str(p) for p in (startup, ROOT) if p)
     return {"spark.executorEnv.PYTHONPATH": path, **armed}
 

@@ -547,7 +547,7 @@ def test_a_process_of_its_own_works_and_ends_cleanly(table: Table, tmp_path: Pat
     """python -m icesize is the command line; Ctrl-C and SIGTERM end a waiting compact with one line and 130 or 143."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
     command = python("-m", "icesize", "compact", "lake.db.t", "--catalog-uri", uri)
-    waiting = {**os.environ, failpoints.VARIABLE: f"planned=wait:{tmp_path}/go"}
+    waiting = os.environ | failpoints.for_child(f"planned=wait:{tmp_path}/go")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=waiting) as child:
         assert child.stdout is not None
         assert child.stdout.readline().startswith("plan: 3 partitions, 24 -> 3 files")
