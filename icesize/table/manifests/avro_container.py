@@ -10,13 +10,10 @@ PyIceberg takes 37 us to read it.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,45 +41,21 @@ def read_records(
     """The records of an Avro file, read by the function that `reader` gives for the schema in its header.
 
     That function is given a decoder that stands at a record, and the bytes that it decodes. Python's garbage collector
-    is off while the iteration runs: collecting over growing lists of entries more than doubles the time. Raises
-    `TableError` for a damaged file and whatever `io` raises for a missing one.
+    stays as it is, because it is the caller's: without it, keeping more than 100,000 entries takes a sixth less time,
+    and fewer take the same. Raises `TableError` for a damaged file and whatever `io` raises for a missing one.
     """
     with io.new_input(location).open() as stream:
         container = ContainerReader(stream.read(), location)
     if "avro.schema" not in container.metadata:
         raise container.broken("it has no schema")
     read = reader(container.metadata["avro.schema"])
-    with without_gc():
-        for block in container.blocks():
-            for _ in range(block.count):
-                try:
-                    record = read(block.decoder, block.buffer)
-                except _DAMAGE as damage:
-                    raise container.broken(f"an entry is damaged ({damage})") from damage
-                yield record
-
-
-_gc_lock = threading.Lock()
-_gc_holders = 0
-_gc_was_enabled = False
-
-
-@contextmanager
-def without_gc() -> Iterator[None]:
-    """Python's cyclic garbage collector is off inside; the outermost user of any thread restores it."""
-    global _gc_holders, _gc_was_enabled
-    with _gc_lock:
-        if _gc_holders == 0:
-            _gc_was_enabled = gc.isenabled()
-            gc.disable()
-        _gc_holders += 1
-    try:
-        yield
-    finally:
-        with _gc_lock:
-            _gc_holders -= 1
-            if _gc_holders == 0 and _gc_was_enabled:
-                gc.enable()
+    for block in container.blocks():
+        for _ in range(block.count):
+            try:
+                record = read(block.decoder, block.buffer)
+            except _DAMAGE as damage:
+                raise container.broken(f"an entry is damaged ({damage})") from damage
+            yield record
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from icesize.errors import UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import widened
-from icesize.table.manifests.avro_container import ContainerWriter, without_gc
+from icesize.table.manifests.avro_container import ContainerWriter
 from icesize.table.manifests.avro_values import AvroSchema, inlined, structure, writer
 from icesize.table.manifests.entries import (
     ADDED,
@@ -98,19 +98,18 @@ def write_manifests(
     def stream(schema: DataFileSchema) -> ManifestStream:
         return streams.get(schema) or streams.setdefault(schema, ManifestStream(target, schema))
 
-    with without_gc():
-        if added:
-            beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
-            for schema in beside:
-                stream(fitted(schema).schema)
-            stream(_fullest(beside, fitted) or target.own_schema).add(added)
-        for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
-            for schema, run in groupby(entries, attrgetter("schema")):
-                how = fitted(schema)
-                copies = stream(how.schema)
-                for entry in run:
-                    copies.copy(entry, status, how.data(entry))
-        return [manifest for each in streams.values() for manifest in each.finish()]
+    if added:
+        beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
+        for schema in beside:
+            stream(fitted(schema).schema)
+        stream(_fullest(beside, fitted) or target.own_schema).add(added)
+    for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
+        for schema, run in groupby(entries, attrgetter("schema")):
+            how = fitted(schema)
+            copies = stream(how.schema)
+            for entry in run:
+                copies.copy(entry, status, how.data(entry))
+    return [manifest for each in streams.values() for manifest in each.finish()]
 
 
 def _fullest(beside: Counter[DataFileSchema], fitted: Callable[[DataFileSchema], Fitted]) -> DataFileSchema | None:

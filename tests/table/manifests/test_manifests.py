@@ -63,7 +63,7 @@ from pyiceberg.types import (
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
-from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter, without_gc
+from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
 from icesize.table.manifests.writer import write_list, write_manifests
 from tests.support.examples import examples
@@ -544,24 +544,18 @@ def test_a_damaged_manifest_is_named(shelf: Shelf) -> None:
         assert raised.value.facts == {"path": manifest.manifest_path}
 
 
-def test_gc_is_off_while_reading_and_restored_after(shelf: Shelf) -> None:
-    """The collector is off inside, also nested, and back as it was after an abandoned or failed iteration."""
-    assert gc.isenabled()
-    entries: Iterator[Entry] = read_entries(shelf.io, shelf.write(2, added=[_file(1), _file(2)])[0])
-    next(entries)
-    assert not gc.isenabled()
-    with without_gc():
-        del entries
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    with pytest.raises(KeyError), without_gc():
-        raise KeyError
-    assert gc.isenabled()
-    gc.disable()
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_is_the_callers(shelf: Shelf, collects: bool) -> None:
+    """Reading and writing manifests turn it neither off nor on, not even while an iteration is suspended."""
+    (gc.enable if collects else gc.disable)()
     try:
-        with without_gc():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
+        manifest = shelf.write(2, added=[_file(1), _file(2)])[0]
+        entries: Iterator[Entry] = read_entries(shelf.io, manifest)
+        next(entries)
+        assert gc.isenabled() is collects
+        rest = [(entry.path, gc.isenabled()) for entry in entries]
+        assert [state for _, state in rest] == [collects]
+        assert gc.isenabled() is collects
     finally:
         gc.enable()
 
