@@ -63,6 +63,8 @@ LOG = logging.getLogger("icesize")
 TAG_PREFIX = "icesize-restore-"
 _TAG_AGE_MS = 86_400_000
 PIECE_BYTES = 8 * 2**20
+END_BYTES = 64 * 2**10
+"""Compared of a file that is not Parquet and of its copy."""
 COPIED_AT_ONCE = 8
 """Files copied at a time, each holding one piece at most: inside of an object store each is one long request."""
 
@@ -256,6 +258,7 @@ def _write(io: FileIO, storage: Storage, copy: Copy) -> None:
     except FileNotFoundError as error:
         raise TableError(f"Cannot copy a file: {entry.path} is gone", path=entry.path) from error
     storage.check_whole(path, entry.size_bytes)
+    _check_same_end(storage, entry, path)
     if entry.file_format == "PARQUET" and not entry.encrypted:
         with io.new_input(path).open() as stream:
             rows = pq.read_metadata(stream).num_rows
@@ -265,6 +268,21 @@ def _write(io: FileIO, storage: Storage, copy: Copy) -> None:
                 "metadata",
                 path=entry.path,
             )
+
+
+def _check_same_end(storage: Storage, entry: Entry, path: str) -> None:
+    """Raise `RewriteFailed` unless a copy ends as its file does: in the same footer, which counts all values."""
+    size, end_bytes = entry.size_bytes, END_BYTES
+    if entry.file_format == "PARQUET":
+        # the length of the footer, then four letters
+        end_bytes = int.from_bytes(storage.tail(path, size, min(size, 8))[:4], "little") + 8
+    end_bytes = min(size, end_bytes)
+    if storage.tail(entry.path, size, end_bytes) != storage.tail(path, size, end_bytes):
+        raise RewriteFailed(
+            f"Cannot copy {entry.path}: its copy has another footer. Restore again; if that fails, too, look at the "
+            "storage",
+            path=entry.path,
+        )
 
 
 def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:

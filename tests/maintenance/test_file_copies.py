@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +72,20 @@ def test_a_copy_that_is_not_what_manifests_say_is_refused(
     before = data_files_on_disk(table)
     with pytest.raises(RewriteFailed, match=why):
         make(table, copied(table, change))
+    assert data_files_on_disk(table) == before
+
+
+def test_a_copy_with_another_footer_is_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage that changes a count in it is noticed, though size and rows are right; nothing stays."""
+    before, right = data_files_on_disk(table), Storage.pieces
+
+    def changed(self: Storage, location: str, piece_bytes: int) -> Iterator[bytes]:
+        data = b"".join(right(self, location, piece_bytes))
+        yield data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
+
+    monkeypatch.setattr(Storage, "pieces", changed)
+    with pytest.raises(RewriteFailed, match="its copy has another footer"):
+        make(table, copied(table))
     assert data_files_on_disk(table) == before
 
 
