@@ -24,7 +24,7 @@ from icesize.parquet.copying.decoded_rows import EncodedRows
 from icesize.parquet.copying.page_copy import merge_row_groups
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
-from icesize.parquet.files.metrics import describe, leaves
+from icesize.parquet.files.metrics import Leaf, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
@@ -159,16 +159,19 @@ def _assemble(
 
 def _checked(file: WrittenFile, contents: Contents, counted: Conservation) -> WrittenFile:
     """The file, if it has the values and NULLs of its parts, as far as footers say."""
-    for part in contents.parts:
-        for leaf in leaves(counted.settings):
-            if part.deleted:
-                counted.add_count(leaf.field_id, part.rows if leaf.flat else None, None)
-            else:
-                found = count_of(part.group.chunks[leaf.position], part.footer.columns[leaf.position])
-                counted.add_count(leaf.field_id, *found)
+    parts = contents.parts
+    for leaf in leaves(counted.settings):
+        counted.add_count(leaf.field_id, *_sum([_count(part, leaf) for part in parts]))
     if (column := counted.difference(file.counts)) is not None:
         raise CopyRefused(Refusal.COUNTS, f"{counted.settings.schema.find_column_name(column)}")
     return replace(file, counts={})
+
+
+def _count(part: Part, leaf: Leaf) -> tuple[int | None, int | None]:
+    """Entries of a column in a row group, and those without a value; None where its footer does not say so."""
+    if part.deleted:
+        return part.rows if leaf.flat else None, None
+    return count_of(part.group.chunks[leaf.position], part.footer.columns[leaf.position])
 
 
 def _check_opens(assembled: Assembled) -> None:
@@ -211,16 +214,18 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
         null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
         split_offsets=assembled.split_offsets,
         counts={
-            leaf.field_id: _sum(count_of(chunk, footer.columns[leaf.position]) for chunk in chunks)
+            leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])
             for leaf, chunks in columns
         },
     )
 
 
-def _sum(counts: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
-    found = list(counts)
-    nulls = [missing for _, missing in found if missing is not None]
-    return sum(entries for entries, _ in found), sum(nulls) if len(nulls) == len(found) else None
+def _sum(counts: Sequence[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """The sums of what is known of all."""
+    if not counts:
+        return 0, 0
+    entries, nulls = zip(*counts, strict=True)
+    return None if None in entries else sum(entries), None if None in nulls else sum(nulls)
 
 
 def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> WrittenFile:

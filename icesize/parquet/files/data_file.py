@@ -32,7 +32,7 @@ class WrittenFile:
     manifests say of the copied files is merged in (`icesize.parquet.files.metrics.carry_over`) before any commit.
     Value and null counts are the whole file's from the start, and bounds are, too, where it `has_bounds`.
 
-    `counts` has for each leaf column, by field id, its entries and how many of them have no value, None where that is
+    `counts` has for each leaf column, by field id, its entries and how many of them have no value, None for what is
     not known; it is empty once they are compared with those of the rows that were read (`reading.conservation`).
 
     One with `deletes_of` is no data file: it names deleted rows of the data file at this path.
@@ -57,7 +57,7 @@ class WrittenFile:
     rows_decoded: int = 0
     nulls_decoded: dict[int, int] = field(default_factory=dict)
     deletes_of: str | None = None
-    counts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    counts: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class Conservation:
             )
         return [replace(file, counts={}) if file.counts else file for file in files]
 
-    def difference(self, written: Mapping[int, Count] | Mapping[int, tuple[int, int | None]]) -> int | None:
+    def difference(self, written: Mapping[int, Count] | Mapping[int, tuple[int | None, int | None]]) -> int | None:
         """Return the field id of the first column that was not written as often as it was read."""
         for leaf in self._target.leaves:
             if not self.sums.get(leaf, Count()).agrees(Count(*written.get(leaf, Count()))):
@@ -269,11 +269,19 @@ def _values(array: pa.Array) -> tuple[pa.Array, int]:
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind)):
         lengths = np.asarray(array.value_lengths().fill_null(0))
         return array.flatten(), int(np.count_nonzero(lengths == 0))
-    missing = array.null_count
-    if missing:
-        array = array.drop_null()  # there may be values behind a NULL
+    hidden = _hidden(array)
+    if hidden:
+        array = array.drop_null()
     if not len(array):
-        return array.values.slice(0, 0), missing
+        return array.values.slice(0, 0), hidden
     offsets = np.asarray(array.offsets)
     first, last = int(offsets[0]), int(offsets[-1])
-    return array.values.slice(first, last - first), missing + int(np.count_nonzero(offsets[1:] == offsets[:-1]))
+    return array.values.slice(first, last - first), hidden + int(np.count_nonzero(offsets[1:] == offsets[:-1]))
+
+
+def _hidden(array: pa.Array) -> int:
+    """Return how many lists are NULL, if there are values behind any of them; 0 if all of those are empty, too."""
+    if not array.null_count:
+        return 0
+    lengths = np.diff(np.asarray(array.offsets))
+    return int(array.null_count) if lengths[np.asarray(array.is_null())].any() else 0

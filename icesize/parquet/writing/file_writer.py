@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -104,8 +103,10 @@ class FileEncoder:
         file = WrittenFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
         file = describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
         # the footer has no statistics of columns that hold NaN
-        uncounted = {id_: (file.counts[id_][0], file.counts[id_][0] - values) for id_, values in self._values.items()}
-        return replace(file, counts=file.counts | uncounted)
+        for field_id, values in self._values.items():
+            entries, _ = file.counts[field_id]
+            file.counts[field_id] = entries, (entries or 0) - values
+        return file
 
     def close(self) -> None:
         """Close a file that is given up, best effort."""

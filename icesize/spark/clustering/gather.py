@@ -18,6 +18,7 @@ from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
+from icesize.parquet.reading.conservation import Counts
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
@@ -69,7 +70,8 @@ class Destination:
 
 @dataclass(frozen=True)
 class Gather:
-    """Sorts and writes the rows of each assignment of a task; answers with its number and `Gathered`.
+    """Sorts and writes the rows of each assignment of a task; answers with its number, `Gathered`, and what tasks have
+    counted in the rows of its group that they read, which each of them sends to one assignment.
 
     Holds one shuffle partition in memory, its rows a second time while they are put together, and
     `Limits.waiting_bytes`. A partition that is much larger than planned, because many rows have equal keys, is sorted
@@ -85,14 +87,18 @@ class Gather:
         prepare()
         with closing(_Waiting(self.settings.limits)) as waiting:
             failed: dict[int, MergeFailure] = {}
+            counted: dict[int, list[Counts]] = defaultdict(list)
             for batch in batches:
                 for number, header, blob in _blobs_of(batch):
                     if header.failure is not None:
                         failed[number] = header.failure
+                    elif header.counted is not None:
+                        counted[number].append(header.counted)
                     else:
                         waiting.put(number, header, blob)
-            for number in sorted(waiting.assignments | set(failed)):
-                yield as_answer((number, failed[number] if number in failed else self._write(number, waiting)))
+            for number in sorted(waiting.assignments | set(failed) | set(counted)):
+                found = failed[number] if number in failed else self._write(number, waiting)
+                yield as_answer((number, found, counted[number]))
 
     def _write(self, number: int, waiting: _Waiting) -> Gathered:
         assignment = self.assignments[number]
@@ -176,7 +182,7 @@ class _Waiting:
 
     def pieces(self, assignment: int) -> list[_Piece]:
         """The rows of an assignment, partition by partition."""
-        return [piece for _, pieces in sorted(self._pieces[assignment].items()) for piece in pieces]
+        return [piece for _, pieces in sorted(self._pieces.get(assignment, {}).items()) for piece in pieces]
 
     def read(self, piece: _Piece) -> list[pa.Table]:
         """The rows of a piece."""

@@ -22,6 +22,7 @@ from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, RowOrder, by_part
+from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.planning.plan import MergeGroup
@@ -55,7 +56,7 @@ class KeySample:
 @dataclass(frozen=True, slots=True)
 class Header:
     """What there is to know of a blob: its shuffle partition, its rows, their Arrow bytes, field ids of columns in
-    which they hold NaN; or why there are no rows.
+    which they hold NaN; or why there are no rows; or, without rows, what a task has `counted` in the rows of the group.
     """
 
     partition: int
@@ -63,6 +64,7 @@ class Header:
     arrow_bytes: int = 0
     nan: frozenset[int] = frozenset()
     failure: MergeFailure | None = None
+    counted: Counts | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ class Scatter:
     def _scatter(self, group: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         limits = self.settings.limits
         deleted = deleted_rows(group.inputs, self.settings, group.partition)
-        live = read_inputs(group, self.settings, deleted=deleted.positions)
+        counted = Conservation(self.settings)
+        live = read_inputs(group, self.settings, deleted=deleted.positions, counted=counted)
         for rows in of_size(live, limits.scattered_bytes, limits.sorted_rows):
             nan = nan_columns(self.settings, rows)
             for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
@@ -148,6 +151,8 @@ class Scatter:
                     header = Header(partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece))
                     yield self._row(assignments[turn % len(assignments)], header, _blob(piece))
             turn += 1
+        header = Header(0, counted=counted.sums)
+        yield self._row(division.assignments[0][0], header, pa.py_buffer(b""))
 
     def _row(self, assignment: int, header: Header, rows: pa.Buffer) -> pa.RecordBatch:
         numbers = (pa.array([number], pa.int32()) for number in (assignment % self.tasks, assignment))

@@ -19,6 +19,7 @@ from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
@@ -176,10 +177,15 @@ class Shuffle:
         gather = Gather(tuple(assignments), destinations, order, settings)
         answers = map(read_answer, run_job(to_tasks(blobs, tasks), gather, "cluster files"))
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
-        for number, found in sorted(answers, key=lambda answer: int(answer[0])):
-            gathered[assignments[number].group].append(found)
+        conserved = {n: Conservation(settings) for n in divisions}
+        for number, found, counted in sorted(answers, key=lambda answer: int(answer[0])):
+            group = assignments[number].group
+            if found:  # files, or a failure
+                gathered[group].append(found)
+            for counts in counted:
+                conserved[group].add(counts)
         settings.storage.note(file.path for found in gathered.values() for file in _files(found))
-        return gathered
+        return {n: checked(found, conserved[n]) for n, found in gathered.items()}
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
         """The input files of the groups, in bins of about equal bytes."""
@@ -193,6 +199,20 @@ class Shuffle:
         for _, (n, file) in sorted(numbered, key=lambda one: one[0]):
             inputs[n].append(file)
         return tuple((n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in inputs.items())
+
+
+def checked(gathered: list[Gathered], counted: Conservation) -> list[Gathered]:
+    """What became of the assignments of a group, if its files have the values and NULLs of the rows that were read; a
+    failure, the files removed, if not."""
+    if _failure(gathered) is not None:
+        return gathered
+    files = _files(gathered)
+    try:
+        known = {file.path: file for file in counted.check(files)}
+    except RewriteFailed as error:
+        remove_files(counted.settings.storage, files)
+        return [MergeFailure(str(error))]
+    return [[known[file.path] for file in found] for found in gathered if not isinstance(found, MergeFailure)]
 
 
 def divide(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date, datetime, timezone
@@ -31,16 +31,17 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.plan import MergeGroup
-from icesize.spark.clustering import gather, shuffle
+from icesize.spark.clustering import gather, scatter, shuffle
 from icesize.spark.clustering import run as clusters
 from icesize.spark.clustering.gather import Assignment, Destination, Gather
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.clustering.scatter import Division, KeySample, ScanKeys, Scatter
-from icesize.spark.clustering.shuffle import divide
+from icesize.spark.clustering.shuffle import checked, divide
 from icesize.spark.engine import jobs
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.worker import RewriteGroups, read_answer
@@ -252,7 +253,7 @@ def test_group_that_is_not_whole_leaves_nothing(
     monkeypatch.setattr(clusters, "Shuffle", Losing)
     tasks = groups(settings, 1, outputs=1)
     [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
-    expected = "5000 rows went in and 4999 came out" if loss == "a row" else "disk is full"
+    expected = "5000 live rows went in and 4999 came out" if loss == "a row" else "disk is full"
     assert expected in failed.why
     assert written_below(settings, tasks) == set()
 
@@ -502,6 +503,44 @@ def scattered(task: MergeGroup, division: Division, order: RowOrder, settings: W
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
 
 
+def answered(work: Gather, blobs: Sequence[pa.RecordBatch]) -> list[Any]:
+    """What the tasks answer that gather these."""
+    return [read_answer(answer.column(0)[0].as_py()) for answer in work(blobs)]
+
+
+def _without_users(some: pa.Table) -> pa.Table:
+    return some.set_column(0, some.schema.field(0), pa.chunked_array([pa.nulls(some.num_rows, some.schema.types[0])]))
+
+
+@pytest.mark.parametrize("mutate", [None, _without_users])
+def test_rows_that_change_between_tasks_are_noticed(
+    settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pa.Table], pa.Table] | None
+) -> None:
+    """What all tasks have read is held against what all have written, before anything can be committed."""
+    task = group(settings, [rows(v) for v in range(3)], 4)
+    order = RowOrder.of(by(1), settings)
+    ranking = order.fit(order.keys(rows(0)))
+    division, outputs = divide(ranking, order.keys(rows(0)), 8.0, 4, 2)
+    if mutate is not None:
+        right = scatter._blob
+        monkeypatch.setattr(scatter, "_blob", lambda some: right(mutate(some)))
+    work = Gather(
+        tuple(Assignment(0, n) for n in outputs), {0: Destination(ranking, "k1o-1", task.partition, 7)}, order, settings
+    )
+    answers = answered(work, scattered(task, division, order, settings))
+    counted = Conservation(settings)
+    for _, _, counts in answers:
+        for some in counts:
+            counted.add(some)
+    found = checked([made for _, made, _ in answers], counted)
+    written = [file for _, made, _ in answers for file in made]
+    assert [Path(local(file.path)).exists() for file in written] == [mutate is None] * len(written)
+    if mutate is None:
+        assert sum(file.rows for made in found for file in made) == task.rows
+    else:
+        assert "Cannot rewrite rows: column 'user' has" in found[0].why
+
+
 @pytest.mark.parametrize("assignments", [1, 4])
 def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
     """A shuffle partition many times larger than planned is written in pieces, by one task or by several in turn."""
@@ -517,8 +556,7 @@ def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
     assert max(map(len, division.assignments)) == assignments
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    answers = map(read_answer, (a.column(0)[0].as_py() for a in work(scattered(task, division, order, settings))))
-    files = [file for _, made in answers for file in made]
+    files = [file for _, made, _ in answered(work, scattered(task, division, order, settings)) for file in made]
     found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
     assert repr(rows_of(found)) == repr(content([task], settings))
     for file in files:
@@ -536,7 +574,7 @@ def test_scattering_again_sends_rows_where_they_went(settings: WriteSettings) ->
     sample = order.keys(rows(0))
     division, _ = divide(order.fit(sample), sample, 8.0, 4, 4)
     first, second = (scattered(task, division, order, settings) for _ in range(2))
-    assert len(first) == len(division.assignments) * 1
+    assert len(first) == len(division.assignments) + 1  # and what was counted
     assert all(one.equals(other) for one, other in zip(first, second, strict=True))
 
 
