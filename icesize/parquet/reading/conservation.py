@@ -64,6 +64,7 @@ class Conservation:
     constants: frozenset[int] = frozenset()
     sums: dict[int, Count] = field(default_factory=dict)
     _last: tuple[pa.Schema, Sequence[str] | None, _Source] | None = None
+    _last_new: tuple[pa.Schema, _Source] | None = None
 
     def add_rows(self, rows: pa.Table, stored: pa.Schema, names: Sequence[str] | None) -> None:
         """Add rows of a file whose schema is `stored`, of which the columns `names` were read, None for all.
@@ -77,11 +78,11 @@ class Conservation:
 
     def add_new(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows whose columns are called as those of the table."""
-        last = self._last
+        last = self._last_new
         if last is None or not last[0].equals(rows.schema):
             by_name = self.settings.derived(_by_name)
-            self._last = last = rows.schema, None, _Source.of(rows.schema, None, by_name, self._target)
-        self._add_rows(rows, last[2], frozenset())
+            self._last_new = last = rows.schema, _Source.of(rows.schema, None, by_name, self._target)
+        self._add_rows(rows, last[1], frozenset())
 
     def add(self, counts: Counts) -> None:
         """Add what was counted elsewhere."""
@@ -124,15 +125,12 @@ class Conservation:
         return self.settings.derived(_Target.of)
 
     def _source(self, stored: pa.Schema, names: Sequence[str] | None) -> _Source:
-        mapping = {} if _has_ids(stored) else self.settings.derived(_by_mapping)
+        mapping = None if _has_ids(stored) else self.settings.derived(_by_mapping)
         return _Source.of(stored, names, mapping, self._target)
 
     def _add_rows(self, rows: pa.Table | pa.RecordBatch, source: _Source, constants: frozenset[int]) -> None:
         found = dict[int, Count]()
         for node, column in zip(source.nodes, rows.columns, strict=True):
-            if not node.below and node.id is not None:
-                found[node.id] = Count(len(column), column.null_count)
-                continue
             for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
                 _count(array, node, 0, found)
         self.add({leaf: found[leaf] for leaf in source.stored if leaf in found})
@@ -193,9 +191,11 @@ class _Source:
     added: Mapping[int, int | None]
 
     @staticmethod
-    def of(schema: pa.Schema, names: Sequence[str] | None, mapping: Names, target: _Target) -> _Source:
-        """Those of `schema` that are among `names`, all when None."""
-        nodes = [_node(field, None, mapping.get(field.name), target) for field in schema]
+    def of(schema: pa.Schema, names: Sequence[str] | None, mapping: Names | None, target: _Target) -> _Source:
+        """Those of `schema` that are among `names`, all when None; by the ids that fields have, if there is no mapping
+        of names."""
+        entries = [None if mapping is None else mapping.get(name) for name in schema.names]
+        nodes = [_node(f, None, entry, target, mapping is None) for f, entry in zip(schema, entries, strict=True)]
         wanted = schema.names if names is None else set(names)
         read = [node for node, name in zip(nodes, schema.names, strict=True) if name in wanted]
         present, everywhere = (frozenset[int]().union(*(node.ids for node in some)) for some in (read, nodes))
@@ -206,15 +206,16 @@ class _Source:
         return _Source(tuple(read), stored, {leaf: target.nearest(leaf, present) for leaf in added})
 
 
-def _node(field: pa.Field, within: int | None, entry: MappedField | None, target: _Target) -> _Node:
-    """Return the field with its id: its own, that of the name mapping, or that of the list or map it is within."""
-    text = (field.metadata or {}).get(FIELD_ID)
-    own = int(text) if text is not None else within if entry is None or entry.field_id is None else entry.field_id
+def _node(field: pa.Field, within: int | None, entry: MappedField | None, target: _Target, has_ids: bool) -> _Node:
+    """Return the field with its id: its own, or that of the name mapping, else that of the list or map it is within."""
+    text = (field.metadata or {}).get(FIELD_ID) if has_ids else None
+    named = None if entry is None else entry.field_id
+    own = int(text) if text is not None else within if named is None else named
     fields, names = _fields(field.type)
     below = {} if entry is None else _named(entry.fields)
     inner = target.within.get(own, ()) if own is not None else ()
     ids = inner if len(inner) == len(fields) else (None,) * len(fields)
-    nodes = (_node(f, n, below.get(name), target) for f, n, name in zip(fields, ids, names, strict=True))
+    nodes = (_node(f, n, below.get(name), target, has_ids) for f, n, name in zip(fields, ids, names, strict=True))
     return _Node(own, tuple(nodes))
 
 
@@ -250,7 +251,7 @@ def _count(array: pa.Array, node: _Node, ended: int, found: dict[int, Count]) ->
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if node.id is not None:
-        found[node.id] = found.get(node.id, Count()).plus(Count(len(array) + ended, array.null_count + ended))
+        found[node.id] = found.get(node.id, Count()).plus(Count(len(array) + ended, _nulls(array) + ended))
     if not node.below:
         return
     if types.is_struct(array.type):
@@ -261,6 +262,13 @@ def _count(array: pa.Array, node: _Node, ended: int, found: dict[int, Count]) ->
     children = values.flatten() if types.is_map(array.type) else [values]
     for child, below in zip(children, node.below, strict=True):
         _count(child, below, ended + without, found)
+
+
+def _nulls(array: pa.Array) -> int:
+    """Return how many are NULL, also by an entry of a dictionary."""
+    if types.is_dictionary(array.type) and array.dictionary.null_count:
+        array = array.dictionary_decode()
+    return int(array.null_count)
 
 
 def _values(array: pa.Array) -> tuple[pa.Array, int]:

@@ -82,12 +82,35 @@ def test_arrow_rows_are_counted_as_footers_count_them(rows: pa.Table) -> None:
     assert [counted(rows)[leaf] for leaf in LEAVES] == (found or [Count()] * len(LEAVES))
 
 
+def test_a_null_in_a_dictionary_counts() -> None:
+    """An index may be there that means NULL."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1, None]), pa.array([7, None]))
+    assert counted(pa.table({"a": column}))[LEAVES[0]] == Count(4, 3)
+
+
+def test_rows_of_files_and_new_ones_do_not_mix() -> None:
+    """A file has an older column of the name that new rows have, and of their type."""
+    found = Conservation(options())
+    fields = [pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "99"})]
+    rows = pa.table([pa.array([1, 2])], schema=pa.schema(fields))
+    found.add_rows(rows, rows.schema, None)
+    found.add_new(rows)
+    assert found.sums[LEAVES[0]] == Count(4, 2)
+
+
 def test_values_behind_a_null_do_not_count() -> None:
     """Arrow may have some in lists and structs that are NULL."""
     hidden = pa.ListArray.from_arrays([0, 2, 3], pa.array([1, 2, None]), mask=pa.array([True, False]))
     structs = pa.StructArray.from_arrays([pa.array([1, 2]), hidden], ["x", "l"], mask=pa.array([False, True]))
     found = counted(pa.table({"s": structs}))
     assert [found[leaf] for leaf in LEAVES[1:3]] == [Count(2, 1), Count(2, 2)]
+
+
+def test_new_rows_go_by_name_whatever_ids_they_have() -> None:
+    """Rows that were read from another table have that table's field ids."""
+    fields = [pa.field("a", pa.int64(), metadata={"PARQUET:field_id": str(LEAVES[1])})]
+    found = counted(pa.table([pa.array([1, 2])], schema=pa.schema(fields)))
+    assert [found[leaf] for leaf in LEAVES[:2]] == [Count(2, 0), Count(2, 2)]
 
 
 def test_columns_that_rows_lack_are_null_once_for_each_slot() -> None:
