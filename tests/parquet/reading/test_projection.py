@@ -38,6 +38,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.thrift import i32
 from icesize.parquet.reading.inputs import read_inputs
+from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
@@ -247,6 +248,17 @@ def test_lists_of_all_kinds_keep_the_values_below_them(tmp_path: Path, lists: st
     rows = pa.table({"line": pa.array(line, kind), "lines": lines})
     assert pq.read_schema(foreign_file(tmp_path, rows)).field("line").type.id == kind.id
     assert read(options, foreign_file(tmp_path, rows)).to_pylist() == rows.to_pylist()
+
+
+@pytest.mark.parametrize("lists", ["of a fixed size", "view", "large view"])
+def test_lists_of_new_rows_keep_what_follows_a_null(tmp_path: Path, lists: str) -> None:
+    """pyarrow's own cast of views loses it; slices are right, too."""
+    options = settings_of(tmp_path, Schema(NestedField(1, "line", ListType(2, _point(3), False), False)))
+    line = [None, [{"x": 1.0, "y": "a"}, {"x": 2.0, "y": "b"}], None, [{"x": 3.0, "y": None}, {"x": 4.0, "y": "d"}]]
+    rows = pa.table({"line": pa.array(line, _LISTS[lists](_POINT))})
+    assert ColumnAligner(options)(rows).column("line").to_pylist() == line
+    assert ColumnAligner(options)(rows.slice(2)).column("line").to_pylist() == line[2:]
+    assert ColumnAligner(options)(rows.slice(4)).num_rows == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying import reencode
+from icesize.parquet.copying import output_file, reencode
 from icesize.parquet.copying.column_plan import Part, Piece
 from icesize.parquet.copying.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import WrittenFile
@@ -243,6 +243,25 @@ def test_a_copy_that_lacks_something_is_given_up_for_decoding(
     assert done.decoded_because == {"counts": 3}
     assert entries_of(local(file.path) for file in done.files) == before
     assert len(files_below(tmp_path)) == 4
+
+
+def test_a_column_that_is_encoded_again_is_counted_where_footers_do_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between reading and writing, as its files may have no null counts."""
+    options = settings_of(tmp_path, SCHEMA)
+    small = tuple(_encoded_otherwise(file, number) for number, file in enumerate(inputs_of(options)))
+    before, right = entries_of(local(file.path) for file in small), reencode._write
+
+    def write(rows: pa.Table, *others: Any) -> Any:
+        lost = pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema)
+        return right(pa.concat_tables([lost, rows[1:]]), *others)
+
+    monkeypatch.setattr(reencode, "_write", write)
+    monkeypatch.setattr(output_file, "count_of", lambda chunk, column: (chunk.values, None))
+    done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
+    assert done.decoded_because == {"counts": 3}
+    assert entries_of(local(file.path) for file in done.files) == before
 
 
 def _encoded_otherwise(file: FileFact, number: int) -> FileFact:
