@@ -172,6 +172,8 @@ class Attempts(Generic[T]):
             self._look_after_loss(loaded)
             staged, result = self.change.stage(loaded, self)
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and self._is_outdated(loaded):
+                return None
             if self._unsettled or not is_from_outside(error):
                 raise
             raise TableError(
@@ -180,6 +182,15 @@ class Attempts(Generic[T]):
                 table=loaded.name,
             ) from error
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
+
+    def _is_outdated(self, loaded: PyIcebergLoaded) -> bool:
+        """Whether the table has changed since it was loaded, so that an expiry may have deleted manifests of it."""
+        now = self._load()
+        if now is None or self._late() or now.table.metadata_location == loaded.table.metadata_location:
+            return False
+        self.losses += 1
+        self._pause(self.losses)
+        return True
 
     def _load(self) -> PyIcebergLoaded | None:
         try:

@@ -200,6 +200,32 @@ def test_a_base_that_expires_under_the_check_drops_merges_and_keeps_rows(catalog
     landed(catalog, [1, 2, 3, 9])
 
 
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_state_that_expires_under_the_check_is_loaded_again(catalog: Catalog, rows: bool) -> None:
+    """Others commit twice and expire all but the newest snapshot while the loaded one is read: rows are committed."""
+    table = two_files(catalog)
+    wanted = batch(catalog) if rows else request_on(table, groups=[merged(table, small_files(table, "a"))])
+
+    class Outrun(PyIcebergCommitter):
+        left = 1
+
+        def load(self) -> PyIcebergLoaded:
+            loaded = super().load()
+            if self.left:
+                self.left = 0
+                lists = [s.manifest_list for s in append(catalog, [8], "b").metadata.snapshots]
+                expire(append(catalog, [9], "b"))
+                for each in lists:
+                    local(each).unlink()
+            return loaded
+
+    append(catalog, [7], "b")
+    outcome = commit_by(Outrun(catalog, table, lambda: NOW_MS), wanted, table)
+    assert outcome.operations == (("append",) if rows else ())
+    assert len(outcome.conflicts) == 1
+    landed(catalog, [1, 2, *([3] if rows else []), 7, 8, 9])
+
+
 def set_main(catalog: Catalog, snapshot_id: int) -> None:
     catalog.load_table("db.t").manage_snapshots().set_current_snapshot(snapshot_id).commit()
 
