@@ -20,8 +20,9 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 file`, `1,212 files`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """`1 file`, `1,212 files`, `2 batches`."""
+    plural = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def format_strategies(bytes_copied: int, pages_copied: int, bytes_decoded: int) -> str:

@@ -340,7 +340,8 @@ def test_printed_sizes_are_close_to_the_truth(size: int) -> None:
 
 
 def test_one_is_not_a_plural() -> None:
-    """1 file, 2 files."""
+    """1 file, 2 files, 2 batches."""
+    assert [format_count(n, "batch") for n in (1, 2)] == ["1 batch", "2 batches"]
     assert [format_count(n, "file") for n in (0, 1, 1_212)] == ["0 files", "1 file", "1,212 files"]
 
 

@@ -240,7 +240,7 @@ def seconds(batches: Sequence[PastCommit]) -> Picture | None:
         axes.plot(times, [batch.seconds or 0.0 for batch in known], "o-", ms=_dot(known), lw=0.8, color=palette.after)
         _lines(axes, palette, times)
 
-    told = f"Seconds of {format_count(len(known), 'batch').replace('batchs', 'batches')}"
+    told = f"Seconds of {format_count(len(known), 'batch')}"
     return Picture("Seconds per batch", 170, f"{told}, at most {max(b.seconds or 0 for b in known):.2f}", draw)
 
 
