@@ -17,6 +17,7 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.locations import is_object_store
 from icesize.table.commit import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
@@ -136,15 +137,15 @@ class SizedTable:
         where: Where = None,
         *,
         filters: Sequence[str] = (),
-        price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
+        price_per_1000_requests: float | None = None,
     ) -> Inspection:
         """How well sized the files are, and what they cost each scan; `where` limits it to partitions that match as a
         whole.
 
         `filters` are those of queries, each as often as it is asked: how many files each opens, which needs the bounds
         of all of them, and by which columns to cluster; without them what bounds alone tell of that, of up to 10,000
-        files. `price_per_1000_requests` is what the object store asks for 1,000 GET requests, in USD; the default is
-        that of Amazon S3.
+        files. `price_per_1000_requests` is what the object store charges for 1,000 GET requests, in USD. The default is
+        the price of Amazon S3; a table on local disks or HDFS has none.
         """
         from icesize.table.state.column_advice import columns_advised
 
@@ -178,7 +179,7 @@ class SizedTable:
     def _inspected(
         self,
         selection: Selection,
-        price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
+        price_per_1000_requests: float | None = None,
         recommended: tuple[str, ...] = (),
     ) -> Inspection:
         from icesize.planning.inspection import inspect as inspect_layout
@@ -187,6 +188,8 @@ class SizedTable:
 
         metadata = selection.current.table.metadata
         labels = Labels(metadata)
+        if price_per_1000_requests is None and is_object_store(metadata.location):
+            price_per_1000_requests = PRICE_PER_1000_REQUESTS
         return inspect_layout(
             selection.layout,
             selection.current.policy,

@@ -27,7 +27,6 @@ from icesize.cli.options import (
 )
 from icesize.cli.values import pairs
 from icesize.errors import IcesizeError
-from icesize.planning.scan_cost import PRICE_PER_1000_REQUESTS
 from icesize.units import format_bytes
 
 if TYPE_CHECKING:
@@ -67,9 +66,8 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
 @click.option(
     "--price-per-1000-requests",
     type=click.FloatRange(0),
-    default=PRICE_PER_1000_REQUESTS,
     metavar="USD",
-    help="What the object store asks for 1,000 GET requests; 0.0004, as Amazon S3 does, unless given.",
+    help="The price of 1,000 GET requests. Default: 0.0004, as Amazon S3 charges, and none on local disks or HDFS.",
 )
 @click.option(
     "--filter",
@@ -89,7 +87,7 @@ def inspect(
     where: str | None,
     policy: Mapping[str, str],
     check: bool,
-    price_per_1000_requests: float,
+    price_per_1000_requests: float | None,
     filters: Sequence[str],
     filters_file: TextIO | None,
 ) -> None:

@@ -206,7 +206,7 @@ def inspect(
     table: str,
     bytes_per_partition_and_day: float | None = None,
     notes: tuple[str, ...] = (),
-    price_per_1000_requests: float = PRICE_PER_1000_REQUESTS,
+    price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS,
     recommended: tuple[str, ...] = (),
 ) -> Inspection:
     """Count and advise. `labels` print the values of each partition key, `plan` is what a compaction would do; None:

@@ -63,16 +63,16 @@ class ScanCost:
         """Files that it opens, of both kinds."""
         return self.data_files + self.delete_files
 
-    def price(self, per_1000_requests: float) -> float:
-        """What its requests cost."""
-        return self.requests * per_1000_requests / 1000
+    def price(self, per_1000_requests: float | None) -> float | None:
+        """Return the price of its requests, None for storage that charges none."""
+        return None if per_1000_requests is None else self.requests * per_1000_requests / 1000
 
-    def told(self, per_1000_requests: float) -> str:
+    def told(self, per_1000_requests: float | None) -> str:
         """`192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
-        price = format_price(1000 * self.price(per_1000_requests))
+        price = self.price(per_1000_requests)
         files = format_count(self.opened, "file")
-        requests = format_count(self.requests, "request")
-        return f"{files}, planned in {_duration(self.planning_seconds)}, {requests}, {price} USD per 1,000 scans"
+        work = f"{files}, planned in {_duration(self.planning_seconds)}, {format_count(self.requests, 'request')}"
+        return work if price is None else f"{work}, {format_price(1000 * price)} USD per 1,000 scans"
 
 
 def _duration(seconds: float) -> str:
@@ -86,14 +86,16 @@ def format_price(price: float) -> str:
 
 @dataclass(frozen=True)
 class LayoutCost:
-    """What a scan of a table costs `now`, and `then`, after a compaction, at a price in USD."""
+    """What a scan of a table costs `now`, and `then`, after a compaction, at a price in USD, None for no price."""
 
     now: ScanCost
     then: ScanCost
-    price_per_1000_requests: float = PRICE_PER_1000_REQUESTS
+    price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
 
     @classmethod
-    def of(cls, layout: Layout, plan: Plan, price_per_1000_requests: float = PRICE_PER_1000_REQUESTS) -> LayoutCost:
+    def of(
+        cls, layout: Layout, plan: Plan, price_per_1000_requests: float | None = PRICE_PER_1000_REQUESTS
+    ) -> LayoutCost:
         """Of a table, and of what a plan leaves of it."""
         return cls(_now(layout), _then(layout, plan), price_per_1000_requests)
 

@@ -50,6 +50,11 @@ def split(location: str) -> tuple[str, str, str]:
     return scheme, authority, slash + path
 
 
+def is_object_store(location: str) -> bool:
+    """Return whether a location lies in a store that is reached by requests, not on local disks or HDFS."""
+    return split(location)[0] not in ("file", "hdfs", "viewfs")
+
+
 def is_inside(location: str, folder: str) -> bool:
     """Whether `location` lies below `folder`, segment by segment; one with `..` in either never does."""
     if has_parent_segment(location) or has_parent_segment(folder):

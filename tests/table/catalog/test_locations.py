@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import TableError
-from icesize.table.catalog.locations import check_folder, is_addressable, is_inside, normalised
+from icesize.table.catalog.locations import check_folder, is_addressable, is_inside, is_object_store, normalised
 
 SEGMENT = st.text(string.ascii_letters + string.digits + "-_=%. é", min_size=1).filter(lambda s: s.strip(".") != "")
 PATH = st.lists(SEGMENT, min_size=1, max_size=6).map("/".join)
@@ -124,3 +124,20 @@ def test_parent_segments_are_refused(location: str) -> None:
 def test_a_folder_is_given_without_its_slash() -> None:
     """What is listed is spelt as the table spells it."""
     assert check_folder("s3a://b/t/") == "s3a://b/t"
+
+
+@pytest.mark.parametrize(
+    ("location", "is_charged"),
+    [
+        ("s3://lake/t", True),
+        ("s3a://lake/t", True),
+        ("gs://lake/t", True),
+        ("abfss://c@a.dfs.core.windows.net/t", True),
+        ("file:///lake/t", False),
+        ("/lake/t", False),
+        ("hdfs://name/t", False),
+    ],
+)
+def test_object_stores_are_known_by_their_scheme(location: str, is_charged: bool) -> None:
+    """Requests have a price there, and none on local disks or HDFS."""
+    assert is_object_store(location) == is_charged
