@@ -202,12 +202,12 @@ class SizedTable:
             recommended=(*advise(arrivals_of(metadata), selection.current.policy), *recommended),
         )
 
-    def plan(self, where: Where = None, budget_bytes: int | None = None) -> Plan:
+    def plan(self, where: Where = None, budget_bytes: int | str | None = None) -> Plan:
         """What `compact` would do now, with a forecast of what it would copy and decode; changes nothing."""
         from icesize.maintenance import compaction
         from icesize.maintenance.rounds import Budget
 
-        return compaction.plan_compaction(self._context.select(where), Budget(budget_bytes).size_bytes)
+        return compaction.plan_compaction(self._context.select(where), Budget.of(budget_bytes).size_bytes)
 
     def compare_policies(self, *policies: Mapping[str, object]) -> PolicyComparison:
         """What the rows that came would have cost under other policies: the newest 500 batches that the table still
@@ -229,8 +229,8 @@ class SizedTable:
     def compact(
         self,
         where: Where = None,
-        budget_bytes: int | None = None,
-        budget_seconds: float | None = None,
+        budget_bytes: int | str | None = None,
+        budget_seconds: float | str | None = None,
         *,
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
@@ -247,7 +247,7 @@ class SizedTable:
         from icesize.maintenance.rounds import Budget
 
         with self._lock:
-            return compaction.compact(self._context, where, Budget(budget_bytes, budget_seconds), on_plan, progress)
+            return compaction.compact(self._context, where, Budget.of(budget_bytes, budget_seconds), on_plan, progress)
 
     def check_up(self) -> tuple[Check, ...]:
         """Whether icesize can work on the table: its catalog, reading, writing, deleting.
@@ -271,28 +271,30 @@ class SizedTable:
 
     def maintain(
         self,
-        budget_bytes: int | None = None,
-        budget_seconds: float | None = None,
+        budget_bytes: int | str | None = None,
+        budget_seconds: float | str | None = None,
         *,
         progress: StepProgress = lambda step, done, total: None,
     ) -> UpkeepReport:
         """One bounded pass of all maintenance: cold partitions, compaction, many delete files into few, those that hit
         nothing, manifests, expiry by the table's own rules, and a dry run of orphan cleanup.
 
-        `budget_bytes` bounds what merges rewrite, `budget_seconds` when a step may begin. What one pass leaves the
-        next goes on with. `progress` hears of each step that begins, of the bytes of each round and of files. A step
-        that fails is named in the report and the others run; raises CommitStateUnknown.
+        `budget_bytes` (a number, or text such as "20GiB") bounds what merges rewrite, `budget_seconds` (a number, or
+        "25m") when a step may begin. What one pass leaves the next goes on with. `progress` hears of each step that
+        begins, of the bytes of each round and of files. A step that fails is named in the report and the others run;
+        raises CommitStateUnknown.
         """
         from icesize.maintenance.full_pass import Upkeep
         from icesize.maintenance.rounds import Budget
 
-        return Upkeep(self, self._environment, Budget(budget_bytes, budget_seconds), progress).run()
+        return Upkeep(self, self._environment, Budget.of(budget_bytes, budget_seconds), progress).run()
 
-    def plan_maintenance(self, budget_bytes: int | None = None) -> UpkeepPlan:
+    def plan_maintenance(self, budget_bytes: int | str | None = None) -> UpkeepPlan:
         """What each step of `maintain` would do with the table as it is now; changes nothing."""
         from icesize.maintenance.full_pass import plan_upkeep
+        from icesize.maintenance.rounds import Budget
 
-        return plan_upkeep(self, budget_bytes)
+        return plan_upkeep(self, Budget.of(budget_bytes).size_bytes)
 
     def plan_merge_rounds(self, budget_bytes: int | None = None) -> Plan:
         """What the merges of `maintain` would do now; changes nothing."""
@@ -321,7 +323,7 @@ class SizedTable:
         by: Columns = None,
         strategy: str | None = None,
         where: Where = None,
-        budget_bytes: int | None = None,
+        budget_bytes: int | str | None = None,
         *,
         on_plan: Callable[[Plan], object] | None = None,
         progress: Progress = lambda size_bytes: None,
@@ -339,9 +341,10 @@ class SizedTable:
         and RewriteFailed when every partition failed.
         """
         from icesize.maintenance import clustering
+        from icesize.maintenance.rounds import Budget
 
+        wish = clustering.Wish(_names(by), strategy, where, Budget.of(budget_bytes).size_bytes)
         with self._lock:
-            wish = clustering.Wish(_names(by), strategy, where, budget_bytes)
             return clustering.cluster(self._context, wish, on_plan, progress)
 
     def forget_clustering(self, *, dry_run: bool = False) -> ForgottenClusterBy:
@@ -361,13 +364,15 @@ class SizedTable:
         by: Columns = None,
         strategy: str | None = None,
         where: Where = None,
-        budget_bytes: int | None = None,
+        budget_bytes: int | str | None = None,
     ) -> Plan | None:
         """What `cluster` would do now; None when neither `by` nor the table says by which columns. Changes nothing."""
         from icesize.maintenance import clustering
+        from icesize.maintenance.rounds import Budget
 
+        wish = clustering.Wish(_names(by), strategy, where, Budget.of(budget_bytes).size_bytes)
         with self._lock:
-            return clustering.plan_clustering(self._context, clustering.Wish(_names(by), strategy, where, budget_bytes))
+            return clustering.plan_clustering(self._context, wish)
 
     def cluster_round(
         self, budget_bytes: int, most_bytes: int | None = None, *, progress: Tally = lambda done, total: None

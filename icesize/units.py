@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timezone
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -49,6 +50,24 @@ def parse_bytes(text: str) -> int | None:
     if match := _SIZE.fullmatch(text.strip()):
         return round(float(match[1]) * (1 << 10 * _UNITS.index(match[2])))
     return None
+
+
+def bytes_of(value: int | str) -> int | None:
+    """Return a number of bytes, given as such or as text, with a unit or without; None for other text."""
+    if not isinstance(value, str):
+        return value
+    return int(value) if value.isdecimal() else parse_bytes(value)
+
+
+def seconds_of(value: float | str) -> float | None:
+    """Return a number of seconds, given as such or as text, with units or without; None for other text."""
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        if float(value) >= 0:
+            return float(value)
+    duration_ms = parse_ms(value)
+    return None if duration_ms is None else duration_ms / 1000
 
 
 def parse_ms(text: str) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, parse_bytes, parse_ms
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, parse_ms, seconds_of
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -37,8 +37,7 @@ class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        size_bytes = int(value) if str(value).isdecimal() else parse_bytes(str(value))
-        if size_bytes is None:
+        if (size_bytes := bytes_of(str(value))) is None:
             self.fail(f"'{value}' is not a size {SIZE_EXAMPLES}, or a number of bytes", param, ctx)
         return size_bytes
 
@@ -49,12 +48,9 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "DURATION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        with suppress(ValueError):
-            if float(value) >= 0:
-                return float(value)
-        if (duration_ms := parse_ms(str(value))) is None:
+        if (seconds := seconds_of(str(value))) is None:
             self.fail(f"'{value}' is not a duration {DURATION_EXAMPLES}, or a number of seconds", param, ctx)
-        return duration_ms / 1000
+        return seconds
 
 
 class Time(click.ParamType):  # type: ignore[type-arg,unused-ignore]

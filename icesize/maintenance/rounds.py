@@ -10,7 +10,7 @@ from icesize.errors import RewriteFailed
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
-from icesize.units import format_bytes
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, seconds_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,17 @@ class Budget:
 
     size_bytes: int | None = None
     seconds: float | None = None
+
+    @classmethod
+    def of(cls, size: int | str | None = None, duration: float | str | None = None) -> Budget:
+        """Return the budget of numbers or of text, such as `20GiB` and `25m`. Raises ValueError for other text."""
+        size_bytes = None if size is None else bytes_of(size)
+        seconds = None if duration is None else seconds_of(duration)
+        if size_bytes is None and size is not None:
+            raise ValueError(f"'budget-bytes' ('{size}') must be a size {SIZE_EXAMPLES}, or a number of bytes")
+        if seconds is None and duration is not None:
+            raise ValueError(f"'budget-seconds' ('{duration}') must be a duration {DURATION_EXAMPLES}, or seconds")
+        return cls(size_bytes, seconds)
 
     def __post_init__(self) -> None:
         for name, value in (("budget-bytes", self.size_bytes), ("budget-seconds", self.seconds)):

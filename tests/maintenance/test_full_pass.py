@@ -258,3 +258,18 @@ def test_a_pass_that_dies_is_continued_by_the_next(lake: SqlCatalog) -> None:
     check(after)
     assert len(live_paths(after)) == 3
     assert ids_of(lake) == list(range(9))
+
+
+def test_budgets_are_numbers_or_text(lake: SqlCatalog) -> None:
+    """Python takes what the command line takes; other text is refused with examples, before anything is done."""
+    assert Budget.of("20GiB", "25m") == Budget.of(20 * 2**30, 1500) == Budget(20 * 2**30, 1500)
+    assert Budget.of("512", "1.5") == Budget(512, 1.5)
+    assert Budget.of() == Budget()
+    make_table(lake)
+    table = icesize.open(None, "db.t", catalog=lake)
+    assert "merges" in table.maintain("1GiB", "0s").left
+    assert table.compact(budget_bytes="1GiB", budget_seconds="25m").files_removed == 0
+    with pytest.raises(ValueError, match=r"'budget-seconds' \('soon'\) must be a duration such as 90s, 30m or 1h30m"):
+        table.maintain(budget_seconds="soon")
+    with pytest.raises(ValueError, match=r"'budget-bytes' \('512MB'\) must be a size such as 64MiB"):
+        table.plan(budget_bytes="512MB")
