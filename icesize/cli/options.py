@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -62,8 +63,13 @@ class Target:
         else:
             show(console_on())
 
-    def open(self, policy: Mapping[str, str] | None = None, spark: Any = None) -> SizedTable:
-        """The table, ready to work on; `spark` is a SparkSession or None.
+    def open(
+        self,
+        policy: Mapping[str, str] | None = None,
+        spark: Any = None,
+        conf: Mapping[str, str] = MappingProxyType({}),
+    ) -> SizedTable:
+        """Open the table; `spark` is a SparkSession or None, `conf` are settings of Spark where none is started.
 
         Raises what `icesize.open` raises, and click.UsageError for an unknown scheme.
         """
@@ -71,34 +77,52 @@ class Target:
             load_arrow_alone()
         from icesize.sized_table import open as open_table
 
-        catalog = self._catalog() if self.catalog_uri or self.properties else None
+        catalog = self._catalog(conf)
         # whoever is interrupted is told what has become of the commits
         environment = Environment(on_commitment=click.get_current_context().find_root().obj.append)
         table = open_table(spark, self.table, catalog=catalog, policy=dict(policy or {}), environment=environment)
         collect_from_now_on()
         return table
 
-    def _catalog(self) -> Catalog:
-        """The catalog given by options; its type is guessed from the address unless a property tells it."""
-        from icesize.table.catalog.opening import open_catalog, split_name
+    def _catalog(self, conf: Mapping[str, str]) -> Catalog | None:
+        """Return the catalog given by options, or else by settings of Spark; None if neither name it."""
+        from icesize.table.catalog.opening import open_catalog, pyiceberg_properties, split_name
 
+        if not self.catalog_uri and not self.properties and not conf:
+            return None
         name, _ = split_name(self.table)
-        if self.catalog_uri is None:
+        if self.catalog_uri:
+            return _existing(name, self._with_type({"uri": self.catalog_uri, **self.properties}))
+        if self.properties:
             return open_catalog(name, self.properties)
-        given = {"uri": self.catalog_uri, **self.properties}
-        scheme = self.catalog_uri.partition(":")[0].partition("+")[0].lower()
-        if "type" not in given and "py-catalog-impl" not in given:
-            if scheme not in _CATALOG_TYPES:
-                raise click.UsageError(
-                    f"cannot tell the catalog's type from the scheme '{scheme}': "
-                    "add --catalog-property type=rest, sql or hive"
-                )
-            given["type"] = _CATALOG_TYPES[scheme]
-        path = self.catalog_uri.partition(":///")[2].partition("?")[0]
-        if scheme == "sqlite" and path and not os.path.exists(path):
-            raise TableNotFound(f"Cannot open catalog '{name}': there is no file '{path}'", catalog=name)
-        # looking at a database must not make a catalog of it
-        return open_catalog(name, {"init_catalog_tables": "false", **given})
+        return _existing(name, pyiceberg_properties(name, conf)) if f"spark.sql.catalog.{name}" in conf else None
+
+    def _with_type(self, given: dict[str, str]) -> dict[str, str]:
+        """Guess the catalog's type from its address unless a property names it."""
+        scheme = _scheme(given["uri"])
+        if "type" in given or "py-catalog-impl" in given:
+            return given
+        if scheme not in _CATALOG_TYPES:
+            raise click.UsageError(
+                f"cannot tell the catalog's type from the scheme '{scheme}': "
+                "add --catalog-property type=rest, sql or hive"
+            )
+        return {**given, "type": _CATALOG_TYPES[scheme]}
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0].lower()
+
+
+def _existing(name: str, given: Mapping[str, str]) -> Catalog:
+    """Open a catalog; looking at a database must not make a catalog of it."""
+    from icesize.table.catalog.opening import open_catalog
+
+    uri = given.get("uri", "")
+    path = uri.partition(":///")[2].partition("?")[0]
+    if _scheme(uri) == "sqlite" and path and not os.path.exists(path):
+        raise TableNotFound(f"Cannot open catalog '{name}': there is no file '{path}'", catalog=name)
+    return open_catalog(name, {"init_catalog_tables": "false", **given})
 
 
 def command(name: str, short: str, *examples: str) -> Callable[[Callable[..., Any]], click.Command]:

@@ -61,7 +61,7 @@ def compact(
     commit.
     """
     if dry_run:
-        _show_plan(target, target.open(policy).plan(where, budget_bytes))
+        _show_plan(target, target.open(policy, conf=spark.conf).plan(where, budget_bytes))
         return
     with spark.session("compact") as session:
         _carry_out(partial(target.open(policy, session).compact, where, budget_bytes, budget_seconds), target)
@@ -96,7 +96,7 @@ def cluster(
             _forget_clustering(target, target.open(policy, session), dry_run)
         return
     if dry_run:
-        planned = target.open(policy).plan_clustering(by, strategy, where, budget_bytes)
+        planned = target.open(policy, conf=spark.conf).plan_clustering(by, strategy, where, budget_bytes)
         if planned is None:
             raise click.UsageError("the table does not say by which columns it is clustered: add --by")
         _show_plan(target, planned)
@@ -170,7 +170,7 @@ def maintain(
     Exit code 1 when a step failed; the others ran all the same. What a pass leaves the next one goes on with.
     """
     if dry_run:
-        planned = target.open(policy).plan_maintenance(budget_bytes)
+        planned = target.open(policy, conf=spark.conf).plan_maintenance(budget_bytes)
         target.answer(planned.to_dict(), lambda out: console.show_upkeep_plan(out, planned))
         return
     with spark.session("maintain") as session:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyiceberg.table import Table
 
 import icesize
@@ -560,3 +560,26 @@ def test_a_process_of_its_own_works_and_ends_cleanly(table: Table, tmp_path: Pat
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert " replace  -24 +3 files, rows unchanged" in done.stdout
     assert done.stderr == ""
+
+
+def test_dry_runs_find_the_catalog_that_spark_would_have(table: Table, tmp_path: Path) -> None:
+    """`--conf spark.sql.catalog...` names it without a start of Spark; a database that is not there is not made."""
+    settings = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{tmp_path}/catalog.db",
+        ".warehouse": f"file://{tmp_path}/warehouse",
+    }
+
+    def run(command: str, *more: str, **others: str) -> Result:
+        pairs = {**settings, **others}.items()
+        conf = [word for key, value in pairs for word in ("--conf", f"spark.sql.catalog.lake{key}={value}")]
+        return CliRunner().invoke(main, [command, "lake.db.t", "--dry-run", *more, *conf])
+
+    for command, more in (("compact", ()), ("maintain", ()), ("cluster", ("--by", "id"))):
+        result = run(command, *more)
+        assert result.exit_code == 0, result.output
+    assert "24 -> 3 files" in run("compact").stdout
+    missing = run("compact", **{".uri": f"jdbc:sqlite:{tmp_path}/none.db"})
+    assert (missing.exit_code, (tmp_path / "none.db").exists()) == (1, False)
+    assert "Cannot open catalog 'lake': there is no file" in missing.stderr
