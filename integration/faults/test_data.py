@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icesize.errors import RewriteFailed
+from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.writing.row_writer import RowWriter
 from integration.faults.cluster_child import run_driver, workers
 from integration.faults.story import K, Story, widened
@@ -178,7 +178,7 @@ def test_disk_full_for_the_commit(story: Story) -> None:
     batch = story.batch(rows)
     sink = story.sized().sink("s", listener=story.reports.append)
     snapshots = len(story.operations())
-    with quota(200_000), pytest.raises(Exception, match="File too large"):
+    with quota(200_000), pytest.raises(IcesizeError, match="File too large"):
         sink.run(batch, 0)
     assert len(story.operations()) == snapshots
     assert sink.run(batch, 0).rows == 30

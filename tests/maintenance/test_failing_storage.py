@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import uuid
@@ -14,7 +15,8 @@ import pytest
 import icesize
 from icesize.errors import IcesizeError
 from icesize.sized_table import SizedTable
-from tests.support.failing_storage import KINDS, Call, FailingLake, Faults, Saved, Stored
+from tests.support.failing_disk import DISK_KINDS, Disk
+from tests.support.failing_storage import KINDS, Call, FailingLake, Saved, Stored, path_of
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import FakeTime, append, compact, head_id, make_table, small_files
 
@@ -76,7 +78,7 @@ class Start:
         operation = OPERATIONS[name]
         report = operation.work(self.opened(operation), self.first)
         # a pass of maintenance reports the steps that failed
-        assert not getattr(report, "failed", None) or self.lake.faults.struck, report
+        assert self.lake.faults.number or not getattr(report, "failed", None), report
 
     def calls(self, name: str) -> tuple[list[Call], Facts]:
         """What the operation asks of storage where nothing fails, and what it makes of the table."""
@@ -88,8 +90,22 @@ class Start:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """The table in an object store."""
+    with contextlib.closing(FailingLake(tmp_path_factory.mktemp("lake"))) as lake:
+        yield filled(lake)
+
+
+@pytest.fixture(scope="module")
+def local_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """The table on the local disk."""
+    folder = tmp_path_factory.mktemp("lake")
+    with contextlib.closing(FailingLake(folder, Disk(folder))) as lake:
+        yield filled(lake)
+        lake.heal()
+
+
+def filled(lake: FailingLake) -> Start:
     """Partitions of few small files, old snapshots, files with many delete files and one that hits nothing, orphans."""
-    lake = FailingLake(tmp_path_factory.mktemp("lake"))
     make_table(lake.catalog, properties={"format-version": "2"})
     for number in range(4):
         append(lake.catalog, range(number, 100, 5), "aabb"[number], batch=number)
@@ -101,9 +117,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     for number in range(3):
         delete_rows(lake.catalog, live, [number, number + 10])
     for name in ("data/kind=a/stray.parquet", f"metadata/{uuid.UUID(int=0)}-m0.avro"):
-        lake.store.files[f"{lake.table().location().removeprefix('gs://')}/{name}"] = Stored(b"nothing", age_days=9)
-    yield Start(lake, lake.save(), first, lake.facts()["rows"], lake.table().metadata.last_updated_ms + HOUR_MS)
-    lake.close()
+        lake.store.put(f"{path_of(lake.table().location())}/{name}", Stored(b"nothing", age_days=9))
+    return Start(lake, lake.save(), first, lake.facts()["rows"], lake.table().metadata.last_updated_ms + HOUR_MS)
 
 
 def try_with(start: Start, name: str, number: int, kind: str, ends_as: Facts) -> None:
@@ -118,7 +133,7 @@ def try_with(start: Start, name: str, number: int, kind: str, ends_as: Facts) ->
     assert facts["rows"] in (start.rows, ends_as["rows"]), about
     new = {path.rpartition("/")[2] for path in lake.store.files.keys() - needed - start.saved.files.keys()}
     assert not {each for each in new if not OURS.fullmatch(each) and not OF_THE_CATALOG.fullmatch(each)}, about
-    lake.forget_empty_metadata()
+    lake.forget_cut_metadata()
     # a stream that was forgotten before the call failed is unknown
     is_gone = name == "forget a stream" and not facts["streams"]
     assert raised_by(lambda: start.run(name)) is None or is_gone, about
@@ -137,20 +152,21 @@ def raised_by(work: Callable[[], object]) -> Exception | None:
     return None
 
 
-def numbers(calls: list[Call], kind: str) -> list[int]:
-    """Calls to which this kind can happen, from 1 on."""
-    faults = Faults(kind=kind)
-    return [number for number, call in enumerate(calls, 1) if faults.applies(call)]
+def tried(start: Start, name: str, kind: str, most: int | None = None) -> None:
+    """Try each call to which this kind can happen, or so many of them."""
+    calls, ends_as = start.calls(name)
+    due = start.lake.faults.numbers(calls, kind)
+    chosen = due if most is None else random.Random(f"{name} {kind}").sample(due, min(most, len(due)))
+    for number in chosen:
+        try_with(start, name, number, kind, ends_as)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_call_of_storage_fails(start: Start, name: str) -> None:
     """Only icesize's own errors come out, no needed file goes, what is left over is ours and orphan cleanup takes it,
     and the next run does the work: two kinds of failures, each at one call."""
-    calls, ends_as = start.calls(name)
-    chance = random.Random(name)
-    for kind in chance.sample(KINDS, 2):
-        try_with(start, name, chance.choice(numbers(calls, kind)), kind, ends_as)
+    for kind in random.Random(name).sample(KINDS, 2):
+        tried(start, name, kind, most=1)
 
 
 @pytest.mark.engine
@@ -158,10 +174,7 @@ def test_a_call_of_storage_fails(start: Start, name: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_some_calls_of_storage_fail(start: Start, name: str, kind: str) -> None:
     """The same of each kind, at up to four calls."""
-    calls, ends_as = start.calls(name)
-    due = numbers(calls, kind)
-    for number in random.Random(f"{name} {kind}").sample(due, min(4, len(due))):
-        try_with(start, name, number, kind, ends_as)
+    tried(start, name, kind, most=4)
 
 
 @pytest.mark.slow
@@ -169,6 +182,20 @@ def test_some_calls_of_storage_fail(start: Start, name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_call_of_storage_fails(start: Start, name: str, kind: str) -> None:
     """The same of each kind, at every call."""
-    calls, ends_as = start.calls(name)
-    for number in numbers(calls, kind):
-        try_with(start, name, number, kind, ends_as)
+    tried(start, name, kind)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", DISK_KINDS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_some_calls_of_the_local_disk_fail(local_start: Start, name: str, kind: str) -> None:
+    """The same on the local disk, which icesize reaches without PyIceberg, at up to three calls."""
+    tried(local_start, name, kind, most=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DISK_KINDS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_call_of_the_local_disk_fails(local_start: Start, name: str, kind: str) -> None:
+    """The same on the local disk, at every call."""
+    tried(local_start, name, kind)

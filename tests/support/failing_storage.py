@@ -1,7 +1,8 @@
 """An object store in memory, and a catalog in it, of which the n-th call fails, is cut short or finds no room.
 
 Files, listings and deletions go through PyIceberg's own `PyArrowFileIO`, whose filesystem this is; statements of the
-catalog's database are counted with them. So every way by which icesize or PyIceberg reaches storage is one call.
+catalog's database are counted with them. So every way by which icesize or PyIceberg reaches an object store is one
+call. `failing_disk` has the same for the local disk, which icesize reaches without PyIceberg.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,10 +57,13 @@ class Faults:
     struck: list[Call] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def applies(self, call: Call) -> bool:
-        """Whether this kind can happen to this call."""
-        only = _STRIKES.get(self.kind)
-        return only is None or call.what in only
+    def numbers(self, calls: Sequence[Call], kind: str) -> Sequence[int]:
+        """Numbers, from 1 on, of the calls to which this kind can happen."""
+        return [number for number, call in enumerate(calls, 1) if _applies(call, kind)]
+
+    def begin(self, number: int, kind: str) -> None:
+        """Let the call of this number fail; none if it is 0."""
+        self.number, self.kind = number, kind
 
     def reach(self, what: str, path: str) -> bool:
         """Count a call; true when it is to be cut short. Raises OSError when it is to fail."""
@@ -68,13 +72,24 @@ class Faults:
             self.calls.append(call)
             lasting = self.kind in (FULL, AWAY)
             due = len(self.calls) >= self.number if lasting else len(self.calls) == self.number
-            if not self.number or not due or not self.applies(call):
+            if not self.number or not due or not _applies(call, self.kind):
                 return False
             self.struck.append(call)
         if self.kind in (CUT, CLIPPED):
             return True
         code, text = (errno.ENOSPC, "No space left on device") if self.kind == FULL else (errno.EIO, "I/O error")
         raise OSError(code, text, path)
+
+    def heal(self) -> None:
+        """Nothing fails from here on; calls are counted from 1."""
+        self.number = 0
+        self.calls.clear()
+        self.struck.clear()
+
+
+def _applies(call: Call, kind: str) -> bool:
+    only = _STRIKES.get(kind)
+    return only is None or call.what in only
 
 
 class Stored(NamedTuple):
@@ -84,12 +99,28 @@ class Stored(NamedTuple):
     age_days: int = 0
 
 
-@dataclass
 class Store:
-    """The files of one store by path, and the faults of the calls to it."""
+    """The files of one store by path, which is a location without its scheme, and the faults of the calls to it."""
 
-    files: dict[str, Stored] = field(default_factory=dict)
-    faults: Faults = field(default_factory=Faults)
+    warehouse = "gs://lake/tables"
+
+    def __init__(self) -> None:
+        self.files: Mapping[str, Stored] = {}
+        self.faults = Faults()
+
+    def properties(self) -> dict[str, str]:
+        """Those of a catalog by which PyIceberg finds this store."""
+        name = f"store-{id(self)}"
+        STORES[name] = self
+        return {"store": name, "py-io-impl": f"{FailingIO.__module__}.{FailingIO.__name__}"}
+
+    def put(self, path: str, file: Stored) -> None:
+        """Add a file, or write it again."""
+        self.files = {**self.files, path: file}
+
+    def remove(self, path: str) -> None:
+        """Remove a file that may be there."""
+        self.files = {other: file for other, file in self.files.items() if other != path}
 
     def age(self, days: int) -> None:
         """Every file looks older."""
@@ -143,11 +174,11 @@ class _Handler(FileSystemHandler):
 
     def delete_file(self, path: str) -> None:
         self._faults.reach("delete", path)
-        self._store.files.pop(path, None)
+        self._store.remove(path)
 
     def copy_file(self, source: str, target: str) -> None:
         self._faults.reach("copy", target)
-        self._store.files[target] = Stored(self._store.files[source].data)
+        self._store.put(target, Stored(self._store.files[source].data))
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         self._faults.reach("open", path)
@@ -233,7 +264,12 @@ class _Writing:
             self._store.faults.reach("close", self._path)
 
     def _keep(self) -> None:
-        self._store.files[self._path] = Stored(bytes(self._data))
+        self._store.put(self._path, Stored(bytes(self._data)))
+
+
+def path_of(location: str) -> str:
+    """The path of a location in its store."""
+    return location.partition("://")[2]
 
 
 @dataclass(frozen=True)
@@ -247,15 +283,13 @@ class Saved:
 class FailingLake:
     """A catalog of one table `db.t` with storage that fails; both go back to what was saved."""
 
-    def __init__(self, folder: Path) -> None:
-        name = str(folder)
-        self.store = STORES[name] = Store()
+    def __init__(self, folder: Path, store: Store | None = None) -> None:
+        self.store = store or Store()
         # what a manifest or a list of them leads to: files never change
         self._reachable: dict[str, set[str]] = {}
         self.catalog = SqlCatalog(
-            "lake", uri=f"sqlite:///{folder}/catalog.db", warehouse="gs://lake/tables", store=name,
-            **{"py-io-impl": f"{FailingIO.__module__}.{FailingIO.__name__}"},
-        )  # fmt: skip
+            "lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=self.store.warehouse, **self.store.properties()
+        )
         self.catalog.create_namespace("db")
         event.listen(self.catalog.engine, "before_cursor_execute", self._on_statement)
         event.listen(self.catalog.engine, "commit", self._on_commit)
@@ -279,28 +313,26 @@ class FailingLake:
     def restore(self, saved: Saved, number: int = 0, kind: str = ERROR) -> None:
         """As it was saved, with the calls counted from 1 and the call of this number failing."""
         self.heal()
-        self.store.files = dict(saved.files)
+        self.store.files = saved.files
         saved.database.backup(self._database())
         # manifests stay what they were read as in a process: nothing may be known from the run before
         clear_manifest_cache()
-        self.faults.number, self.faults.kind = number, kind
+        self.heal()
+        self.faults.begin(number, kind)
 
     def heal(self) -> None:
         """Nothing fails from here on."""
-        self.faults.number = 0
-        self.faults.calls.clear()
-        self.faults.struck.clear()
+        self.faults.heal()
 
-    def forget_empty_metadata(self) -> None:
-        """Remove metadata files of the catalog without a byte: orphan cleanup cannot tell whose they are."""
-        files = self.store.files
-        for path in [path for path in files if path.endswith(".metadata.json") and not files[path].data]:
-            del files[path]
+    def forget_cut_metadata(self) -> None:
+        """Remove metadata files of the catalog that are cut short: orphan cleanup cannot tell whose they are."""
+        for path, file in dict(self.store.files).items():
+            if path.endswith(".metadata.json") and not file.data.endswith(b"}"):
+                self.store.remove(path)
 
     def close(self) -> None:
-        """The end of the catalog and the store."""
+        """The end of the catalog."""
         self.catalog.close()
-        del STORES[self.catalog.properties["store"]]
 
     def _database(self) -> Any:
         with self.catalog.engine.connect() as connection:
@@ -330,7 +362,7 @@ class FailingLake:
                 listed = [self._in_manifest(manifest, table.io) for manifest in manifests]
                 self._reachable[snapshot.manifest_list] = set().union(*listed)
             found |= {snapshot.manifest_list, *self._reachable[snapshot.manifest_list]}
-        paths = {location.removeprefix("gs://") for location in found}
+        paths = {path_of(location) for location in found}
         assert not paths - self.store.files.keys(), "a file that the table needs is gone"
         return paths
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import icesize
 from icesize.errors import IcesizeError
-from tests.support.failing_storage import KINDS, FailingLake, Faults, Saved
+from tests.support.failing_storage import KINDS, FailingLake, Saved
 from tests.support.spark_lake import counted
 from tests.support.tables import FakeTime, append, arrow, make_table
 
@@ -52,8 +52,7 @@ def sampled(start: tuple[FailingLake, Saved], spark: SparkSession, most: int) ->
     batch(lake, spark, f"s{next(_streams)}")
     calls = list(lake.faults.calls)
     for kind in KINDS:
-        faults = Faults(kind=kind)
-        due = [number for number, call in enumerate(calls, 1) if faults.applies(call)]
+        due = lake.faults.numbers(calls, kind)
         for number in random.Random(kind).sample(due, min(most, len(due))):
             yield number, kind
 
@@ -72,7 +71,7 @@ def try_with(start: tuple[FailingLake, Saved], spark: SparkSession, number: int,
     lake.heal()
     assert error is None or isinstance(error, IcesizeError), about
     assert lake.facts()["rows"] in ([*OLD], [*OLD, *NEW]), about
-    lake.forget_empty_metadata()
+    lake.forget_cut_metadata()
     batch(lake, spark, stream)
     assert lake.facts()["rows"] == [*OLD, *NEW], about
     lake.store.age(4)
