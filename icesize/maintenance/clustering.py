@@ -7,7 +7,7 @@ changed for queries.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from icesize.errors import ClusteringOff, TableError, UnsupportedTable
 from icesize.maintenance.batch_commit import Outcome, WrittenBatch
 from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
-from icesize.maintenance.rounds import as_they_are, carried_out, noting_rounds, rounds_of
+from icesize.maintenance.rounds import RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
 from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
@@ -211,7 +211,8 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     remembered.
 
     More than the engine rewrites at once is written in rounds, each with a commit; a set is written as a whole. It ends
-    early where another writer has changed the partition spec, or by what the table is clustered.
+    early where another writer has changed the partition spec, or by what the table is clustered; the report notes what
+    is left.
     """
     most_bytes = context.engine.most_bytes
     scan, whole = _planned(context, wish)
@@ -223,20 +224,17 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
         scan, whole = _planned(context, replace(wish, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 
-    def rounds() -> Iterator[Callable[[], Report]]:
-        for groups, now in zip(rounds_of(whole.groups, most_bytes), _states(context, wish, scan), strict=False):
-            plan, lost = now.part_of(whole, groups)
-            yield partial(_report, context, now, plan, progress, kept.sentences, lost)
+    def again() -> ClusterScan:
+        selection = context.select(wish.where)
+        if not _is_alike(selection, scan):
+            raise RoundsEnd("another writer changed the partition spec, or by what the table is clustered")
+        return _scan(context, selection, Wish())
 
-    return carried_out(rounds())
+    def run(now: ClusterScan, groups: Sequence[MergeGroup]) -> Report:
+        plan, lost = now.part_of(whole, groups)
+        return _report(context, now, plan, progress, kept.sentences, lost)
 
-
-def _states(context: TableContext, wish: Wish, scan: ClusterScan) -> Iterator[ClusterScan]:
-    """What was scanned, then scans of the table as it is when each is asked for, as long as partitions and sets are the
-    same ones."""
-    yield scan
-    while _is_alike(selection := context.select(wish.where), scan):
-        yield _scan(context, selection, Wish())
+    return carried_out(rounds_of(whole.groups, most_bytes), scan, again, run)
 
 
 def _is_alike(selection: Selection, scan: ClusterScan) -> bool:

@@ -5,7 +5,7 @@ The flow is that of a batch with nothing to write. Knows no Spark; who runs merg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
 from icesize.errors import CommitConflict, UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
-from icesize.maintenance.rounds import Budget, as_they_are, carried_out, noting_rounds, rounds_of
+from icesize.maintenance.rounds import Budget, RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -34,7 +34,6 @@ from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
-from icesize.units import format_count
 
 _KEYS_SHARE = 8
 """Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
@@ -109,8 +108,8 @@ def compact(
     """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before.
 
     More than the engine rewrites at once is merged in rounds, each with a commit, and so is what has to end in time;
-    no second round begins after that. A round of which every merge fails keeps no other from being merged; raises
-    RewriteFailed when there is no other.
+    no second round begins after that, nor after a change of the partition spec: the report notes what is left. A round
+    of which every merge fails keeps no other from being merged; raises RewriteFailed when there is no other.
     """
     began, selection = context.environment.monotonic(), context.select(where)
     most_bytes = context.engine.most_bytes
@@ -120,34 +119,22 @@ def compact(
     whole = noting_rounds(merges, context.engine.most_bytes)
     if on_plan is not None:
         on_plan(_forecast(selection, whole))
-    left = list[MergeGroup]()
 
-    def is_late() -> bool:
-        return budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds
+    def again() -> Selection:
+        if budget.seconds is not None and context.environment.monotonic() - began >= budget.seconds:
+            raise RoundsEnd(f"the {budget.seconds:g} seconds were over")
+        now = context.select(where)
+        if now.layout.spec_id != selection.layout.spec_id:
+            raise RoundsEnd("another writer changed the partition spec")
+        return now
 
-    def rounds() -> Iterator[Callable[[], Report]]:
-        states = _states(context, where, selection)
-        for number, (groups, now) in enumerate(zip(rounds_of(whole.groups, most_bytes), states, strict=False)):
-            if number and is_late():
-                left.extend(groups)
-                continue
-            owned = (now.layout.partitions.get(group.partition) for group in groups)
-            files = (file for facts in owned if facts for file in facts.small + facts.large)
-            plan, lost = as_they_are(whole, groups, now.layout, files)
-            yield partial(_merge, context, now, plan, progress, lost)
+    def run(now: Selection, groups: Sequence[MergeGroup]) -> Report:
+        owned = (now.layout.partitions.get(group.partition) for group in groups)
+        files = (file for facts in owned if facts for file in facts.small + facts.large)
+        plan, lost = as_they_are(whole, groups, now.layout, files)
+        return _merge(context, now, plan, progress, lost)
 
-    report = carried_out(rounds())
-    why = f"{format_count(len(left), 'merge')} left: the {budget.seconds:g} seconds were over" if left else ""
-    return replace(report, notes=(*report.notes, why)) if left else report
-
-
-def _states(context: TableContext, where: Where, selection: Selection) -> Iterator[Selection]:
-    """What was selected, then the same of the table as it is when each is asked for, as long as partitions are the same
-    ones."""
-    spec_id = selection.layout.spec_id
-    while selection.layout.spec_id == spec_id:
-        yield selection
-        selection = context.select(where)
+    return carried_out(rounds_of(whole.groups, most_bytes), selection, again, run)
 
 
 def merge_changed(context: TableContext) -> Report:

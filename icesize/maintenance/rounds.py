@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol, TypeVar
 
-from icesize.errors import RewriteFailed
+from icesize.errors import IcesizeError, RewriteFailed
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
-from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, seconds_of
+from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Sized(Protocol):
 
 
 S = TypeVar("S", bound=Sized)
+State = TypeVar("State")
 
 
 def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, ...]]:
@@ -96,16 +98,39 @@ def as_they_are(
     return replace(now, groups=tuple(kept)), tuple(lost)
 
 
-def carried_out(rounds: Iterable[Callable[[], Report]]) -> Report:
-    """What all rounds came to. One of which every rewrite fails keeps no other from being made, and is the first thing
-    that the report notes; raises RewriteFailed when there is no other."""
-    done, failed = list[Report](), list[RewriteFailed]()
-    for one in rounds:
+class RoundsEnd(Exception):
+    """No further round can be made; the text is the reason."""
+
+
+def carried_out(
+    rounds: Iterator[tuple[S, ...]],
+    first: State,
+    again: Callable[[], State],
+    run: Callable[[State, tuple[S, ...]], Report],
+) -> Report:
+    """Run all rounds and return what they came to. `run` works on `first`, the state that was planned on, and in each
+    further round on what `again` returns.
+
+    A round of which every rewrite fails keeps no other from being made, and is the first thing that the report notes;
+    raises RewriteFailed when there is no other. Where `again` raises RoundsEnd, or an error, what was committed before
+    is reported, with a note about what is left.
+    """
+    done, failed, left = list[Report](), list[RewriteFailed](), list[str]()
+    for number, groups in enumerate(rounds):
         try:
-            done.append(one())
+            done.append(run(_state(again) if number else first, groups))
         except RewriteFailed as error:
             failed.append(error)
+        except RoundsEnd as end:
+            left.append(f"{format_count(len([*groups, *chain.from_iterable(rounds)]), 'merge')} left: {end}")
     if not done:
         raise failed[0]
     report = Report.together(done)
-    return replace(report, notes=tuple(dict.fromkeys((*map(str, failed), *report.notes))))
+    return replace(report, notes=tuple(dict.fromkeys((*map(str, failed), *report.notes, *left))))
+
+
+def _state(again: Callable[[], State]) -> State:
+    try:
+        return again()
+    except IcesizeError as error:
+        raise RoundsEnd(str(error)) from error

@@ -365,6 +365,8 @@ def test_rounds_end_where_the_layout_becomes_another(lake: SqlCatalog, what: str
         report = table.cluster(["id"])
     assert ids_of(lake) == before
     assert len(report.snapshot_ids) < 3
+    left = "1 merge left: another writer changed the partition spec, or by what the table is clustered"
+    assert report.notes[-1] == left
     check(lake.load_table("db.t"))
 
 

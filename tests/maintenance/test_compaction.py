@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
@@ -525,6 +526,33 @@ def test_rounds_end_where_partitions_become_others(lake: SqlCatalog) -> None:
     assert ids_of(lake) == list(range(9))
     assert len(live_paths(after)) in (7, 9)
     assert len(report.snapshot_ids) + len(report.conflicts) == 1
+    assert report.notes[-1] == "2 merges left: another writer changed the partition spec"
+
+
+@pytest.mark.parametrize("what", ["late", "dropped"])
+def test_rounds_before_the_end_are_reported(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A call that is late loads the table no more; one whose table is gone reports what it has committed."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    time, loads = FakeTime(), list[object]()
+    environment = Environment(monotonic=lambda: time.seconds, sleep=time.sleep, limits=rounds_of(lake, 1))
+    table = icesize.open(None, "db.t", catalog=lake, environment=environment)
+
+    def gone(identifier: object) -> Table:
+        loads.append(identifier)
+        raise NoSuchTableError("gone")
+
+    def end() -> None:
+        time.seconds += 60 if what == "late" else 0
+        monkeypatch.setattr(lake, "load_table", gone)
+
+    with failpoints.armed("after-swap", end):
+        report = table.compact(budget_seconds=30)
+    why = "the 30 seconds were over" if what == "late" else "Cannot find table 'lake.db.t'; did you mean 't'?"
+    assert (len(report.snapshot_ids), report.notes[-1]) == (1, f"2 merges left: {why}")
+    assert len(loads) == (what == "dropped")
+    monkeypatch.undo()
+    assert ids_of(lake) == list(range(9))
 
 
 @pytest.mark.parametrize("work", ["append", "sink"])
