@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,24 +120,27 @@ def _scan(group: MergeGroup, likely: Sequence[FileFact], settings: WriteSettings
     tiny = 0 if whole else len(group.inputs) - len(likely)
     bytes_seen = _bytes_of(files)
 
-    def find(wanted: Sequence[FileFact]) -> list[Source | Refusal]:
-        return list(pool.map(lambda file: _stored(file, settings), wanted))
-
     # which rows are deleted is not read: one of the first row group stands for them
     deleted = {file.path: BitMap([0]) for file in facts if file.delete_files}
-    try:
-        plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely), deleted)
-    except CopyRefused as refused:
-        return _Scan(len(files), bytes_seen, codes=Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny}))
-    copied = _bytes_of(facts) - plan.bytes_decoded
-    codes = plan.decoded_because + Counter({Refusal.TINY.value: tiny})
-    return _Scan(len(files), bytes_seen, copied, _pages(plan), codes)
+    with ExitStack() as opened:
+
+        def find(wanted: Sequence[FileFact]) -> list[Source | Refusal]:
+            return list(pool.map(lambda file: _stored(file, settings, opened), wanted))
+
+        try:
+            plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely), deleted)
+        except CopyRefused as refused:
+            codes = Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny})
+            return _Scan(len(files), bytes_seen, codes=codes)
+        copied = _bytes_of(facts) - plan.bytes_decoded
+        codes = plan.decoded_because + Counter({Refusal.TINY.value: tiny})
+        return _Scan(len(files), bytes_seen, copied, _pages(plan), codes)
 
 
-def _stored(file: FileFact, settings: WriteSettings) -> Source | Refusal:
-    """The file, with what a plan asks of it read: files are far away, and several are asked at a time."""
+def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Source | Refusal:
+    """Open the file, for `opened` to close, and read what a plan needs of it: files are far away, so threads do it."""
     try:
-        source = _Stored(settings.storage.stream(file.path), file.size_bytes)
+        source = _Stored(opened.enter_context(settings.storage.stream(file.path)), file.size_bytes)
         footer = footer_or_refusal(source)
         if isinstance(footer, Footer) and has_pages(*judge([footer], [footer], settings)):
             for chunk in (chunk for group in footer.row_groups for chunk in group.chunks):

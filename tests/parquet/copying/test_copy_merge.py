@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from icesize.parquet.copying.strategy import likely_copied
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
+from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.forecast import forecast, work_bytes
 from icesize.parquet.rewriting.merge import merge
@@ -496,6 +498,28 @@ def test_a_forecast_reads_few_footers_of_a_large_plan(tmp_path: Path) -> None:
     os.remove(local(file.path))
     lost = forecast(groups, options)
     assert (lost.bytes_copied, dict(lost.decoded_because)) == (0, {"short-read": 48})
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_forecast_closes_the_files_of_a_group_before_those_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """However large the plan, only the few files of one group are open, and none stays open."""
+    options = settings_of(tmp_path, SCHEMA)
+    (file,) = written(options, [60_000])
+    if damaged:
+        Path(local(file.path)).write_bytes(b"no parquet" * (file.size_bytes // 10))
+    streams, most, open_stream = list[Any](), list[int](), Storage.stream
+
+    def stream(storage: Storage, location: str) -> Any:
+        streams.append(open_stream(storage, location))
+        most.append(sum(not each.closed for each in streams))
+        return streams[-1]
+
+    monkeypatch.setattr(Storage, "stream", stream)
+    forecast([_group([file, file, file]) for _ in range(8)], options)
+    assert (len(streams), max(most)) == (24, 3)
+    assert all(each.closed for each in streams)
 
 
 def test_work_is_what_copying_leaves_of_it(tmp_path: Path) -> None:
