@@ -85,8 +85,10 @@ class BackOff:
         self._until: dict[PartitionKey, int] = {}
 
     def next_batch(self) -> frozenset[PartitionKey]:
-        """Begin a batch; returns the partitions that it must not merge."""
+        """Begin a batch and return the partitions that it must not merge; a partition is forgotten when its pause has
+        been over for as long as the longest pause."""
         self._batch += 1
+        self.landed([key for key, until in self._until.items() if until + MAX_PAUSE_BATCHES < self._batch])
         return frozenset(key for key, until in self._until.items() if until >= self._batch)
 
     def lost(self, partitions: Iterable[PartitionKey]) -> None:

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.files import PartitionKey
-from icesize.planning.merging.contention import COOLDOWN_MS, QUIET_MS, Change, contended, contested, waiting_since
+from icesize.planning.merging.contention import (
+    COOLDOWN_MS,
+    MAX_PAUSE_BATCHES,
+    QUIET_MS,
+    BackOff,
+    Change,
+    contended,
+    contested,
+    waiting_since,
+)
 
 A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 NOW_MS = 1_700_000_000_000
@@ -60,3 +69,20 @@ def test_only_what_others_changed_lately_waits(
         assert key not in waits or (newest is not None and newest < QUIET_MS)
         if newest is not None and newest < QUIET_MS and merged is not None and merged < COOLDOWN_MS:
             assert key in waits
+
+
+def test_pauses_double_while_merges_lose_and_are_forgotten_later() -> None:
+    """A partition that keeps losing waits longer each time; one that lost long ago begins with the shortest pause."""
+    backoff = BackOff()
+
+    def pause() -> int:
+        backoff.lost([A])
+        waited = 0
+        while A in backoff.next_batch():
+            waited += 1
+        return waited
+
+    assert [pause() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 32, 32]
+    for _ in range(MAX_PAUSE_BATCHES):
+        assert backoff.next_batch() == set()
+    assert pause() == 1
