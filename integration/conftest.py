@@ -37,6 +37,11 @@ from integration.servers import STOP_TIMEOUT_S, catalog_settings, local_rest_cat
 _SERVER_LOG = pytest.StashKey[Path]()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing of this folder for a run that leaves all of it out."""
+    return True if "not engine" in config.option.markexpr else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests here are marked `engine`: they need servers, or jars from the network.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -15,6 +16,19 @@ from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
 
 register_profiles()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the smoke tests of Spark to one worker, so that the quick tests start Spark once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSpark(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+
+    quick = "not engine" in config.option.markexpr and config.option.dist == "loadfile"
+    return OneSpark(config, log) if quick else None
 
 
 @pytest.fixture

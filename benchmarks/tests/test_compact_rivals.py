@@ -16,6 +16,7 @@ from benchmarks.compact_rivals import WAYS, Bench, Contestant, Way, chosen, comp
 from benchmarks.compact_tables import CASES, Case
 from tests.support.rival_tables import catalog_for_all
 
+pytestmark = pytest.mark.engine
 FILES, ROWS = 6, 500
 
 

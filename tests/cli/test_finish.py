@@ -193,7 +193,7 @@ def test_expiry_asks_at_a_terminal(table: Table, tmp_path: Path, answer: str, co
     snapshots = len(table.refresh().metadata.snapshots)
     uri = f"sqlite:///{tmp_path}/catalog.db"
     options = ["--older-than", "0s", "--retain-last", "1", "--catalog-uri", uri]
-    exit_code, told = on_a_terminal(["expire-snapshots", "lake.db.t", *options], answer)
+    exit_code, told = on_a_terminal(["expire-snapshots", "lake.db.t", *options], answer, own_process=True)
     assert exit_code == code, told
     assert "of lake.db.t and delete" in told
     assert (len(table.refresh().metadata.snapshots) < snapshots) == (code == 0)

@@ -33,6 +33,7 @@ from icesize.spark.engine import launch
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from tests.support import tables
 from tests.support.command_line import Run
+from tests.support.examples import sampled
 from tests.support.row_deletes import delete_rows
 
 KINDS = ("a", "b", "c")
@@ -544,7 +545,7 @@ def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM], 2))
 def test_a_process_of_its_own_works_and_ends_cleanly(table: Table, tmp_path: Path, number: signal.Signals) -> None:
     """python -m icesize is the command line; Ctrl-C and SIGTERM end a waiting compact with one line and 130 or 143."""
     uri = f"sqlite:///{tmp_path}/catalog.db"

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -35,6 +35,7 @@ from icesize.table.commit.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at as files_of_version
 from tests.support.delete_files import delete_positions, live_deletes
+from tests.support.examples import examples
 from tests.support.machine import Reader
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -540,7 +541,7 @@ def test_a_file_that_stays_with_other_deletes_is_written_again(lake: SqlCatalog)
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_any_version_comes_back_with_its_rows(data: st.DataObject) -> None:
     """After any history of appends, deletes of both kinds, merges and overwrites: the rows of the version in its
     partition, those of now in the other."""

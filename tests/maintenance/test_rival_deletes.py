@@ -20,6 +20,7 @@ import icesize
 from icesize.clock import Environment
 from icesize.errors import CommitConflict
 from icesize.sized_table import SizedTable
+from tests.support.examples import sampled
 from tests.support.rival_deletes import KINDS, Ids, Rival, at_failpoint, reached_points
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import append, local, make_table, small_files, sqlite_catalog
@@ -141,8 +142,10 @@ def test_every_point_is_tried(passed: dict[str, Counter[str]]) -> None:
     assert {job: {*points, "cleanup"} for job, points in passed.items()} == {job: set(PATHS[job]) for job in PATHS}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("job", "point"), [(job, point) for job, path in PATHS.items() for point in path])
+POINTS = [(job, point, kind) for job, path in PATHS.items() for point in path for kind in KINDS]
+
+
+@pytest.mark.parametrize(("job", "point", "kind"), sampled(POINTS, 3))
 def test_no_delete_is_lost(made: Make, passed: dict[str, Counter[str]], job: str, point: str, kind: str) -> None:
     """Each time that the point is passed, and the time after that: the rows are those of the model."""
     for nth in range(1, passed[job]["before-swap" if point == "cleanup" else point] + 1):

@@ -539,6 +539,7 @@ def hundred_thousand() -> Layout:
     return layout_of(*partitions, limit=DEFAULT.small_file_limit_bytes)
 
 
+@pytest.mark.engine
 def test_a_hundred_thousand_files_are_planned(hundred_thousand: Layout) -> None:
     """200 partitions of 500 small files become the fewest files, by maintenance and as a debt of a batch."""
     plan = plan_merges(hundred_thousand, DEFAULT)

@@ -158,6 +158,7 @@ def test_many_writers_of_many_hours() -> None:
     assert skew(routing, weights, 512 * 2**20) <= 1.1
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("spread", [1, 100_000])
 def test_a_hundred_thousand_partitions(spread: int) -> None:
     """All weights equal, or all different: each partition is one file, and the loads are level."""

@@ -17,6 +17,7 @@ from icesize.parquet.writing.encoding import measure
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
 from icesize.planning.routing.row_sizes import CLAMP_RATIO, DEFAULT_ROW_SIZE, RowSize, RowSizes, fitted
+from tests.support.examples import sampled
 from tests.support.late_events import batch
 from tests.support.parquet_files import NAMES, schema_of, settings_of, spec_of
 
@@ -205,7 +206,7 @@ def errors(written: Mapping[int, Seen], told: Callable[[int, int], float]) -> tu
     return median(each.values()), each[largest], abs(all_told / sum(s.size_bytes for s in written.values()) - 1)
 
 
-@pytest.mark.parametrize("rows", [20_000, 100_000])
+@pytest.mark.parametrize("rows", sampled([20_000, 100_000], 2))
 def test_sizes_of_real_files(tmp_path: Path, rows: int) -> None:
     """Files of a few rows and of most rows of a batch: within 25 % by a sample, within 10 % after three batches."""
     settings = settings_of(tmp_path, EVENTS, spec_of(EVENTS, hour="identity"))
