@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
+from icesize.parquet.copying.compatibility import common_encodings
 from icesize.parquet.copying.costs import CHUNK_NS, cutting_ns, decoding_ns, renumbering_ns
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.hybrid import MOST_BITS
@@ -16,30 +17,22 @@ from icesize.parquet.format.pages import (
     DICTIONARY_ENCODINGS,
     PLAIN,
     PLAIN_DICTIONARY,
-    RLE_DICTIONARY,
     DictionaryPage,
     Pages,
     data_encodings,
     decompressed,
     dictionary_page,
 )
-from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.schema import BOOLEAN, Column
+from icesize.parquet.format.refusals import Refusal
+from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 
 if TYPE_CHECKING:
     from icesize.parquet.copying.dictionaries import Numbers, UnitedDictionary
     from icesize.parquet.format.page_values import Places
 
-_DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY = 5, 6, 7
-_COPIED_ENCODINGS = frozenset(
-    {PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, _DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY}
-)
-"""What Spark, Iceberg, DuckDB and pyarrow all read; Spark refuses BYTE_STREAM_SPLIT."""
 _CUT_ENCODINGS = frozenset({PLAIN, *DICTIONARY_ENCODINGS})
 """Pages of which single values can be left out."""
-_COPIED_BOOLEANS = frozenset({PLAIN})
-"""Iceberg's vectorised reader refuses booleans of v2 pages, which are RLE."""
 
 _MOST_DICTIONARY_BYTES = 64 * 2**20
 """Uncompressed; a longer one, which no known writer makes, is not compared with others."""
@@ -147,12 +140,6 @@ def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: i
     return moved <= decoded + open_ns * len(parts)
 
 
-def check_encoding(column: Column, encoding: int) -> None:
-    """Raise `CopyRefused` for a page that some readers could not read."""
-    if encoding not in _copied_encodings(column):
-        raise CopyRefused(Refusal.ENCODING, f"{'.'.join(column.path)} has pages of encoding {encoding}")
-
-
 @dataclass(slots=True)
 class _Leaf:
     """One leaf column while its chunks are looked at in turn."""
@@ -224,7 +211,7 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, 
         encodings = data_encodings(chunk)
         if part.deleted and not (column.flat and encodings <= _CUT_ENCODINGS):
             leaf.refuse(Refusal.DELETED_ROWS)
-        if not encodings <= _copied_encodings(column):
+        if not encodings <= common_encodings(column):
             leaf.refuse(Refusal.ENCODING)
         page = dictionary_page(part.source, chunk)
         leaf.add(page, encodings)
@@ -246,10 +233,6 @@ def _united(pages: Sequence[DictionaryPage | None], column: Column, codec: int) 
     from icesize.parquet.copying.dictionaries import unite  # copying alone needs no pyarrow, which takes 100 MB
 
     return unite(pages, column, codec)
-
-
-def _copied_encodings(column: Column) -> frozenset[int]:
-    return _COPIED_BOOLEANS if column.element.type == BOOLEAN else _COPIED_ENCODINGS
 
 
 def _entries(page: DictionaryPage, codec: int) -> bytes | None:

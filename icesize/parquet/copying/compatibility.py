@@ -7,7 +7,8 @@ and the copy has the rows of other files, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from icesize.parquet.format.fields import (
     ColumnIndex,
@@ -21,6 +22,7 @@ from icesize.parquet.format.fields import (
 )
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.page_index import concatenate
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, Column
 from icesize.parquet.format.statistics import order_of
@@ -55,6 +57,16 @@ which statistics of an older version would be believed (PARQUET-251, PARQUET-246
 _VERSION = re.compile(r"(\S{1,99}) version v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
 """Bounded: the name comes from a file, and numbers of thousands of digits are an error."""
 
+Rare: TypeAlias = "tuple[tuple[str, ...], int]"
+"""A column, and a codec or an encoding of it that some readers refuse."""
+_COMMON_CODECS = frozenset({0, 1, 2, 6})
+"""None, snappy, gzip and zstd: Spark lacks Brotli and LZO, and older readers lack both kinds of LZ4."""
+_DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY = 5, 6, 7
+_COMMON_ENCODINGS = DICTIONARY_ENCODINGS | {PLAIN, _DELTA_BINARY_PACKED, _DELTA_LENGTH_BYTE_ARRAY, _DELTA_BYTE_ARRAY}
+"""Spark, Iceberg, DuckDB and pyarrow all read these; Spark refuses BYTE_STREAM_SPLIT."""
+_COMMON_BOOLEANS = frozenset({PLAIN})
+"""Iceberg's vectorized reader refuses booleans of v2 pages, which are RLE."""
+
 _LINEAGE_IDS = frozenset({2147483540, 2147483539})
 """Field ids of `_row_id` and `_last_updated_sequence_number` (Iceberg specification, reserved field ids)."""
 _LEGACY_PREFIX = b"org.apache.spark.legacy"
@@ -87,6 +99,33 @@ def check_together(footers: Sequence[Footer]) -> None:
             raise CopyRefused(Refusal.SCHEMA_DIFFERS, _difference(footer, first))
         if column_orders(footer) != column_orders(first):
             raise CopyRefused(Refusal.COLUMN_ORDERS)
+
+
+def common_encodings(column: Column) -> frozenset[int]:
+    """Return the encodings of data pages that all readers know."""
+    return _COMMON_BOOLEANS if column.element.type == BOOLEAN else _COMMON_ENCODINGS
+
+
+def check_encoding(column: Column, encoding: int) -> None:
+    """Raise `CopyRefused` for a page that some readers could not read."""
+    if encoding not in common_encodings(column):
+        raise CopyRefused(Refusal.ENCODING, f"{'.'.join(column.path)} has pages of encoding {encoding}")
+
+
+def rare_codecs(footer: Footer, groups: Iterable[RowGroup], asked: int | None) -> frozenset[Rare]:
+    """Return the codecs of row groups that some readers refuse, by column, except the one that the table names."""
+    chunks = _chunks(footer, groups)
+    return frozenset((c.path, chunk.codec) for c, chunk in chunks if chunk.codec not in _COMMON_CODECS | {asked})
+
+
+def rare_encodings(footer: Footer, groups: Iterable[RowGroup]) -> frozenset[Rare]:
+    """Return the encodings of these row groups that some readers refuse, by column."""
+    chunks = _chunks(footer, groups)
+    return frozenset((c.path, encoding) for c, k in chunks for encoding in data_encodings(k) - common_encodings(c))
+
+
+def _chunks(footer: Footer, groups: Iterable[RowGroup]) -> Iterator[tuple[Column, Chunk]]:
+    return (pair for group in groups for pair in zip(footer.columns, group.chunks, strict=True))
 
 
 def column_orders(footer: Footer) -> bytes:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from pyroaring import BitMap
 
 from icesize.parquet.copying.column_plan import Part, costs_less_than_decoding, plan_columns
+from icesize.parquet.copying.compatibility import rare_encodings
 from icesize.parquet.copying.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.copying.output_file import Contents, PageRun, write_copied
 from icesize.parquet.copying.page_copy import runs_of
@@ -120,7 +121,8 @@ def _decide(
     sources = find(likely)
     footers = [_footer(fact, source) for fact, source in zip(likely, sources, strict=True)]
     loose = loosened(footers)
-    looked_at = zip(likely, sources, loose, judge(footers, loose, settings), strict=True)
+    judged = judge(footers, loose, settings, others=len(likely) < len(facts))
+    looked_at = zip(likely, sources, loose, judged, strict=True)
     decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
     inputs = [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
     for each in inputs:
@@ -224,7 +226,7 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     untouched = [part for part in paged if not part.deleted]
     rows, size_bytes = settings.parquet.row_group_rows, settings.parquet.row_group_bytes
     for parts in chain(runs_of(untouched, rows, size_bytes), runs_of(changed, rows, size_bytes)):
-        if len(parts) == 1 and not parts[0].footer.strict and not parts[0].deleted:
+        if len(parts) == 1 and _stays_whole(parts[0]):
             contents.whole += parts
             continue
         limits = settings.limits
@@ -238,6 +240,11 @@ def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[
     if contents.decoded:
         contents.model = empty_like(settings, _schema_of(contents))
     return contents
+
+
+def _stays_whole(part: Part) -> bool:
+    """Return whether a row group of which nothing is joined is copied whole."""
+    return not part.footer.strict and not part.deleted and not rare_encodings(part.footer, [part.group])
 
 
 def _decoded(

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, Piece, check_encoding
-from icesize.parquet.copying.compatibility import index_fits
+from icesize.parquet.copying.column_plan import ColumnPlan, Part, Piece
+from icesize.parquet.copying.compatibility import check_encoding, index_fits
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup, Statistics
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.levels import check_levels

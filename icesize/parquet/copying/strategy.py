@@ -13,7 +13,13 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icesize.parquet.copying.compatibility import check_file, check_row_group, column_orders
+from icesize.parquet.copying.compatibility import (
+    check_file,
+    check_row_group,
+    column_orders,
+    rare_codecs,
+    rare_encodings,
+)
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import FileMetaData
@@ -98,11 +104,16 @@ def _like(footer: Footer, model: Footer) -> Footer:
 
 
 def judge(
-    footers: Sequence[Footer | Refusal], loose: Sequence[Footer | Refusal], settings: WriteSettings
+    footers: Sequence[Footer | Refusal],
+    loose: Sequence[Footer | Refusal],
+    settings: WriteSettings,
+    others: bool = False,
 ) -> list[Judgement]:
-    """What becomes of each file; `loose` are the footers, `loosened`. Those that are copied may lie in one file: of
-    differing schemas the one of most bytes is chosen, and of differing codecs among files whose pages are copied one by
-    one.
+    """Return what becomes of each file; `loose` are the footers, `loosened`, and `others` are decoded beside them.
+
+    Files that are copied may lie in one file: of differing schemas the one of most bytes is chosen, and of differing
+    codecs among files whose pages are copied one by one. Codecs and encodings that some readers refuse are copied only
+    if all input files have them in the same columns.
     """
     wanted, limits = settings.derived(_wanted), settings.limits
     judged = [footer if isinstance(footer, Refusal) else _alone(footer, wanted, limits) for footer in footers]
@@ -111,10 +122,33 @@ def judge(
         if footer.strict:
             paged = (CopyStrategy.PAGES,) * len(footer.row_groups)
             judged[number] = paged if _keeps_filters(footer, paged, wanted.bloom_filters) else Refusal.BLOOM_FILTER
+    _keep_readable(judged, files, wanted.codec, others)
+    files = [(number, footer) for number, footer in files if not isinstance(judged[number], Refusal)]
     _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
     of_pages = [(number, footer) for number, footer in files if has_pages(judged[number])]
     _keep_most(judged, of_pages, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)
     return judged
+
+
+def _keep_readable(
+    judged: list[Judgement], files: Sequence[tuple[int, Footer]], asked: int | None, others: bool
+) -> None:
+    """Refuse the files, by number, that would hide rows of other files from a reader that can read these."""
+    codecs = {number: rare_codecs(footer, footer.row_groups, asked) for number, footer in files}
+    encodings = {number: rare_encodings(footer, _whole(footer, judged[number])) for number, footer in files}
+    kinds = {(codecs[number], encodings[number]) for number, _ in files}
+    if others or any(isinstance(each, Refusal) for each in judged):
+        kinds.add((frozenset(), frozenset()))
+    for number, _ in files if len(kinds) > 1 else ():
+        if codecs[number] or encodings[number]:
+            judged[number] = Refusal.CODEC if codecs[number] else Refusal.ENCODING
+
+
+def _whole(footer: Footer, judged: Judgement) -> list[RowGroup]:
+    """Return the row groups that are copied whole; columns of others are encoded again if their encoding is rare."""
+    if isinstance(judged, Refusal):
+        return []
+    return [g for g, how in zip(footer.row_groups, judged, strict=True) if how is CopyStrategy.ROW_GROUPS]
 
 
 def has_pages(judged: Judgement) -> bool:

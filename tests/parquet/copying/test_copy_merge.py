@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine.merge_job import work_for_spark
-from tests.support.copying import KEY, MERGED, content, with_ids
+from tests.support.copying import KEY, MERGED, PAGED_ROWS, SMALL, TINY_ROWS, WHOLE_ROWS, content, with_ids
 from tests.support.examples import examples
 from tests.support.parquet_files import (
     REMOTE,
@@ -664,3 +665,53 @@ def test_text_that_is_no_text_has_no_bounds(tmp_path: Path) -> None:
         done = merge(MergeGroup(tuple(inputs), KEY), how, MERGED)
         assert done.rows_out == 60_000
         assert 3 not in done.files[0].lower_bounds
+
+
+RARE: dict[str, dict[str, object]] = {
+    "brotli": {"compression": "brotli"},
+    "lz4": {"compression": "lz4"},
+    "split bytes": {"column_encoding": {"value": "BYTE_STREAM_SPLIT"}},
+}
+"""Files that some readers refuse, Spark among them."""
+SIZES = {"whole": WHOLE_ROWS, "pages": PAGED_ROWS, "tiny": TINY_ROWS}
+
+
+def small_file(folder: Path, number: int, count: int, how: Mapping[str, object]) -> FileFact:
+    """Rows of another writer, as they are copied by the limits of `SMALL`."""
+    arguments = {"compression": "zstd", "use_dictionary": False, **how}
+    return foreign(folder, rows(count, number * 10_000), f"{number}.parquet", **arguments)
+
+
+@pytest.mark.parametrize("size", ["whole", "pages"])
+@pytest.mark.parametrize("other", SIZES)
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("kind", RARE)
+def test_a_reader_of_some_input_files_can_read_the_merged_one(
+    tmp_path: Path, kind: str, size: str, other: str, many: int
+) -> None:
+    """Chunks that some readers refuse do not lie beside rows that these could read, not even where most are so."""
+    options = replace(settings_of(tmp_path, SCHEMA), limits=SMALL)
+    odd = [small_file(tmp_path, n, SIZES[size], RARE[kind]) for n in range(many)]
+    done = merged(options, [*odd, small_file(tmp_path, 9, SIZES[other], {})])
+    footer = pq.read_metadata(local(done.files[0].path))
+    chunks = [footer.row_group(g).column(c) for g in range(footer.num_row_groups) for c in range(3)]
+    assert {chunk.compression for chunk in chunks} == {"ZSTD"}
+    assert not any("BYTE_STREAM_SPLIT" in chunk.encodings for chunk in chunks)
+    assert rows_of(done) == content(each.path for each in done.inputs)
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_files_that_are_odd_in_the_same_way_are_copied(tmp_path: Path, kind: str) -> None:
+    """Each reader of one of them reads both together."""
+    options = replace(settings_of(tmp_path, SCHEMA), limits=SMALL)
+    done = merged(options, [small_file(tmp_path, n, WHOLE_ROWS, RARE[kind]) for n in range(2)])
+    assert (done.bytes_decoded, dict(done.decoded_because)) == (0, {})
+
+
+def test_a_codec_that_the_table_names_is_copied(tmp_path: Path) -> None:
+    """Rows that are decoded beside it get the same."""
+    asked = {"write.parquet.compression-codec": "lz4_raw"}
+    options = replace(settings_of(tmp_path, SCHEMA, properties=asked), limits=SMALL)
+    counts = (WHOLE_ROWS, TINY_ROWS)
+    done = merged(options, [small_file(tmp_path, n, count, RARE["lz4"]) for n, count in enumerate(counts)])
+    assert dict(done.decoded_because) == {"tiny": 1}

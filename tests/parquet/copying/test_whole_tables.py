@@ -294,7 +294,7 @@ def check(tmp_path_factory: pytest.TempPathFactory, examples: int, number: int =
 
 def test_rows_of_whole_tables_stay(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Types, dictionaries, writers, pages, nulls and required columns in any combination, by most ways."""
-    seen = check(tmp_path_factory, 50)
+    seen = check(tmp_path_factory, 50, 4)
     assert [way for way in ("pages", "whole", "decoded") if not seen[way]] == []
 
 
