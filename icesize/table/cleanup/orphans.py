@@ -221,7 +221,7 @@ class OrphanSearch:
             spare(self._local.__contains__, "needed under another name, by a link or a mount")
         if due and (doubts := self._others.doubts):
             theirs = "only files with icesize's own names go, as other tables may need files here"
-            spare(lambda location: not _is_ours(location), theirs)
+            spare(lambda file: not _is_ours(file, table.location()), theirs)
             notes.append(f"{'; '.join(doubts)}. Use --trust-location if no other table has files here")
         return tuple(due), notes
 
@@ -277,10 +277,13 @@ class OrphanSearch:
         )
 
 
-def _is_ours(location: str) -> bool:
-    """Whether a file is called as icesize calls its files."""
-    name = location.rpartition("/")[2]
-    return bool(_OURS.fullmatch(name)) or set_of(location) is not None or name.startswith(_OWN_METADATA)
+def _is_ours(file: str, location: str) -> bool:
+    """Whether a file has one of icesize's names, and lies where this table and none with a folder of its own has it."""
+    *folders, name = normalised(file)[len(normalised(location)) :].strip("/").split("/")
+    if name.startswith(_OWN_METADATA):
+        return True
+    of_partition = folders[:1] == ["data"] and all("=" in folder for folder in folders[1:])
+    return of_partition and (_OURS.fullmatch(name) is not None or set_of(file) is not None)
 
 
 def _left_alone(metadata: TableMetadata, found: Found) -> Iterator[str]:

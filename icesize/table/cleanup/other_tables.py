@@ -57,7 +57,7 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
         What was found. A catalog that cannot list its tables, or a table that cannot be read, is a doubt, no error.
     """
     catalog, own = table.catalog, table.name()
-    overlaps, in_turn = _Overlap.of(table.location(), due), _in_turn(catalog)
+    overlaps, in_turn = Overlap.of(table.location(), due), _in_turn(catalog)
     with nullcontext() if in_turn else ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
         each: Callable[..., Iterable[Any]] = pool.map if pool else map
         try:
@@ -110,7 +110,7 @@ def _listed(catalog: Catalog, namespace: Name) -> tuple[list[Name], list[Name]]:
     return tables, [name for name in below if len(name) > len(namespace)]
 
 
-def _loaded(catalog: Catalog, name: Name, overlaps: _Overlap) -> Table | str | None:
+def _loaded(catalog: Catalog, name: Name, overlaps: Overlap) -> Table | str | None:
     """A table with a folder that overlaps; otherwise None, or why nobody can say."""
     try:
         table = opening.load(catalog, name)
@@ -123,14 +123,14 @@ def _loaded(catalog: Catalog, name: Name, overlaps: _Overlap) -> Table | str | N
 
 
 @dataclass(frozen=True)
-class _Overlap:
+class Overlap:
     """Whether a folder holds the location, or lies in it and holds a file that is due."""
 
     location: str
     due: tuple[str, ...]
 
     @classmethod
-    def of(cls, location: str, due: Iterable[str]) -> _Overlap:
+    def of(cls, location: str, due: Iterable[str]) -> Overlap:
         start, place = len(normalised(location)), _real(location)
         return cls(place, tuple(place + normalised(file)[start:] for file in due))
 

@@ -29,7 +29,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
-from icesize.table.cleanup.other_tables import OtherTables, other_tables
+from icesize.table.cleanup.other_tables import OtherTables, Overlap, other_tables
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.listing import Listed, list_files
@@ -536,6 +536,8 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     table = two_files(lake)
     other = neighbour(lake, {"write.data.path": f"{table.location()}/data"})
     theirs, ours = leftover(table, "data/theirs.parquet"), of_batch(table, "s", 3, 4 * DAY_MS)
+    # as icesize writes the other table, in a folder that this one does not have
+    named = leftover(table, f"data/other/{local(ours).name}")
     if hidden == "load":
         local(other.metadata_location).write_text("{")
     elif hidden == "list":
@@ -546,9 +548,10 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
         snapshot = other.current_snapshot()
         assert snapshot is not None
         local(snapshot.manifest_list).unlink()
-    left = "1 file left alone: only files with icesize's own names go, as other tables may need files here"
+    left = "2 files left alone: only files with icesize's own names go, as other tables may need files here"
     report = search()
     assert (report.files_deleted, exists(ours), exists(theirs), report.notes[0]) == (1, False, True, left)
+    assert exists(named)
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
         "list": "the catalog cannot list its tables (NotImplementedError: no). ",
@@ -558,8 +561,27 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     assert report.notes[1].startswith(said[hidden])
     assert report.notes[1].endswith(". Use --trust-location if no other table has files here")
     report = search(trust_location=True)
-    assert (report.files_deleted, exists(theirs), report.notes) == (1, False, ())
+    assert (report.files_deleted, exists(theirs), report.notes) == (2, False, ())
     check(search.table)
+
+
+@pytest.mark.parametrize(
+    ("folder", "overlaps"),
+    [
+        ("s3a://bucket/lake/t/data/other/", True),
+        ("s3://bucket/lake/t/data/empty", False),
+        ("s3n://bucket//lake/t", True),
+        ("s3://bucket/lake", True),
+        ("s3://bucket", True),
+        ("s3://bucket/lake/x/../t", True),
+        ("s3://bucket/lake/t2", False),
+        ("s3://mirror/lake/t", False),
+        ("file:///lake/t", False),
+    ],
+)
+def test_which_folders_overlap_a_location(folder: str, overlaps: bool) -> None:
+    """Those that hold it, and those in it with a file that is due, however they are spelt."""
+    assert Overlap.of("s3://bucket/lake/t/", ["s3://bucket/lake/t/data/other/x.parquet"])(folder) is overlaps
 
 
 def test_other_tables_are_loaded_only_if_they_matter(lake: SqlCatalog, search: Search) -> None:
