@@ -255,7 +255,8 @@ def test_a_column_that_is_encoded_again_is_counted_where_footers_do_not_say(
 
     def write(rows: pa.Table, *others: Any) -> Any:
         lost = pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema)
-        return right(pa.concat_tables([lost, rows[1:]]), *others)
+        lossy = pa.concat_tables([rows[:9], lost, rows[10:]])  # its bounds stay
+        return right(lossy if rows.column_names == ["id"] else rows, *others)
 
     monkeypatch.setattr(reencode, "_write", write)
     monkeypatch.setattr(output_file, "count_of", lambda chunk, column: (chunk.values, None))
