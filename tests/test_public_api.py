@@ -65,8 +65,16 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
+def test_the_readme_has_two_lines_to_copy() -> None:
+    """One installs and shows what icesize is for, one installs and tests."""
+    install = "python3 -m venv .venv && . .venv/bin/activate && pip install -q "
+    lines = [line.rpartition(" && ")[2] for line in README.splitlines() if line.startswith(install)]
+    assert [line.partition(" -n ")[0] for line in lines] == ["icesize demo", "python -m pytest"]
+
+
 def test_every_change_passes_the_command_of_the_readme() -> None:
     """The README's test command is the first that `.ci/run` runs tests with, to the letter."""
-    command = next(line.strip() for line in README.splitlines() if "python -m pytest" in line)
+    command = next(line for line in README.splitlines() if "python -m pytest" in line)
+    command = command.rpartition(" && ")[2]
     script = (ROOT / ".ci" / "run").read_text().splitlines()
     assert next(line for line in script if "pytest" in line) == command
