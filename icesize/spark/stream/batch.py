@@ -42,7 +42,10 @@ OVERWRITES = 3
 
 
 def take_in(df: DataFrame, options: BatchOptions, state: StreamState) -> Outcome:
-    """Write and commit one batch, exactly once. Raises what `docs/promises.md` lists; then nothing is visible."""
+    """Write and commit one batch, exactly once.
+
+    Raises what `docs/promises.md` lists. Nothing is visible then, or after CommitStateUnknown perhaps all of it.
+    """
     with state.lock:
         failpoints.reach("batch-started")
         spark, watch = df.sparkSession, Stopwatch(options.environment)

@@ -110,7 +110,10 @@ class Sink:
                 raise ValueError(f"'{name}' ({value!r}) must be a number of {meaning}")
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Commit the batch, or find it committed. Raises what `docs/promises.md` lists; then nothing is visible."""
+        """Commit the batch, or find it committed.
+
+        Raises what `docs/promises.md` lists. Nothing is visible then, or after CommitStateUnknown perhaps all of it.
+        """
         self.run(df, batch_id)
 
     def run(self, df: DataFrame, batch_id: int) -> Report:
