@@ -43,6 +43,11 @@ _NUMBERS = (4, 5, 6)
 """Columns of versions that are aligned to the right."""
 _TEXTS = 3
 """Columns of a history that are aligned to the left; the others are numbers."""
+_SPARE_IN_VERSIONS = ("written by", "size", "operation")
+_SPARE_IN_HISTORY = (
+    "W so far", "delete files", "deletes", "total", "written", "small", "ingested", "seconds", "W", "files", "by",
+)  # fmt: skip
+"""Columns that a narrow terminal does without, the first ones first."""
 
 
 def console_on(file: TextIO | None = None, *, stderr: bool = False, silent: bool = False) -> Console:
@@ -245,7 +250,8 @@ def show_versions(console: Console, table: str, versions: Sequence[Version], lim
         )
         for v in versions[:limit]
     ]  # fmt: skip
-    _show_columns(console, rows, _NUMBERS, {number for number, v in enumerate(versions, 1) if v.current})
+    current = {number for number, v in enumerate(versions, 1) if v.current}
+    _show_columns(console, rows, _NUMBERS, current, _SPARE_IN_VERSIONS)
     if len(versions) > limit:
         older = format_count(len(versions) - limit, "older version")
         show_line(console, f"and {older}: --limit {len(versions)} shows all, --partition those of one partition", "dim")
@@ -262,28 +268,42 @@ def show_history(console: Console, history: History) -> None:
         return
     heads = (
         "time (UTC)", "kind", "by", "rows", "files", "deletes", "ingested", "written", "W", "W so far", "small",
-        "total", "deletes", "seconds",
+        "total", "delete files", "seconds",
     )  # fmt: skip
-    _show_columns(console, [heads, *map(_past, history.commits)], range(_TEXTS, len(heads)))
+    numbers = range(_TEXTS, len(heads))
+    _show_columns(console, [heads, *map(_past, history.commits)], numbers, spare=_SPARE_IN_HISTORY)
     if history.commits_kept > len(history.commits):
         older = format_count(history.commits_kept - len(history.commits), "older commit")
         show_line(console, f"and {older}: --limit {history.commits_kept} shows all", "dim")
 
 
 def _show_columns(
-    console: Console, rows: Sequence[Sequence[str]], numbers: Container[int], bold: Container[int] = ()
+    console: Console,
+    rows: Sequence[Sequence[str]],
+    numbers: Container[int],
+    bold: Container[int] = (),
+    spare: Sequence[str] = (),
 ) -> None:
     """Cells below each other, columns of `numbers` to the right; the first row, and those in `bold`, stand out.
 
-    Columns that are blank below the first row are left out: a terminal has no place for them.
+    Columns that are blank below the first row are left out. On a terminal that is too narrow, so are columns with a
+    name in `spare`, the first ones first.
     """
     widths = {place: max(map(len, column)) for place, column in enumerate(zip(*rows, strict=True)) if any(column[1:])}
+    left_out = []
+    for name in spare if console.is_terminal else ():
+        place = rows[0].index(name)
+        if place in widths and sum(widths.values()) + 2 * (len(widths) - 1) > console.width:
+            del widths[place]
+            left_out.append(name)
     for place, row in enumerate(rows):
         cells = (
             f"{row[column]:>{width}}" if column in numbers else f"{row[column]:<{width}}"
             for column, width in widths.items()
         )
         show_line(console, "  ".join(cells).rstrip(), "bold" if place == 0 or place in bold else "")
+    if left_out:
+        show_line(console, f"not shown: {', '.join(left_out)}; a wider terminal shows them", "dim")
 
 
 def _past(commit: PastCommit) -> tuple[str, ...]:

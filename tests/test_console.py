@@ -24,6 +24,7 @@ from icesize.planning.plan import Forecast
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.state.commits import History, PastCommit
+from icesize.table.state.versions import Version
 from icesize.units import format_bytes, format_count
 
 MIB = 2**20
@@ -345,6 +346,29 @@ def test_one_is_not_a_plural() -> None:
     assert [format_count(n, "file") for n in (0, 1, 1_212)] == ["0 files", "1 file", "1,212 files"]
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_columns_fit_a_terminal(width: int) -> None:
+    """Histories and versions do without some columns, and name them; a wide terminal and a pipe have all."""
+    batch = PastCommit(
+        (1, 2), 1_700_000_000_000, "batch", "append+replace", "clicks", 17, None, 20_000, 0, 3, 5, 2, 1,
+        2**20, 3 * 2**20, 2.5, 4, 120, 12, 2**30, 10**6, 1.234,
+    )  # fmt: skip
+    version = Version(
+        {"hour": "h07"}, "hour=h07", PartitionKey(0, ("h07",)), 2**62, 1_700_000_000_000, "append+replace",
+        16, 407_552, 16_000, "clicks", 17,
+    )  # fmt: skip
+    for show_all, arguments in (
+        (show.show_history, (History("lake.db.t", (batch,), 1, 1_699_000_000_000),)),
+        (show.show_versions, ("lake.db.t", [version])),
+    ):
+        told = re.sub(r"\x1b\[[0-9;]*m", "", shown(show_all, *arguments, width=width, terminal=True))
+        lines = [line for line in told.splitlines() if not line.startswith("lake.db.t")]
+        table = [line for line in lines if not line.startswith("not shown: ")]
+        assert len(table) == 2
+        assert all(len(line) <= width for line in table)
+        assert (len(lines) > 2) == (width == 80)
+
+
 def test_a_history_is_a_table_with_blanks() -> None:
     """One line per commit, numbers to the right, nothing where a commit does not tell; a sum in the first line."""
     batch = PastCommit(
@@ -357,13 +381,14 @@ def test_a_history_is_a_table_with_blanks() -> None:
         "lake.db.t  9 commits since 2023-11-03 08:26:40  newest: batch 1, other 1  W 2.50  1.23 s a batch"
     )
     assert " ".join(lines[1].split()) == (
-        "time (UTC) kind by rows files deletes ingested written W W so far small total deletes seconds"
+        "time (UTC) kind by rows files deletes ingested written W W so far small total delete files seconds"
     )
     assert " ".join(lines[2].split()) == (
         "2023-11-14 22:13:20 batch clicks batch 17 20,000 +3 -5 +0 -1 1 MiB 3 MiB 3.00 2.50 4 120 0 1.23"
     )
     assert lines[3] == "2023-11-14 21:56:40  other  spark 4.1.4"
     assert lines[4:] == ["and 7 older commits: --limit 9 shows all"]
+    assert len(lines[1]) > 80, "a pipe gets all columns"
     others_alone = shown(show.show_history, History("lake.db.t", (other,), 1)).splitlines()
     assert others_alone[1:] == ["time (UTC)           kind   by", lines[3]]
     assert shown(show.show_history, History("lake.db.t", ())).splitlines() == [
