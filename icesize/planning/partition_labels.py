@@ -23,12 +23,15 @@ def label_of(values: Mapping[str, str | None]) -> str:
 def read_label(label: str, names: Iterable[str]) -> list[tuple[str, str | None]]:
     """Return names and values of a label, in its order; a value extends to the next `/NAME=` of the `names`.
 
-    A label with another name at its beginning is split at each `=` and `/`, for the message that names it.
+    A label with another name at its beginning is split at each `=` and `/`, for the message that names it. Raises
+    ValueError for a field without a value.
     """
     known = "|".join(re.escape(form) for name in sorted(names, key=len, reverse=True) for form in _forms(name))
     field = re.compile(rf"({known})=({_QUOTED}|.*?)(?=/(?:{known})=|\Z)", re.DOTALL)
     if not (known and field.match(label)):
-        pieces = (piece.partition("=") for piece in filter(None, label.split("/")))
+        pieces = [piece.partition("=") for piece in filter(None, label.split("/"))]
+        if not all(equals for _, equals, _ in pieces):
+            raise ValueError("expected FIELD=VALUE, with / between fields")
         return [(name, value) for name, _, value in pieces]
     return [(_read(name) or name, _read(value)) for name, value in field.findall(label)]
 

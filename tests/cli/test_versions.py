@@ -58,6 +58,8 @@ def test_a_partition_that_never_was_is_named(table: Table, run: Run) -> None:
     assert result.exit_code == 2
     assert "kind=c" in result.stderr
     assert run("versions", "--partition", "sort=a").exit_code == 2
+    without = run("versions", "--partition", "kind")
+    assert (without.exit_code, "Cannot find partition kind: expected FIELD=VALUE" in without.stderr) == (2, True)
 
 
 TEXTS = (None, "null", '"null"', "", " ", "a/b", "a/kind=b", "a=b,c", 'say "ü"', "\n")

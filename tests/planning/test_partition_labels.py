@@ -41,6 +41,13 @@ def test_only_what_would_be_read_otherwise_is_quoted(values: dict[str, str | Non
     assert read_label(label, values) == list(values.items())
 
 
+@pytest.mark.parametrize("label", ["p", "p/q=1", "x"])
+def test_a_field_without_a_value_is_refused(label: str) -> None:
+    """It is not taken for an empty text."""
+    with pytest.raises(ValueError, match="expected FIELD=VALUE"):
+        read_label(label, ["p", "q"])
+
+
 @pytest.mark.parametrize("text", ["a/b", "year=2024/month=01", '"open', 'a"b', "a,b", " a ", "x/y=z"])
 def test_text_without_quotes_is_read_as_it_is(text: str) -> None:
     """A command line that has always worked goes on working."""

@@ -65,7 +65,10 @@ class NamedField:
         """Return a stored value as Iceberg prints it, None for NULL."""
         if stored is None or self.source is None:
             return None if stored is None else str(stored)
-        return self.transform.to_human_string(self.source, stored)
+        try:
+            return self.transform.to_human_string(self.source, stored)
+        except OverflowError:  # a time before year 1 or after 9999, which Python does not have
+            return f"{stored} since 1970"
 
     def test(self, wanted: object) -> Test:
         """Return a test of stored values: is it the one that a caller names, by a typed value or by text?

@@ -78,7 +78,10 @@ def _named(labels: Labels, wanted: Mapping[str, Any] | str) -> dict[str, Any]:
     if not isinstance(wanted, str):
         return dict(wanted)
     names = {field.name for fields in labels.fields.values() for field in fields}
-    pairs = read_label(wanted, {*names, _SPEC})
+    try:
+        pairs = read_label(wanted, {*names, _SPEC})
+    except ValueError as error:
+        raise ArgumentError(f"Cannot find partition {wanted}: {error}") from None
     if len(dict(pairs)) < len(pairs):
         raise ArgumentError(f"Cannot find partition {wanted}: a field is named twice. Write its text in double quotes")
     return dict(pairs)

@@ -213,6 +213,8 @@ WHOLE = datetime(2024, 7, 1, 5)
         (TimeType(), "identity", time_of_day(0, 0, 1), 1_000_000),
         (TimestampType(), "identity", datetime(1970, 1, 1, 0, 0, 1), 1_000_000),
         (TimestamptzType(), "identity", datetime(1970, 1, 1, 2, tzinfo=ZONE), 0),
+        (DateType(), "identity", "3000000 since 1970", 3_000_000),
+        (TimestampType(), "hour", "-20000000 since 1970", -20_000_000),
         (TimestampType(), "year", 2024, 54),
         (TimestampType(), "month", WHOLE, 654),
         (DateType(), "month", date(2024, 7, 1), 654),
