@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icesize.planning.partition_labels import label_of, read_label
@@ -15,6 +15,8 @@ TEXTS = SPECIAL | st.text(max_size=6) | st.lists(SPECIAL | st.sampled_from("/=pq
 NAMES = st.sampled_from(["p", "q", "p=q", "a/b", '"p"', "null", "b"]) | TEXTS.filter(bool)
 
 
+@example({"p": "null", "q": None}, set())
+@example({"p": 'a/q="b"'}, {"q"})
 @given(st.dictionaries(NAMES, st.none() | TEXTS, min_size=1, max_size=3), st.sets(NAMES, max_size=2))
 def test_a_label_is_read_as_what_it_was_made_of(values: dict[str, str | None], others: set[str]) -> None:
     """NULL, quotes, commas, equals signs, slashes, spaces and line ends come back; other fields of the table are no
