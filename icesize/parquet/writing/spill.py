@@ -95,6 +95,8 @@ class Spill(Generic[Key]):
                 file = self._open()
                 file.seek(start)
                 message = file.read(size)
+                if len(message) < size:
+                    raise OSError(f"{len(message)} of {size} bytes are there")
             yield pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(message), self._schema)])
 
     def close(self) -> None:

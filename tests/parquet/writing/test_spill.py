@@ -243,6 +243,21 @@ def test_a_full_disk_is_named(tmp_path: Path, disk: Path, monkeypatch: pytest.Mo
     assert files_below(tmp_path) == []
 
 
+@pytest.mark.parametrize("size_bytes", [0, 100, 50_000])
+def test_rows_that_are_cut_short_are_named(tmp_path: Path, disk: Path, size_bytes: int) -> None:
+    """If the disk returns less than was written, the error names the folder: no row is lost without a word."""
+    options = hourly(tmp_path)
+    spill = Spill[str](options.arrow_schema)
+    spill.put("rows", [hourly_rows([1] * 5_000, 0).cast(options.arrow_schema)], frozenset())
+    assert sum(rows.num_rows for rows in spill.read("rows")) == 5_000
+    links = [link for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
+    (link,) = (link for link in links if os.readlink(link).startswith(str(disk)))
+    os.truncate(link, size_bytes)
+    with pytest.raises(RewriteFailed, match=f"Cannot keep rows in '{disk}': {size_bytes} of .* bytes are there"):
+        list(spill.read("rows"))
+    spill.close()
+
+
 def test_what_waits_comes_back_once(tmp_path: Path, disk: Path) -> None:
     """Rows of a partition come back in their order, also while others are put aside, and space is used again."""
     options = hourly(tmp_path)
