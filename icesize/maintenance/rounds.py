@@ -112,8 +112,8 @@ def carried_out(
     further round on what `again` returns.
 
     A round of which every rewrite fails keeps no other from being made, and is the first thing that the report notes;
-    raises RewriteFailed when there is no other. Where `again` raises RoundsEnd, or an error, what was committed before
-    is reported, with a note about what is left.
+    raises RewriteFailed when there is no other. If `again` raises RoundsEnd or an IcesizeError, the report has what was
+    committed before, and a note about what is left.
     """
     done, failed, left = list[Report](), list[RewriteFailed](), list[str]()
     for number, groups in enumerate(rounds):

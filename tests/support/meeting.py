@@ -50,7 +50,7 @@ class MeetingIO(CountingIO):
 
 
 def all_at_once(calls: Sequence[Callable[[], Found]]) -> list[Found]:
-    """What the calls return, each made by a thread of its own, none before all threads are there; raises for one."""
+    """Make each call in a thread of its own, none before all threads are there; return the results, or raise."""
     everyone = threading.Barrier(len(calls))
 
     def called(call: Callable[[], Found]) -> Found:

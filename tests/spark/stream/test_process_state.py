@@ -1,4 +1,4 @@
-"""What a process remembers of catalogs, tables and streams: bounded, by table, and no catalog waits for another."""
+"""The memory of a process for catalogs, tables and streams: bounded, by table, and no catalog waits for another."""
 
 from __future__ import annotations
 

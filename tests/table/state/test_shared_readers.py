@@ -1,4 +1,4 @@
-"""What readers remember of manifests is shared by threads: each sees the table as a reader of its own would."""
+"""Readers of manifests that threads share: each thread sees the table as with a reader of its own."""
 
 from __future__ import annotations
 
