@@ -15,7 +15,7 @@ from pyiceberg.io import FileIO
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written, WrittenFile
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written, WrittenFile, decoded_because
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeGroup, Plan
@@ -243,7 +243,7 @@ def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, An
         "bytes_copied": sum(g.bytes_copied for g in merged),
         "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
         "pages_copied": sum(g.pages_copied for g in merged),
-        "decoded_because": dict(sum((Counter(g.decoded_because) for g in merged), Counter[str]())),
+        "decoded_because": decoded_because(merged),
         "delete_files_max": _most_delete_files(written, touched, landed),
         "small_files_max": _most_small_files(written, touched, landed),
         "partitions_touched": len(touched),

@@ -13,7 +13,6 @@ the tag as well as the head that everything was checked on.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.maintenance.restore_rewrites import without_deleted_rows
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, WrittenFile, decoded_because
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -218,7 +217,7 @@ class _New:
             bytes_copied=copied_bytes + sum(result.bytes_copied for result in self.rewrites),
             bytes_decoded=sum(result.bytes_decoded for result in self.rewrites),
             pages_copied=sum(result.pages_copied for result in self.rewrites),
-            decoded_because=dict(sum((Counter(result.decoded_because) for result in self.rewrites), Counter[str]())),
+            decoded_because=decoded_because(self.rewrites),
             rows_after=(report.rows_after or 0) + known_before - deleted,
         )
 

@@ -16,7 +16,7 @@ def run_child(module: str, *arguments: str, under: Sequence[str] = ()) -> dict[s
     """The last JSON object that `python -m module arguments` prints on a line of its own; `under` is a command that
     runs it, and may print after it.
 
-    Raises RuntimeError with the end of its errors when it fails.
+    Raises RuntimeError with the end of its errors when it fails, and when icesize logs an internal error.
     """
     command = [*under, sys.executable, "-m", module, *arguments]
     root = Path(__file__).resolve().parents[2]
@@ -25,5 +25,7 @@ def run_child(module: str, *arguments: str, under: Sequence[str] = ()) -> dict[s
         # Indented lines are stack frames, most of them Spark's own.
         told = [line for line in done.stderr.splitlines() if line.strip() and not line[0].isspace()]
         raise RuntimeError("\n".join([f"Cannot run {module} {' '.join(arguments)}:", *told[-_ERROR_LINES_SHOWN:]]))
+    if "Internal error of icesize" in done.stderr:
+        raise RuntimeError(f"{module} logged an internal error:\n{done.stderr}")
     answer: dict[str, Any] = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
     return answer

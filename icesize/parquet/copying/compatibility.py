@@ -23,7 +23,7 @@ from icesize.parquet.format.fields import (
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.page_index import concatenate
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, Column
 from icesize.parquet.format.statistics import order_of
 from icesize.parquet.format.thrift import (
@@ -164,7 +164,7 @@ _PAGE_LEVELS = (ColumnIndex.REPETITION_LEVEL_HISTOGRAMS, ColumnIndex.DEFINITION_
 _VALUE_BYTES = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
+@damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def check_row_group(group: RowGroup, columns: Sequence[Column]) -> None:
     """Raise `CopyRefused` for a column chunk that readers of its copy would stumble over."""
     for chunk, column in zip(group.chunks, columns, strict=True):
@@ -175,7 +175,7 @@ def check_row_group(group: RowGroup, columns: Sequence[Column]) -> None:
 
 
 def _check_lists(chunk: Chunk) -> None:
-    """Raise `MalformedError` where structs lack a required field: other readers could not read the whole footer."""
+    """Raise `DamagedFile` where structs lack a required field: other readers could not read the whole footer."""
     for encoding in structs_of(chunk.metadata, ColumnMetaData.ENCODING_STATS):
         for field_id in (PageEncodingStats.PAGE_TYPE, PageEncodingStats.ENCODING, PageEncodingStats.COUNT):
             raw_of(encoding, field_id, I32)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize import failpoints
@@ -29,7 +30,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.statistics import count_of, merge_statistics, order_of
 from icesize.parquet.format.thrift import binary, integer
 from icesize.parquet.reading.ahead import Ahead
@@ -178,7 +179,7 @@ def _check_opens(assembled: Assembled) -> None:
     """Another reader opens the footer, too: what it holds of older ones was kept as it was."""
     try:
         pq.read_metadata(io.BytesIO(MAGIC + assembled.end))
-    except UNREADABLE as error:
+    except (pa.ArrowException, OSError) as error:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
@@ -246,7 +247,7 @@ def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> W
     return replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
+@damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def _null_count(chunks: Sequence[Chunk]) -> int | None:
     total = 0
     for chunk in chunks:

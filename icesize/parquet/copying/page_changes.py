@@ -23,13 +23,12 @@ from icesize.parquet.format.page_body import PageBody, page_body
 from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
 from icesize.parquet.format.page_values import Places, Values, coded_values, plain_values
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, PLAIN_DICTIONARY, Page, Pages, decompressed
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import (
     Bytes,
     Fields,
-    MalformedError,
     binary,
     boolean_field,
     bytes_field,
@@ -39,7 +38,7 @@ from icesize.parquet.format.thrift import (
 )
 
 
-@malformed_as(Refusal.PAGES)
+@damaged_as(Refusal.PAGES)
 def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level: int | None) -> Piece:
     """The same chunk with the index `numbers[i]` for each index i, compressed at this `level`.
 
@@ -93,7 +92,7 @@ def _moved(index: bytes, start: int, pages: Sequence[Page], moved: Sequence[Page
     return offset_index(new, variable_bytes)
 
 
-@malformed_as(Refusal.PAGES)
+@damaged_as(Refusal.PAGES)
 def without_rows(
     piece: Piece, deleted: Places, column: Column, numbers: NDArray[np.uint16] | None, level: int | None
 ) -> Piece:
@@ -195,7 +194,7 @@ class _Chunk:
         return self._renumbering.page(self._piece.data, page)
 
     def opened(self, page: Page) -> _Opened:
-        """Raises `MalformedError` or `CopyRefused`."""
+        """Raises `DamagedFile` or `CopyRefused`."""
         body = page_body(self._piece.data, page, self._column.levels, self._codec)
         levels, count = self._levels(body, page), page.values
         if levels is not None:
@@ -223,7 +222,7 @@ class _Chunk:
             return None
         levels = decode(runs, highest.bit_length(), page.values)
         if levels.max(initial=0) > highest:
-            raise MalformedError(f"a level is higher than {highest}")
+            raise DamagedFile(f"a level is higher than {highest}")
         return levels
 
     def _values(self, raw: Bytes, page: Page, count: int) -> Values:

@@ -28,7 +28,7 @@ from icesize.parquet.format.pages import (
     dictionary_page,
     walk,
 )
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Source, read_ranges
 from icesize.parquet.format.statistics import bounds_differ, merge_size_statistics, merge_statistics
@@ -51,7 +51,7 @@ Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER)
+@damaged_as(Refusal.CORRUPT_FOOTER)
 def merge_row_groups(
     parts: Sequence[Part],
     plan: ColumnPlan,

@@ -51,7 +51,7 @@ def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | Non
     """
     try:
         return _reencode(parts, top, plan, level)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise CopyRefused(Refusal.PAGES, f"{top}: {error}") from error
 
 

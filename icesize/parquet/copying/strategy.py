@@ -25,10 +25,9 @@ from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import FileMetaData
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, data_pages
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Readable
-from icesize.parquet.format.thrift import MalformedError
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.planning.files import FileFact
 
@@ -184,8 +183,6 @@ def _alone(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
         return _by_worth(footer, wanted, limits)
     except CopyRefused as refused:
         return refused.code
-    except MalformedError:
-        return Refusal.CORRUPT_FOOTER
 
 
 def same_columns(schema: Sequence[Element], wanted: Sequence[Element]) -> bool:
@@ -264,7 +261,7 @@ def footer_or_refusal(source: Readable) -> Footer | Refusal:
         return read_footer(source)
     except CopyRefused as refused:
         return refused.code
-    except UNREADABLE:
+    except OSError:
         return Refusal.SHORT_READ
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.reading.inputs import UNREADABLE_ROWS, open_parquet, why_unreadable
+from icesize.parquet.reading.inputs import open_parquet, why_unreadable
 from icesize.planning.files import DeleteFile
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def blaming(delete: DeleteFile) -> Iterator[None]:
     values: whatever the reading and applying of them raises inside of the context."""
     try:
         yield
-    except UNREADABLE_ROWS as error:
+    except Exception as error:
         why = str(error) if isinstance(error, UnfitDeletesError) else why_unreadable(error)
         raise RewriteFailed(f"Cannot apply the deletes in {delete.path}: {why}", path=delete.path) from error
 

@@ -203,7 +203,7 @@ def _may_name_one(statistics: pq.Statistics | None, wanted: Collection[str]) -> 
         return True
     try:
         lowest, highest = statistics.min, statistics.max
-    except ValueError:  # cut within a character
+    except UnicodeDecodeError:  # cut within a character
         return True
     if not (isinstance(lowest, str) and isinstance(highest, str)):
         return True

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from icesize.parquet.format.refusals import LOG, Refusal
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
 
@@ -102,6 +103,14 @@ class MergeResult:
     @property
     def rows_out(self) -> int:
         return sum(file.rows for file in self.files)
+
+
+def decoded_because(results: Iterable[MergeResult]) -> dict[str, int]:
+    """Count the decoded input files of all results by reason; log internal errors, which workers log elsewhere."""
+    counts = sum((Counter(result.decoded_because) for result in results), Counter[str]())
+    if files := counts[Refusal.INTERNAL_ERROR.value]:
+        LOG.error("Internal error of icesize: %d files were decoded", files, extra={"internal_error": True})
+    return dict(+counts)
 
 
 @dataclass(frozen=True, slots=True)

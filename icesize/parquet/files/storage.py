@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
@@ -77,21 +77,28 @@ class Storage:
         with open(path, "rb", buffering=0) as file:
             return pa.BufferReader(file.read())
 
+    def _input(self, location: str) -> InputFile:
+        """A file of the FileIO; an `OSError`, as storage raises it, for a location that it does not know."""
+        try:
+            return self._io.new_input(location)
+        except ValueError as error:
+            raise OSError(str(error)) from error
+
     def fetch(self, location: str) -> bytes:
         """All bytes of a file, by one request."""
-        with self._io.new_input(location).open() as stream:
+        with self._input(location).open() as stream:
             return bytes(stream.read())
 
     def pieces(self, location: str, piece_bytes: int) -> Iterator[bytes]:
         """All bytes of a file, so many by each request."""
-        with self._io.new_input(location).open() as stream:
+        with self._input(location).open() as stream:
             while piece := stream.read(piece_bytes):
                 yield bytes(piece)
 
     def stream(self, location: str) -> Any:
         """A seekable stream that asks storage for no more than is read."""
         path = self.local_path(location)
-        return pa.OSFile(path, "rb") if path is not None else self._io.new_input(location).open()
+        return pa.OSFile(path, "rb") if path is not None else self._input(location).open()
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """The last bytes of a file of `size_bytes`."""
@@ -102,7 +109,7 @@ class Storage:
     def size(self, location: str) -> int:
         """Bytes of the file as storage reports them."""
         path = self.local_path(location)
-        return len(self._io.new_input(location)) if path is None else os.path.getsize(path)
+        return len(self._input(location)) if path is None else os.path.getsize(path)
 
     def check_whole(self, location: str, written_bytes: int) -> None:
         """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""

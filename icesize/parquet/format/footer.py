@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache, partial
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
 from icesize.parquet.format.fields import RowGroup as RowGroupIds
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import Column, Element, columns_of, element_of
 from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import (
@@ -21,7 +21,6 @@ from icesize.parquet.format.thrift import (
     STRUCT,
     Bytes,
     Fields,
-    MalformedError,
     binary,
     bytes_field,
     check_widths,
@@ -187,7 +186,7 @@ def read_footer(source: Readable) -> Footer:
     return parse_footer(tail[len(tail) - _END_BYTES - length : len(tail) - _END_BYTES], size)
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER)
+@damaged_as(Refusal.CORRUPT_FOOTER)
 def parse_footer(raw: bytes, size_bytes: int) -> Footer:
     """Parse the footer of a file of `size_bytes` and check that its parts lie in the file and add up.
 
@@ -198,14 +197,14 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
         # not encrypted itself: a signature follows, and columns are
         raise CopyRefused(Refusal.ENCRYPTED)
     if end != len(raw):
-        raise MalformedError("bytes follow the footer")
+        raise DamagedFile("bytes follow the footer")
     _check_known(fields, _FILE_METADATA, "FileMetaData")
     required_integer(fields, FileMetaData.VERSION)
     schema, columns = _schema(bytes(raw_of(fields, FileMetaData.SCHEMA, LIST)))
     groups: list[RowGroup] = raw_of(fields, FileMetaData.ROW_GROUPS, LIST)
     del fields[FileMetaData.ROW_GROUPS]
     if sum(group.rows for group in groups) != required_integer(fields, FileMetaData.NUM_ROWS):
-        raise MalformedError("row groups do not have the rows of the file")
+        raise DamagedFile("row groups do not have the rows of the file")
     groups = [group for group in groups if group.rows]
     _check_columns(groups, columns)
     start = size_bytes - _END_BYTES - len(raw)
@@ -236,7 +235,7 @@ def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
     _check_known(fields, _ROW_GROUP, "RowGroup")
     rows = required_integer(fields, RowGroupIds.NUM_ROWS)
     if min(rows, required_integer(fields, RowGroupIds.TOTAL_BYTE_SIZE)) < 0:
-        raise MalformedError("a row group has a negative number of rows or bytes")
+        raise DamagedFile("a row group has a negative number of rows or bytes")
     chunks: list[Chunk] = raw_of(fields, RowGroupIds.COLUMNS, LIST)
     del fields[RowGroupIds.COLUMNS]
     return RowGroup(fields, chunks, rows), end
@@ -261,7 +260,7 @@ def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
     codec = required_integer(metadata, ColumnMetaData.CODEC)
     values = required_integer(metadata, ColumnMetaData.NUM_VALUES)
     if min(size_bytes, codec, values, required_integer(metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)) < 0:
-        raise MalformedError("a column chunk has a negative size")
+        raise DamagedFile("a column chunk has a negative size")
     data_at = required_integer(metadata, ColumnMetaData.DATA_PAGE_OFFSET)
     dictionary_at = integer(metadata, ColumnMetaData.DICTIONARY_PAGE_OFFSET) or 0
     start = dictionary_at if 0 < dictionary_at < data_at else data_at
@@ -272,7 +271,7 @@ def _check_known(fields: Fields, types: Mapping[int, int], name: str) -> None:
     for field_id, (kind, _) in fields.items():
         if types.get(field_id) != kind:
             if field_id in types:
-                raise MalformedError(f"field {field_id} of {name} is of type {kind}")
+                raise DamagedFile(f"field {field_id} of {name} is of type {kind}")
             raise CopyRefused(Refusal.UNKNOWN_FIELD, f"field {field_id} of {name}")
     check_widths(fields)
 
@@ -282,7 +281,7 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
     expected = [(*_identity(column), column.flat) for column in columns]
     for group in groups:
         if len(group.chunks) != len(columns):
-            raise MalformedError(f"a row group has {len(group.chunks)} columns of {len(columns)}")
+            raise DamagedFile(f"a row group has {len(group.chunks)} columns of {len(columns)}")
         values = i64(group.rows)
         for chunk, (path, kind, flat) in zip(group.chunks, expected, strict=True):
             metadata = chunk.metadata
@@ -291,7 +290,7 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
                 or metadata.get(ColumnMetaData.TYPE) != kind
                 or (flat and metadata[ColumnMetaData.NUM_VALUES] != values)
             ):
-                raise MalformedError("a column chunk is not of its column in the schema")
+                raise DamagedFile("a column chunk is not of its column in the schema")
 
 
 def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
@@ -312,7 +311,7 @@ def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
 def _parts(chunk: Chunk) -> Iterator[tuple[int, int]]:
     """(start, end) of all that it has in the file."""
     if chunk.dictionary_offset > chunk.data_offset or chunk.data_offset >= chunk.end:
-        raise MalformedError("a dictionary lies behind its data, or data behind their chunk")
+        raise DamagedFile("a dictionary lies behind its data, or data behind their chunk")
     yield chunk.start, chunk.end
     for part in (chunk.offset_index, chunk.column_index, chunk.bloom_filter):
         if part is not None:
@@ -324,5 +323,5 @@ def _range(fields: Fields, offset_id: int, length_id: int) -> tuple[int, int] | 
         return None
     offset, length = required_integer(fields, offset_id), required_integer(fields, length_id)
     if offset < 0 or length < 0:
-        raise MalformedError("a negative offset or length")
+        raise DamagedFile("a negative offset or length")
     return (offset, length) if offset and length else None

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icesize.parquet.format.thrift import Bytes, MalformedError, read_varint, varint
+from icesize.parquet.format.refusals import DamagedFile
+from icesize.parquet.format.thrift import Bytes, read_varint, varint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_BITS = 16
 """Of a number: four of them are packed in one integer of 64 bits."""
-_MOST_BITS_READ = 25
+MOST_BITS_READ = 25
 """An index and the bits before it in its first byte are read as an integer of 32 bits."""
 _LONG_RUN = 64
 """From so many equal values on they become a run of one value: even of one bit each, they take no more bytes then."""
@@ -44,18 +45,18 @@ class _Run(NamedTuple):
 def renumber(data: Bytes, bits: int, values: int, numbers: NDArray[np.uint16], new_bits: int) -> bytes:
     """The same runs with the value `numbers[i]` for each value i, in `new_bits` each (`bits_of` the numbers).
 
-    `values` are how many there are at most. Raises `MalformedError` for runs that are cut off or have more, and for
+    `values` are how many there are at most. Raises `DamagedFile` for runs that are cut off or have more, and for
     values that have no number.
     """
     runs = _runs(data, bits)
     if sum(run.groups for run in runs) > values // 8 + len(runs):  # those of no bits take no bytes
-        raise MalformedError(f"more indices than {values} values")
+        raise DamagedFile(f"more indices than {values} values")
     single = [int.from_bytes(data[run.body : run.end], "little") for run in runs if not run.groups]
-    try:
-        new_packed = memoryview(pack(numbers[_unpacked(data, runs, bits)], new_bits))
-        new_single = iter(numbers[single].tolist() if single else ())
-    except IndexError:
-        raise MalformedError("an index is larger than its dictionary") from None
+    packed = _unpacked(data, runs, bits)
+    if max(int(packed.max(initial=0)), *single, 0) >= len(numbers) and runs:
+        raise DamagedFile("an index is larger than its dictionary")
+    new_packed = memoryview(pack(numbers[packed], new_bits))
+    new_single = iter(numbers[single].tolist() if single else ())
     pieces: list[bytes | memoryview] = []
     at, size = 0, (new_bits + 7) // 8
     for run in runs:
@@ -69,7 +70,7 @@ def renumber(data: Bytes, bits: int, values: int, numbers: NDArray[np.uint16], n
 
 
 def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:
-    """The first `count` values. Raises `MalformedError` for fewer, and for runs that are cut off."""
+    """The first `count` values. Raises `DamagedFile` for fewer, and for runs that are cut off."""
     runs, left = list[_Run](), count
     for run in _runs(data, bits):
         if left:
@@ -77,7 +78,7 @@ def decode(data: Bytes, bits: int, count: int) -> NDArray[np.uint32]:
             runs.append(run._replace(end=run.body + groups * bits if groups else run.end, groups=groups, values=some))
             left -= some
     if left:
-        raise MalformedError(f"{left} values are missing")
+        raise DamagedFile(f"{left} values are missing")
     if all(run.groups for run in runs):
         return _unpacked(data, runs, bits)[:count]
     counts = np.array([run.values for run in runs], np.int64)
@@ -114,7 +115,7 @@ def encode(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
         headers.append(repeat(int(values[start]).to_bytes((bits + 7) // 8, "little"), at - first))
     between.append((at, len(values)))
     groups = [-(-(end - start) // 8) for start, end in between]
-    padded = np.zeros(8 * sum(groups), np.uint16)
+    padded = np.zeros(8 * sum(groups), values.dtype)
     some = [values[start:end] for start, end in between]
     padded[: sum(map(len, some))] = np.concatenate(some)
     return _with_headers(pack(padded, bits), [number * bits for number in groups], groups, [*headers, b""])
@@ -132,7 +133,7 @@ def _with_headers(packed: bytes, sizes: Sequence[int], groups: Sequence[int], si
 def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
     """How often each level from 0 to `highest` is among the first `values` levels.
 
-    Raises `MalformedError` for fewer levels than these, higher ones, and runs that are cut off.
+    Raises `DamagedFile` for fewer levels than these, higher ones, and runs that are cut off.
     """
     bits, packed = highest.bit_length(), list[bytes]()
     single = [0] * (1 << bits)
@@ -153,16 +154,16 @@ def histogram(data: bytes, highest: int, values: int) -> NDArray[np.int64]:
             if at <= size and data[body] <= highest:
                 single[data[body]] += min(count, values - seen)
             else:
-                raise MalformedError(f"a run is cut off, or has a level above {highest}")
+                raise DamagedFile(f"a run is cut off, or has a level above {highest}")
         if at > size or not count:
-            raise MalformedError("a run is cut off or empty")
+            raise DamagedFile("a run is cut off or empty")
         seen += count
     joined = np.frombuffer(b"".join(packed), np.uint8)
     unpacked = unpack(joined, bits, len(joined) // bits)
     found: NDArray[np.int64] = np.array(single, np.int64)
     found += np.bincount(unpacked[: len(unpacked) - padding], minlength=len(single))
     if found[highest + 1 :].any():
-        raise MalformedError(f"a level is higher than {highest}")
+        raise DamagedFile(f"a level is higher than {highest}")
     return found[: highest + 1]
 
 
@@ -173,22 +174,22 @@ def _unpacked(data: Bytes, runs: Sequence[_Run], bits: int) -> NDArray[np.uint32
 
 
 def _runs(data: Bytes, bits: int) -> list[_Run]:
-    if bits > _MOST_BITS_READ:
-        raise MalformedError(f"indices of {bits} bits")
+    if bits > MOST_BITS_READ:
+        raise DamagedFile(f"indices of {bits} bits")
     runs, at, size = [], 0, (bits + 7) // 8
     while at < len(data):
         header, body = read_varint(data, at)
         groups = header >> 1 if header & 1 else 0
         end = body + (groups * bits if header & 1 else size)
         if end > len(data) or header == 1:
-            raise MalformedError("a run is cut off or empty")
+            raise DamagedFile("a run is cut off or empty")
         runs.append(_Run(at, body, end, groups, groups * 8 or header >> 1))
         at = end
     return runs
 
 
 def unpack(packed: NDArray[np.uint8], bits: int, groups: int) -> NDArray[np.uint32]:
-    """The values of groups of eight, each of at most `_MOST_BITS_READ` bits."""
+    """The values of groups of eight, each of at most `MOST_BITS_READ` bits."""
     values = np.zeros((groups, 8), np.uint32)
     if not bits or not groups:
         return values.reshape(-1)
@@ -201,11 +202,14 @@ def unpack(packed: NDArray[np.uint8], bits: int, groups: int) -> NDArray[np.uint
     return values.reshape(-1)
 
 
-def pack(values: NDArray[np.uint16], bits: int) -> bytes:
+def pack(values: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
     """The inverse of `unpack`."""
     groups = values.reshape(-1, 8)
     if not bits or not len(groups):
         return b""
+    if bits > MOST_BITS:  # of pages that give an index more bits than it needs
+        single = np.unpackbits(values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+        return np.packbits(single[:, :bits], bitorder="little").tobytes()
     halves = []
     for first in (0, 4):
         half = groups[:, first].astype("<u8")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from icesize.parquet.format.fields import DataPageHeader, DataPageHeaderV2, PageHeader, SizeStatistics
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.pages import DATA_PAGE_V2, RLE, Page, decompressed
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.thrift import STRUCT, Bytes, integers_of, raw_of, read_struct, required_integer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@malformed_as(Refusal.PAGES)
+@damaged_as(Refusal.PAGES)
 def check_levels(pages: Sequence[Page], data: Bytes, column: Column, chunk: Chunk, rows: int) -> None:
     """Raise `CopyRefused` where the data pages of a chunk do not begin so many rows, or have other definition levels
     than its histogram says, where it has one.

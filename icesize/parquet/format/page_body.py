@@ -91,7 +91,7 @@ class PageBody:
 def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> PageBody:
     """Take a data page of a chunk apart.
 
-    Raises `CopyRefused` and `MalformedError` for one that is not what its header says.
+    Raises `CopyRefused` and `DamagedFile` for one that is not what its header says.
     """
     start = page.at + page.header_bytes
     header, _ = read_struct(bytes(chunk[page.at : start]))

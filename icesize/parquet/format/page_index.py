@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from icesize.parquet.format.fields import ColumnIndex, OffsetIndex
 from icesize.parquet.format.fields import PageLocation as PageLocationIds
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.thrift import (
     BINARY,
     BOOLEAN_FALSE,
@@ -17,7 +17,6 @@ from icesize.parquet.format.thrift import (
     STRUCT,
     Bytes,
     Fields,
-    MalformedError,
     Parser,
     binaries_of,
     bytes_field,
@@ -50,7 +49,7 @@ _LISTS = {**_REQUIRED, ColumnIndex.NULL_COUNTS: (I64,), **_HISTOGRAMS}
 _AT, _SIZE, _FIRST_ROW, _STOP = b"\x16", b"\x15", b"\x16", b"\0"
 """Headers of the fields of a PageLocation and its end, as all known writers lay them out."""
 
-_READING = malformed_as(Refusal.CORRUPT_FOOTER, "a page index")
+_READING = damaged_as(Refusal.CORRUPT_FOOTER, "a page index")
 _LOCATION_FIELDS = (PageLocationIds.OFFSET, PageLocationIds.COMPRESSED_PAGE_SIZE, PageLocationIds.FIRST_ROW_INDEX)
 
 
@@ -182,14 +181,14 @@ def _list_of(fields: Fields, field: int) -> _List:
     stored = raw_of(fields, field, LIST)
     count, kind, at = read_list_header(stored, 0)
     if count and kind not in _LISTS[field]:
-        raise MalformedError(f"field {field} of a ColumnIndex is a list of type {kind}")
+        raise DamagedFile(f"field {field} of a ColumnIndex is a list of type {kind}")
     return _List(count, stored[at:])
 
 
 def _read_locations(data: Bytes, at: int) -> tuple[list[PageLocation], int]:
     count, kind, at = read_list_header(data, at)
     if count and kind != STRUCT:
-        raise MalformedError("no list of pages")
+        raise DamagedFile("no list of pages")
     locations = []
     for _ in range(count):
         location, at = _usual_location(data, at) or _location(data, at)
@@ -222,5 +221,5 @@ def _check_known(fields: Fields, highest: int, name: str) -> None:
 def _only_struct(raw: bytes, parsers: Mapping[int, tuple[int, Parser]] | None = None) -> Fields:
     fields, end = read_struct(raw, 0, parsers)
     if end != len(raw):
-        raise MalformedError("bytes follow a page index")
+        raise DamagedFile("bytes follow a page index")
     return fields

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.hybrid import bits_of, decode, encode
 from icesize.parquet.format.pages import CODEC_NAMES, DictionaryPage, decompressed
+from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.statistics import Order, order_of
-from icesize.parquet.format.thrift import Bytes, MalformedError
+from icesize.parquet.format.thrift import Bytes
 
 Places: TypeAlias = NDArray[np.int64]
 """Which rows or values are meant, ascending."""
@@ -47,24 +48,24 @@ class Values(Protocol):
 
 
 def plain_values(raw: Bytes, count: int, element: Element) -> Values:
-    """Values that are stored one after the other (PLAIN). Raises `MalformedError` where there are fewer or more."""
+    """Values that are stored one after the other (PLAIN). Raises `DamagedFile` where there are fewer or more."""
     if element.type == BOOLEAN:
         if len(raw) != -(-count // 8):
-            raise MalformedError(f"{count} booleans have {len(raw)} bytes")
+            raise DamagedFile(f"{count} booleans have {len(raw)} bytes")
         return _Booleans(np.unpackbits(np.frombuffer(raw, np.uint8), count=count, bitorder="little").astype(bool))
     if element.type == BYTE_ARRAY:
         return _ByteArrays(raw, _starts(raw, count), _key_of(element))
     order = order_of(element)
     kind = np.dtype(_NUMBERS.get(element.type or 0) or f"V{element.length}")
     if len(raw) != count * kind.itemsize:
-        raise MalformedError(f"{count} values have {len(raw)} bytes")
+        raise DamagedFile(f"{count} values have {len(raw)} bytes")
     if kind.kind == "i" and order is not None and order(b"\xff" * kind.itemsize) > 0:
         kind = np.dtype(f"<u{kind.itemsize}")
     return _Fixed(np.frombuffer(raw, kind), _key_of(element))
 
 
 def longest_entry(page: DictionaryPage, codec: int) -> int:
-    """Return the bytes of the longest byte array of a dictionary; raises `CopyRefused` or `MalformedError`."""
+    """Return the bytes of the longest byte array of a dictionary; raises `CopyRefused`."""
     size_bytes = page.raw_size_bytes - page.header_bytes
     if codec not in CODEC_NAMES or not 0 <= size_bytes <= _MOST_DICTIONARY_BYTES:
         return page.raw_size_bytes
@@ -170,7 +171,7 @@ def _starts_in_turn(raw: Bytes, count: int) -> NDArray[np.int64]:
             at += _LENGTH_BYTES + length_at(raw, at)[0]
             starts.append(at)
     if at != len(raw) or len(starts) != count + 1:
-        raise MalformedError(f"{count} byte arrays are not in {len(raw)} bytes")
+        raise DamagedFile(f"{count} byte arrays are not in {len(raw)} bytes")
     return np.array(starts, np.int64)
 
 
@@ -186,7 +187,7 @@ class _Indices:
     def without(self, gone: Places) -> Sequence[Bytes]:
         some = np.delete(self.indices, gone)
         if self.numbers is None:
-            return [bytes([self.bits]), encode(some.astype(np.uint16), self.bits)]
+            return [bytes([self.bits]), encode(some, self.bits)]
         bits = bits_of(self.numbers)
         return [bytes([bits]), encode(self.numbers[some], bits)]
 
@@ -197,9 +198,9 @@ class _Indices:
 def coded_values(
     raw: Bytes, count: int, entries: Values, entry_count: int, numbers: NDArray[np.uint16] | None
 ) -> Values:
-    """Values that are indices into a dictionary. Raises `MalformedError`."""
+    """Values that are indices into a dictionary. Raises `DamagedFile`."""
     bits = raw[0] if raw else 0
     indices = decode(raw[1:], bits, count)
     if count and int(indices.max()) >= entry_count:
-        raise MalformedError("an index is larger than its dictionary")
+        raise DamagedFile("an index is larger than its dictionary")
     return _Indices(indices, bits, entries, numbers)

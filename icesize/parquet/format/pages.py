@@ -15,13 +15,12 @@ from icesize.parquet.format.fields import (
     PageHeader,
 )
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.refusals import CopyRefused, Refusal, malformed_as
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import (
     LIST,
     STRUCT,
     Bytes,
-    MalformedError,
     integer,
     raw_of,
     read_list,
@@ -154,7 +153,7 @@ def walk(data: Bytes, flat: bool, values: int) -> Pages:
     return pages
 
 
-@malformed_as(Refusal.PAGES)
+@damaged_as(Refusal.PAGES)
 def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
     """The dictionary page of a chunk, None when it begins with another page.
 
@@ -180,7 +179,7 @@ def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
     return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER)
+@damaged_as(Refusal.CORRUPT_FOOTER)
 def data_encodings(chunk: Chunk) -> set[int]:
     """Encodings of the data pages as the footer has them; without statistics of them a superset of those of values.
 
@@ -212,7 +211,7 @@ def read_header(data: Bytes, at: int) -> Header:
     """The page header at a place; raises `CopyRefused`."""
     try:
         return usual_header(data, at) or lossless_header(data, at)
-    except MalformedError as error:
+    except DamagedFile as error:
         raise CopyRefused(Refusal.PAGES, str(error)) from error
 
 
@@ -246,7 +245,7 @@ def usual_header(data: Bytes, at: int) -> Header | None:
 
 
 def lossless_header(data: Bytes, at: int) -> Header:
-    """A page header in whatever layout; raises `MalformedError`, or `CopyRefused` for a page that is not copied."""
+    """A page header in whatever layout; raises `DamagedFile`, or `CopyRefused` for a page that is not copied."""
     fields, end = read_struct(data, at)
     if max(fields, default=0) > PageHeader.DATA_PAGE_HEADER_V2:  # the last one that is known
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import struct
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from icesize.parquet.format.thrift import MalformedError
+from icesize.errors import IcesizeError
+from icesize.failpoints import FailpointReached
 
 
 class Refusal(str, Enum):
@@ -67,9 +68,11 @@ class Refusal(str, Enum):
     ENCODING = "encoding"
     """Pages that some readers refuse."""
     SHORT_READ = "short-read"
-    """It cannot be read, or its copy cannot be written."""
+    """Storage cannot read it, or cannot write its copy."""
     COUNTS = "counts"
     """The copy would not have the values and NULLs, or the exact bounds, of its parts."""
+    INTERNAL_ERROR = "internal-error"
+    """Copying failed by a bug of icesize; the log has the traceback."""
 
     TINY = "tiny"
     """Chunks or pages so small that copying costs more than decoding."""
@@ -77,8 +80,7 @@ class Refusal(str, Enum):
     """Too many columns have a dictionary of their own in each file."""
 
 
-UNREADABLE = (OSError, ValueError, OverflowError, LookupError, struct.error)
-"""What reading a file may raise besides: of the storage it is on, and for bytes that nobody would write."""
+LOG = logging.getLogger("icesize")
 
 _MOST_DETAIL = 500
 """Characters of a detail: files may hold names and versions of any length."""
@@ -97,10 +99,35 @@ class CopyRefused(Exception):
         return type(self), (self.code, self._detail)
 
 
+class DamagedFile(CopyRefused):
+    """The bytes of a file are not what its format allows; `damaged_as` names the part that they are of."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Refusal.CORRUPT_FOOTER, detail)
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str]]:  # type: ignore[override]
+        return type(self), (self._detail,)
+
+    def __str__(self) -> str:
+        return self._detail
+
+
 @contextmanager
-def malformed_as(code: Refusal, what: str = "") -> Iterator[None]:
-    """Refuse bytes that are not what Thrift's protocol allows; a decorator, too."""
+def damaged_as(code: Refusal, what: str = "") -> Iterator[None]:
+    """Refuse damaged bytes with this code; a decorator, too."""
     try:
         yield
-    except MalformedError as error:
+    except DamagedFile as error:
         raise CopyRefused(code, f"{what}: {error}" if what else str(error)) from error
+
+
+def log_internal_error(what: str, error: Exception) -> str:
+    """Log an exception that is neither damage nor an error of storage, and return a clause about it.
+
+    The log record has the attribute `internal_error`, by which tests find it. An error of the API, a lack of memory and
+    a failpoint are no internal errors: they are raised again.
+    """
+    if isinstance(error, (IcesizeError, MemoryError, FailpointReached)):
+        raise error
+    LOG.error("Internal error of icesize in %s, report this", what, exc_info=error, extra={"internal_error": True})
+    return f"internal error {type(error).__name__}: {error}, report this with the traceback in the log"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icesize.parquet.format.fields import DecimalType, IntType, LogicalType, SchemaElement, TimeType, TimeUnit
+from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.thrift import (
     BOOLEAN_TRUE,
     STRUCT,
     Fields,
-    MalformedError,
     binary,
     boolean,
     integer,
@@ -92,12 +92,12 @@ class Column:
 
 
 def element_of(fields: Fields) -> Element:
-    """Parse a SchemaElement; raises `MalformedError`."""
+    """Parse a SchemaElement; raises `DamagedFile`."""
     kind = integer(fields, SchemaElement.TYPE)
     children = integer(fields, SchemaElement.NUM_CHILDREN) or 0
     name = binary(fields, SchemaElement.NAME)
     if name is None or children < 0:
-        raise MalformedError("a schema element without name, or with a negative number of children")
+        raise DamagedFile("a schema element without name, or with a negative number of children")
     return Element(
         name=name,
         type=kind,
@@ -112,10 +112,10 @@ def element_of(fields: Fields) -> Element:
 
 
 def columns_of(elements: Sequence[Element]) -> list[Column]:
-    """The leaf columns in file order; raises `MalformedError` when the tree is not one."""
+    """The leaf columns in file order; raises `DamagedFile` when the tree is not one."""
     columns: list[Column] = []
     if not elements or _walk_children(elements, 0, (), (0, 0), columns) != len(elements):
-        raise MalformedError("the schema is no tree")
+        raise DamagedFile("the schema is no tree")
     return columns
 
 
@@ -142,14 +142,14 @@ def _walk(
     """Position after an element and all below it, whose leaf columns are added to `found`."""
     element = elements[at]
     if element.repetition not in (REQUIRED, OPTIONAL, REPEATED) or len(path) > _MOST_NESTING:
-        raise MalformedError("a schema element without repetition, or nested too deeply")
+        raise DamagedFile("a schema element without repetition, or nested too deeply")
     try:
         path = (*path, element.name.decode())
     except UnicodeDecodeError as error:
-        raise MalformedError("a name is no UTF-8") from error
+        raise DamagedFile("a name is no UTF-8") from error
     levels = (levels[0] + (element.repetition == REPEATED), levels[1] + (element.repetition != REQUIRED))
     if (element.type is None) == (element.children == 0):
-        raise MalformedError("a schema element is neither a value nor a group")
+        raise DamagedFile("a schema element is neither a value nor a group")
     if element.type is not None:
         found.append(Column(path, element, levels[0] == 0, levels))
     return _walk_children(elements, at, path, levels, found)
@@ -162,7 +162,7 @@ def _walk_children(
     children, at = elements[at].children, at + 1
     for _ in range(children):
         if at >= len(elements) or elements[at].name in names:
-            raise MalformedError("the schema is no tree, or has two columns of one name")
+            raise DamagedFile("the schema is no tree, or has two columns of one name")
         names.add(elements[at].name)
         at = _walk(elements, at, path, levels, found)
     return at
@@ -191,13 +191,13 @@ def _time(logical: int, unit: int) -> tuple[object, ...]:
 
 def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:
     if value[0] != STRUCT:
-        raise MalformedError("the logical type is no struct")
+        raise DamagedFile("the logical type is no struct")
     union, _ = read_struct(value[1])
     if len(union) != 1:
-        raise MalformedError("the logical type is not one")
+        raise DamagedFile("the logical type is not one")
     ((logical, (kind, raw)),) = union.items()
     if kind != STRUCT:
-        raise MalformedError("the logical type has no parameters")
+        raise DamagedFile("the logical type has no parameters")
     parameters, _ = read_struct(raw)
     if logical == LogicalType.INTEGER and _is_plain_integer(parameters):
         return None

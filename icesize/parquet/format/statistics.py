@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from icesize.parquet.format.fields import IntType, LogicalType, SizeStatistics, Statistics
 from icesize.parquet.format.footer import Chunk
-from icesize.parquet.format.refusals import Refusal, malformed_as
+from icesize.parquet.format.refusals import DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -25,7 +25,6 @@ from icesize.parquet.format.schema import (
 from icesize.parquet.format.thrift import (
     I64,
     Fields,
-    MalformedError,
     binary,
     boolean,
     boolean_field,
@@ -81,7 +80,7 @@ def order_of(element: Element) -> Order | None:
     return lambda raw: raw if length is None or len(raw) <= length else None
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
+@damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
     """Statistics of a chunk out of (Statistics, number of values, nulls included) of its parts.
 
@@ -101,7 +100,7 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
     return merged or None
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER, "size statistics")
+@damaged_as(Refusal.CORRUPT_FOOTER, "size statistics")
 def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
     """SizeStatistics of a chunk out of those of its parts: sums of what all of them have.
 
@@ -121,7 +120,7 @@ def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
     return merged or None
 
 
-@malformed_as(Refusal.CORRUPT_FOOTER, "statistics")
+@damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
     """Return how many entries a chunk has, NULLs and empty lists above it included, and how many of them have no value,
     None where its metadata do not say so.
@@ -215,5 +214,5 @@ def _signed(element: Element) -> bool | None:
         return True
     try:
         return boolean(read_struct(annotation[1])[0], IntType.IS_SIGNED)
-    except MalformedError:
+    except DamagedFile:
         return None

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from icesize.parquet.format.refusals import DamagedFile
+
 BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
 _FIXED_BYTES = {BYTE: 1, DOUBLE: 8, UUID: 16}
 _VARINTS = frozenset((I16, I32, I64))
@@ -34,10 +36,6 @@ Parser: TypeAlias = Callable[[Bytes, int], "tuple[Any, int]"]
 """(buffer, position) -> (value, position after it)."""
 
 
-class MalformedError(ValueError):
-    """The bytes are not what the protocol allows."""
-
-
 def read_varint(data: Bytes, at: int) -> tuple[int, int]:
     """An unsigned number of at most 64 bits and the position after it."""
     if at < len(data) and data[at] < 0x80:
@@ -51,7 +49,7 @@ def read_varint(data: Bytes, at: int) -> tuple[int, int]:
                 break
             return result, at
         shift += 7
-    raise MalformedError("a number is cut off or longer than 64 bits")
+    raise DamagedFile("a number is cut off or longer than 64 bits")
 
 
 def varint(value: int) -> bytes:
@@ -77,7 +75,7 @@ def signed(value: int) -> int:
 def read_list_header(data: Bytes, at: int) -> tuple[int, int, int]:
     """Number of elements, their type, position of the first."""
     if at >= len(data):
-        raise MalformedError("a list is cut off")
+        raise DamagedFile("a list is cut off")
     header = data[at]
     at += 1
     count, kind = header >> 4, header & 15
@@ -105,9 +103,9 @@ def skip(data: Bytes, at: int, kind: int, depth: int = 0) -> int:
     elif kind in _FIXED_BYTES:
         end = at + _FIXED_BYTES[kind]
     else:  # maps do not occur in Parquet
-        raise MalformedError(f"type {kind}")
+        raise DamagedFile(f"type {kind}")
     if end > len(data):
-        raise MalformedError("a value is cut off")
+        raise DamagedFile("a value is cut off")
     return end
 
 
@@ -121,7 +119,7 @@ def _after_varint(data: Bytes, at: int) -> int:
 
 def _skip_struct(data: Bytes, at: int, depth: int) -> int:
     if depth > _MOST_NESTING:
-        raise MalformedError("nested too deeply")
+        raise DamagedFile("nested too deeply")
     size = len(data)
     while at < size:
         header = data[at]
@@ -136,22 +134,22 @@ def _skip_struct(data: Bytes, at: int, depth: int) -> int:
                 at += 1
             at += 1
         elif kind == 0:
-            raise MalformedError("a field without type")
+            raise DamagedFile("a field without type")
         elif kind > BOOLEAN_FALSE:
             at = skip(data, at, kind, depth + 1)
-    raise MalformedError("a struct is cut off")
+    raise DamagedFile("a struct is cut off")
 
 
 def _skip_list(data: Bytes, at: int, depth: int) -> int:
     if depth > _MOST_NESTING:
-        raise MalformedError("nested too deeply")
+        raise DamagedFile("nested too deeply")
     count, kind, at = read_list_header(data, at)
     if kind in (BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE):
         return at + count
     if kind in _FIXED_BYTES:
         return at + count * _FIXED_BYTES[kind]
     if count > len(data) - at:
-        raise MalformedError("a list is longer than the data")
+        raise DamagedFile("a list is longer than the data")
     if kind in _VARINTS:
         for _ in range(count):
             at = _after_varint(data, at)
@@ -182,7 +180,7 @@ def read_struct(
         else:
             field_id += header >> 4
         if kind == 0 or field_id in fields or not 0 < field_id <= _LARGEST_FIELD_ID:
-            raise MalformedError(f"field {field_id} of type {kind}")
+            raise DamagedFile(f"field {field_id} of type {kind}")
         if parsers is not None and field_id in parsers and parsers[field_id][0] == kind:
             value, at = parsers[field_id][1](data, at)
             fields[field_id] = (kind, value)
@@ -196,7 +194,7 @@ def read_struct(
             end = skip(data, at, kind)
         fields[field_id] = (kind, data[at:end])
         at = end
-    raise MalformedError("a struct is cut off")
+    raise DamagedFile("a struct is cut off")
 
 
 def write_struct(fields: Fields) -> bytes:
@@ -219,9 +217,9 @@ def read_list(data: Bytes, at: int, parser: Parser) -> tuple[list[Any], int]:
     """What the parser makes of the structs of a list, and the position after it."""
     count, kind, at = read_list_header(data, at)
     if count and kind != STRUCT:
-        raise MalformedError("not a list of structs")
+        raise DamagedFile("not a list of structs")
     if count > min(len(data) - at, _MOST_STRUCTS):
-        raise MalformedError("a list is longer than the data, or than any of Parquet")
+        raise DamagedFile("a list is longer than the data, or than any of Parquet")
     values = []
     for _ in range(count):
         value, at = parser(data, at)
@@ -249,7 +247,7 @@ def raw_of(fields: Fields, field_id: int, kind: int) -> Any:
     """The value of a field that must be there with this type."""
     found, raw = fields.get(field_id, (0, b""))
     if found != kind:
-        raise MalformedError(f"field {field_id} is missing or of type {found}")
+        raise DamagedFile(f"field {field_id} is missing or of type {found}")
     return raw
 
 
@@ -259,23 +257,23 @@ def integer(fields: Fields, field_id: int) -> int | None:
     if found is None:
         return None
     if found[0] not in _VARINTS:
-        raise MalformedError(f"field {field_id} is not an integer")
+        raise DamagedFile(f"field {field_id} is not an integer")
     encoded, _ = read_varint(found[1], 0)
     return (encoded >> 1) ^ -(encoded & 1)
 
 
 def check_widths(fields: Fields) -> None:
-    """Raise `MalformedError` where an integer has more bits than its type: other readers would cut them off."""
+    """Raise `DamagedFile` where an integer has more bits than its type: other readers would cut them off."""
     for field_id, (kind, raw) in fields.items():
         if kind in _ENCODED_BELOW and len(raw) > 2 and read_varint(raw, 0)[0] >= _ENCODED_BELOW[kind]:
-            raise MalformedError(f"field {field_id} is too large for its type")
+            raise DamagedFile(f"field {field_id} is too large for its type")
 
 
 def required_integer(fields: Fields, field_id: int) -> int:
     """The value of an integer field that must be there."""
     value = integer(fields, field_id)
     if value is None:
-        raise MalformedError(f"field {field_id} is missing")
+        raise DamagedFile(f"field {field_id} is missing")
     return value
 
 
@@ -285,7 +283,7 @@ def binary(fields: Fields, field_id: int) -> bytes | None:
     if found is None:
         return None
     if found[0] != BINARY:
-        raise MalformedError(f"field {field_id} is not binary")
+        raise DamagedFile(f"field {field_id} is not binary")
     length, at = read_varint(found[1], 0)
     return bytes(found[1][at : at + length])
 
@@ -296,7 +294,7 @@ def boolean(fields: Fields, field_id: int) -> bool | None:
     if found is None:
         return None
     if found[0] not in (BOOLEAN_TRUE, BOOLEAN_FALSE):
-        raise MalformedError(f"field {field_id} is not a boolean")
+        raise DamagedFile(f"field {field_id} is not a boolean")
     return bool(found[0] == BOOLEAN_TRUE)
 
 
@@ -328,7 +326,7 @@ def _list_of(fields: Fields, field_id: int, kinds: frozenset[int]) -> tuple[Byte
     data = raw_of(fields, field_id, LIST)
     count, kind, at = read_list_header(data, 0)
     if count and kind not in kinds:
-        raise MalformedError(f"field {field_id} is a list of type {kind}")
+        raise DamagedFile(f"field {field_id} is a list of type {kind}")
     return data, count, at
 
 

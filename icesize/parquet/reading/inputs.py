@@ -18,7 +18,7 @@ from pyroaring import BitMap
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, log_internal_error
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.ahead import NOT_AHEAD
@@ -118,20 +118,22 @@ def _stored(
             fitted = projection.fit(plain_schema(parquet.schema_arrow))
             for rows in _tables(stream, parquet, fitted, settings.limits):
                 yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted)
-    except UNREADABLE_ROWS as error:
+    except Exception as error:
         raise _unreadable(path, error) from error
 
 
-UNREADABLE_ROWS = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""What pyarrow and storage raise of a file that is missing or damaged, or whose values do not fit."""
+UNREADABLE_ROWS = (pa.ArrowException, OSError, CastingError, DamagedFile, UnicodeDecodeError)
+"""What is raised for a file that is missing or damaged, or whose values do not fit."""
 
 
-def _unreadable(path: str, error: BaseException) -> RewriteFailed:
+def _unreadable(path: str, error: Exception) -> RewriteFailed:
     return RewriteFailed(f"Cannot read {path}: {why_unreadable(error)}", path=path)
 
 
-def why_unreadable(error: BaseException) -> str:
-    """What is wrong with a file, and what to do."""
+def why_unreadable(error: Exception) -> str:
+    """Return what is wrong with a file, and what to do; an internal error is logged."""
+    if not isinstance(error, UNREADABLE_ROWS):
+        return log_internal_error("reading rows", error)
     why = str(error)
     if isinstance(error, CastingError):
         return why
@@ -209,7 +211,7 @@ def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> p
         if counted is not None:
             counted.add_rows(rows, fitted.source, fitted.names)
         return fitted(rows)
-    except UNREADABLE_ROWS as error:
+    except Exception as error:
         if len(run) == 1:
             raise _unreadable(run[0].path, error) from error
         for some in run:
@@ -231,7 +233,7 @@ def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequ
     groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
     if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
         # pyarrow takes room for as many rows as a row group claims
-        raise ValueError(f"row groups of {sum(groups)} rows in a file of {parquet.metadata.num_rows}")
+        raise DamagedFile(f"row groups of {sum(groups)} rows in a file of {parquet.metadata.num_rows}")
     return parquet
 
 
@@ -272,7 +274,7 @@ def _footer(stream: Any) -> Footer | None:
     None for one that icesize does not read, which pyarrow may."""
     try:
         return read_footer(_Readable(stream))
-    except (CopyRefused, *UNREADABLE):
+    except (CopyRefused, OSError):
         return None
 
 
@@ -286,7 +288,10 @@ class _Readable:
 
     def read(self, at: int, size_bytes: int) -> bytes:
         self._stream.seek(at)
-        return bytes(self._stream.read(size_bytes))
+        data = bytes(self._stream.read(size_bytes))
+        if len(data) != size_bytes:
+            raise DamagedFile(f"bytes {at}-{at + size_bytes} of a file of {self.size_bytes}")
+        return data
 
 
 def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None, texts: Collection[str]) -> int:

@@ -12,7 +12,7 @@ from typing import IO
 
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
-from icesize.parquet.format.refusals import UNREADABLE, Refusal
+from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.reading.ahead import Ahead
 from icesize.planning.files import FileFact
@@ -83,7 +83,7 @@ class Fetched:
                 pieces = self._storage.pieces(input_file.path, self._limits.fetched_piece_bytes)
                 return self._room.put(pieces, input_file.size_bytes)
             data = self._storage.fetch(input_file.path)
-        except UNREADABLE:
+        except OSError:
             return Refusal.SHORT_READ
         return data if len(data) == input_file.size_bytes else Refusal.SHORT_READ
 

@@ -20,7 +20,7 @@ from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encod
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Readable
-from icesize.parquet.format.thrift import MalformedError, integer
+from icesize.parquet.format.thrift import integer
 
 _LENGTH_BYTES = 4
 """What a value needs outside of dictionaries even when it is empty; an index into one hardly ever needs as much."""
@@ -85,7 +85,7 @@ def _longest_entry(source: Readable, chunk: Chunk) -> int:
     try:
         page = dictionary_page(source, chunk)
         return 0 if page is None else longest_entry(page, chunk.codec)
-    except (CopyRefused, MalformedError):  # reading the values meets the damage again
+    except CopyRefused:  # reading the values meets the damage again
         return _UNKNOWN_BYTES
 
 

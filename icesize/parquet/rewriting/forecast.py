@@ -22,7 +22,7 @@ from icesize.parquet.copying.strategy import (
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.pages import data_pages, dictionary_page
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact
 from icesize.planning.plan import Forecast, MergeGroup
@@ -147,7 +147,7 @@ def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Sourc
                 dictionary_page(source, chunk)
     except CopyRefused as refused:
         return refused.code
-    except UNREADABLE:
+    except OSError:
         return Refusal.SHORT_READ
     return source
 

@@ -16,7 +16,7 @@ from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
-from icesize.parquet.format.refusals import UNREADABLE, CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
@@ -76,9 +76,11 @@ def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: D
         return copy_merge(group, new_files, fetched, deleted.positions)
     except CopyRefused as refused:
         return refused.code
-    except (pa.ArrowException, *UNREADABLE):
-        # of an input file or of storage: decoding meets it again, if it lasts, and says what it is
+    except (OSError, MemoryError):  # decoding meets it again, if it lasts, and says what it is
         return Refusal.SHORT_READ
+    except Exception as error:
+        log_internal_error(f"copying {len(group.inputs)} files", error)
+        return Refusal.INTERNAL_ERROR
 
 
 def _decoded(
@@ -98,6 +100,9 @@ def _decoded(
             raise RewriteFailed(
                 f"Cannot merge {len(group.inputs)} files: {error}, what was written is removed", path=None
             ) from error
+        except Exception as error:
+            why = log_internal_error(f"decoding {len(group.inputs)} files", error)
+            raise RewriteFailed(f"Cannot merge {len(group.inputs)} files: {why}", path=None) from error
         else:
             codes = {refused.value: len(group.inputs)}
             return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)

@@ -47,7 +47,7 @@ from icesize.parquet.format.pages import (
     Pages,
     walk,
 )
-from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile
 from icesize.parquet.format.schema import BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT32, INT64, Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import Order, order_of
@@ -56,7 +56,6 @@ from icesize.parquet.format.thrift import (
     BOOLEAN_TRUE,
     LIST,
     Fields,
-    MalformedError,
     binaries_of,
     binary,
     boolean,
@@ -154,14 +153,14 @@ def _ordered(footer: Footer) -> list[bool]:
     """Whether bounds of each column are ordered as its type defines; files that do not say so are taken to mean it."""
     try:
         orders = structs_of(footer.fields, FileMetaData.COLUMN_ORDERS)
-    except MalformedError:  # which is told of the footer
+    except DamagedFile:  # which is told of the footer
         return [False] * len(footer.columns)
     if len(orders) != len(footer.columns):
         return [True] * len(footer.columns)
     return [ColumnOrder.TYPE_ORDER in order for order in orders]
 
 
-DAMAGE = (CopyRefused, MalformedError, pa.ArrowException, OSError)
+DAMAGE = (CopyRefused, pa.ArrowException, OSError)
 """What our own readers and pyarrow raise for bytes that cannot be what they should be."""
 
 
@@ -237,7 +236,7 @@ _ORDERS = {1: "ascending", 2: "descending"}
 
 
 def check_metadata(chunk: Chunk, pages: Pages) -> Iterator[str]:
-    """Compare ColumnMetaData with what page headers say; raises `MalformedError`."""
+    """Compare ColumnMetaData with what page headers say; raises `DamagedFile`."""
     raw_size_bytes = sum(page.raw_size_bytes for page in _all(pages))
     claimed = chunk.raw_size_bytes
     if claimed != raw_size_bytes:
@@ -291,13 +290,13 @@ def check_offset_index(
 def check_column_index(
     raw: bytes, column: Column, starts: Sequence[int], leaves: Leaves, ordered: bool
 ) -> Iterator[str]:
-    """Compare a ColumnIndex with the values of each page; raises `MalformedError`.
+    """Compare a ColumnIndex with the values of each page; raises `DamagedFile`.
 
     Histograms of levels are not compared. Bounds are when the column is `ordered` as its type defines.
     """
     fields, end = read_struct(raw)
     if end != len(raw):
-        raise MalformedError("bytes follow the column index")
+        raise DamagedFile("bytes follow the column index")
     pages = len(starts) - 1
     null_pages = _booleans_of(fields, ColumnIndex.NULL_PAGES)
     lists: dict[str, Sequence[object]] = {
@@ -326,7 +325,7 @@ def _booleans_of(fields: Fields, field_id: int) -> list[bool]:
     data = raw_of(fields, field_id, LIST)
     count, kind, at = read_list_header(data, 0)
     if count and kind not in (BOOLEAN_TRUE, BOOLEAN_FALSE):
-        raise MalformedError(f"field {field_id} is not a list of booleans")
+        raise DamagedFile(f"field {field_id} is not a list of booleans")
     return [byte == BOOLEAN_TRUE for byte in data[at : at + count]]
 
 
@@ -439,7 +438,7 @@ class Bound:
 
 
 def check_statistics(column: Column, chunk: Chunk, leaves: Leaves, ordered: bool) -> Iterator[str]:
-    """Compare Statistics of a chunk with its values; raises `MalformedError`.
+    """Compare Statistics of a chunk with its values; raises `DamagedFile`.
 
     Bounds are compared when the column is `ordered` as its type defines. The number of distinct values is not.
     """
@@ -474,7 +473,7 @@ def check_bound(bound: Bound, order: Order, extremes: Extremes | None) -> Iterat
 
 
 def check_size_statistics(column: Column, chunk: Chunk, leaves: Leaves) -> Iterator[str]:
-    """Compare SizeStatistics with the values; raises `MalformedError`.
+    """Compare SizeStatistics with the values; raises `DamagedFile`.
 
     Of histograms of levels only sums, the number of rows and the number of values are compared.
     """
@@ -530,7 +529,7 @@ _SALT = np.array(
 
 
 def check_bloom_filter(source: Source, footer_start: int, chunk: Chunk, leaves: Leaves) -> Iterator[str]:
-    """Look up every value of integers and bytes in the filter; raises `MalformedError`, `CopyRefused`."""
+    """Look up every value of integers and bytes in the filter; raises `DamagedFile`, `CopyRefused`."""
     offset = integer(chunk.metadata, ColumnMetaData.BLOOM_FILTER_OFFSET)
     if offset is None:
         return
@@ -553,7 +552,7 @@ def _is_known(header: Fields) -> bool:
     fields = (BloomFilterHeader.ALGORITHM, BloomFilterHeader.HASH, BloomFilterHeader.COMPRESSION)
     unions = [struct_of(header, field_id) for field_id in fields]
     if any(union is None for union in unions):
-        raise MalformedError("a bloom filter without algorithm, hash or compression")
+        raise DamagedFile("a bloom filter without algorithm, hash or compression")
     return all(union is not None and 1 in union for union in unions)
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icesize.parquet.format.hybrid import decode, encode
 from icesize.parquet.format.page_values import coded_values, plain_values
+from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, INT64, Element
-from icesize.parquet.format.thrift import MalformedError
 from tests.support.examples import examples
 
 
@@ -34,7 +35,7 @@ def element(kind: int) -> Element:
 )
 def test_values_that_do_not_fill_a_page_are_malformed(kind: int, raw: bytes, count: int) -> None:
     """Fewer bytes than values need, or more."""
-    with pytest.raises(MalformedError):
+    with pytest.raises(DamagedFile):
         plain_values(raw, count, element(kind))
 
 
@@ -42,9 +43,18 @@ def test_indices_beyond_the_dictionary_are_malformed() -> None:
     """They would be those of another value after renumbering."""
     entries = plain_values(b"\0" * 16, 2, element(INT64))
     for raw in (b"\2\x04\x02", b"\2\x02\x01", b""):
-        with pytest.raises(MalformedError):
+        with pytest.raises(DamagedFile):
             coded_values(raw, 2, entries, 2, None)
     assert b"".join(coded_values(b"\2\x04\x01", 2, entries, 2, None).without(np.array([1]))) == b"\2\x03\x01\0"
+
+
+def test_indices_of_more_bits_than_they_need_are_cut() -> None:
+    """A page may give an index up to 25 bits, whatever its dictionary has."""
+    entries = plain_values(b"\0" * 16, 2, element(INT64))
+    indices = np.array([0, 1, 1, 0, 1], np.uint32)
+    page = b"\x14" + encode(indices, 20)
+    kept = b"".join(coded_values(page, 5, entries, 2, None).without(np.array([1])))
+    assert (kept[0], decode(kept[1:], kept[0], 4).tolist()) == (20, [0, 1, 0, 1])
 
 
 @examples(100)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.thrift import (
     BINARY,
     BOOLEAN_FALSE,
@@ -26,7 +27,6 @@ from icesize.parquet.format.thrift import (
     STRUCT,
     UUID,
     Fields,
-    MalformedError,
     binary,
     boolean,
     boolean_field,
@@ -112,9 +112,9 @@ def test_a_struct_that_is_cut_is_noticed(fields: Fields, cut: int) -> None:
     """No beginning of a struct is a struct."""
     raw = write_struct(fields)
     cut %= len(raw)
-    with pytest.raises(MalformedError):
+    with pytest.raises(DamagedFile):
         read_struct(raw[:cut])
-    with pytest.raises(MalformedError):
+    with pytest.raises(DamagedFile):
         skip(raw[:cut], 0, STRUCT)
 
 
@@ -123,7 +123,7 @@ def test_any_bytes_are_a_struct_or_malformed(data: bytes) -> None:
     """Bytes of chance are read to a struct whose writing reads back equal, or refused; skipping agrees on the end."""
     try:
         fields, end = read_struct(data)
-    except MalformedError:
+    except DamagedFile:
         return
     assert read_struct(write_struct(fields))[0] == fields
     assert skip(data, 0, STRUCT) == end
@@ -147,7 +147,7 @@ def test_signed_numbers_have_64_bits(value: int) -> None:
 @pytest.mark.parametrize("raw", [b"", b"\x80", b"\xff" * 9, b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01"])
 def test_numbers_that_are_cut_or_too_long_are_malformed(raw: bytes) -> None:
     """Nothing that has no end within 64 bits is a number."""
-    with pytest.raises(MalformedError, match="a number is cut off or longer than 64 bits"):
+    with pytest.raises(DamagedFile, match="a number is cut off or longer than 64 bits"):
         read_varint(raw, 0)
 
 
@@ -189,16 +189,16 @@ def test_absent_fields_have_no_value() -> None:
     """What is not there is None or empty, unless it must be there."""
     assert (integer({}, 1), binary({}, 1), boolean({}, 1), struct_of({}, 1)) == (None, None, None, None)
     assert (structs_of({}, 1), integers_of({}, 1)) == ([], [])
-    with pytest.raises(MalformedError, match="field 1 is missing"):
+    with pytest.raises(DamagedFile, match="field 1 is missing"):
         required_integer({}, 1)
-    with pytest.raises(MalformedError, match="field 1 is missing or of type 0"):
+    with pytest.raises(DamagedFile, match="field 1 is missing or of type 0"):
         raw_of({}, 1, LIST)
 
 
 @pytest.mark.parametrize("read", [integer, binary, boolean, struct_of, structs_of, integers_of])
 def test_fields_of_another_type_are_malformed(read: Callable[[Fields, int], Any]) -> None:
     """A value is never taken for one of another type."""
-    with pytest.raises(MalformedError, match="field 1 is"):
+    with pytest.raises(DamagedFile, match="field 1 is"):
         read({1: (DOUBLE, bytes(8))}, 1)
 
 
@@ -209,7 +209,7 @@ def test_integers_fit_their_type(kind: int, bits: int) -> None:
     for value in ends:
         check_widths({1: (kind, zigzag(value)), 2: i64(2**62)})
     for value in (ends[0] - 1, ends[1] + 1):
-        with pytest.raises(MalformedError, match="field 1 is too large for its type"):
+        with pytest.raises(DamagedFile, match="field 1 is too large for its type"):
             check_widths({1: (kind, zigzag(value))})
 
 
@@ -233,27 +233,27 @@ def test_integers_fit_their_type(kind: int, bits: int) -> None:
 )
 def test_what_the_protocol_does_not_have_is_malformed(raw: bytes, why: str) -> None:
     """Fields twice, without type or with impossible numbers, maps, and counts that no data follow."""
-    with pytest.raises(MalformedError, match=why):
+    with pytest.raises(DamagedFile, match=why):
         read_struct(raw)
 
 
 @pytest.mark.parametrize("kind", [MAP, 0, 14, 15, BOOLEAN_TRUE])
 def test_only_values_with_bytes_are_skipped(kind: int) -> None:
     """There is nothing to skip of a type that Parquet does not have, or that has no bytes."""
-    with pytest.raises(MalformedError, match=f"type {kind}"):
+    with pytest.raises(DamagedFile, match=f"type {kind}"):
         skip(bytes(9), 0, kind)
 
 
 def test_a_list_of_something_else_is_not_one_of_structs() -> None:
     """Numbers are not read as structs."""
-    with pytest.raises(MalformedError, match="not a list of structs"):
+    with pytest.raises(DamagedFile, match="not a list of structs"):
         read_list(list_header(1, I32) + b"\0", 0, read_struct)
 
 
 @pytest.mark.parametrize("opening", [b"\x1c", b"\x19\x1c", b"\x19" + b"\x19", b"\x1a\x1a"], ids=["s", "ls", "l", "set"])
 def test_deep_nesting_is_refused(opening: bytes) -> None:
     """A hundred thousand structs or lists in each other are malformed, not the end of the interpreter's stack."""
-    with pytest.raises(MalformedError, match="nested too deeply"):
+    with pytest.raises(DamagedFile, match="nested too deeply"):
         read_struct(opening * 100_000)
 
 
@@ -262,7 +262,7 @@ def test_a_list_of_a_million_empty_structs_takes_no_memory() -> None:
     count = 2**22
     data = list_header(count) + bytes(count)
     tracemalloc.start()
-    with pytest.raises(MalformedError, match="a list is longer than the data, or than any of Parquet"):
+    with pytest.raises(DamagedFile, match="a list is longer than the data, or than any of Parquet"):
         read_list(data, 0, read_struct)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -280,7 +280,7 @@ def _calls(function: Callable[[], object]) -> int:
     sys.setprofile(count)
     try:
         function()
-    except MalformedError:
+    except DamagedFile:
         return calls
     finally:
         sys.setprofile(None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +20,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.data_file import decoded_because
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.format.refusals import log_internal_error
 from icesize.parquet.format.thrift import i64
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.rewriting.merge import merge, output_rows
@@ -28,6 +32,7 @@ from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from tests.support.footers import edited
+from tests.support.internal_errors import watched
 from tests.support.parquet_files import (
     NAMES,
     REMOTE,
@@ -184,6 +189,50 @@ def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     small = inputs(options, [5, 5])
     with pytest.raises(RewriteFailed, match="partition spec 7"):
         merge(MergeGroup(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
+
+
+@pytest.mark.internal_error
+def test_a_bug_in_copying_is_named_and_the_rows_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The result counts `internal-error`, and the log has the traceback: the input files are sound."""
+    options = hourly(tmp_path)
+    facts = inputs(options, [3, 4])
+    monkeypatch.setattr("icesize.parquet.rewriting.merge.copy_merge", _with_a_bug)
+    result = merge(MergeGroup(facts, facts[0].partition), options, MERGED)
+    assert ids(result.files[0].path) == list(range(7))
+    assert decoded_because([result, result]) == {"internal-error": 4}
+    assert "Internal error of icesize in copying 2 files, report this" in caplog.text
+    assert "in _with_a_bug\n" in caplog.text
+
+
+@pytest.mark.internal_error
+def test_a_bug_in_decoding_is_no_damage_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error says that it is one of icesize, and nothing that was written stays."""
+    options = hourly(tmp_path)
+    facts = inputs(options, [3, 4])
+    before = files_below(tmp_path)
+    monkeypatch.setattr("icesize.parquet.reading.inputs.open_parquet", _with_a_bug)
+    with pytest.raises(RewriteFailed, match="internal error IndexError: list index out of range, report this"):
+        merge(MergeGroup(facts, facts[0].partition), options, MERGED)
+    assert files_below(tmp_path) == before
+    assert "in _with_a_bug\n" in caplog.text
+
+
+@pytest.mark.internal_error
+def test_internal_errors_are_noticed_by_the_tests() -> None:
+    """A test in which one is logged fails unless it is marked: this is what its check finds."""
+    with watched() as found:
+        logging.getLogger("icesize").error("Cannot reach the catalog")
+        assert found == []
+        log_internal_error("merging", IndexError("list index out of range"))
+    assert found == ["Internal error of icesize in merging, report this\nIndexError: list index out of range"]
+
+
+def _with_a_bug(*_: object) -> NoReturn:
+    raise IndexError("list index out of range")
 
 
 def test_storage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
