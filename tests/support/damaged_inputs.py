@@ -35,6 +35,7 @@ from icesize.planning.plan import MergeGroup
 from icesize.redaction import redacted
 from tests.support.copying import KEY, MERGED, spelt_rows
 from tests.support.footers import footer_of, mutants, raw_footer, with_footer
+from tests.support.internal_errors import watched
 from tests.support.parquet_files import REMOTE, local
 from tests.support.whole_tables import LIMITS, WholeTable, Writer, file_bytes, rows_of, settings_of_table
 
@@ -138,12 +139,12 @@ def _mutant(data: bytes, chance: random.Random) -> bytes:
 
 def _place(data: bytes, chance: random.Random) -> range:
     """A part of the file, each kind as often as the others."""
-    places = _places(data)
+    places = parts_of(data)
     return chance.choice(places[chance.choice(list(places))])
 
 
 @cache
-def _places(data: bytes) -> dict[str, list[range]]:
+def parts_of(data: bytes) -> dict[str, list[range]]:
     """Where the parts of a sound file are, by their kind."""
     footer = footer_of(data)
     found: dict[str, list[range]] = {"anywhere": [range(len(data))]}
@@ -208,7 +209,7 @@ class Trial:
         try:
             self.outcomes[self._outcome(number, damage, inputs)] += 1
         except Exception as error:
-            self.problems.append(f"{number}: {type(error).__name__}: {redacted(str(error))[:500]}")
+            self.problems.append(f"{number}: {type(error).__name__}: {redacted(str(error))[-1500:]}")
         for path in data.iterdir():
             path.unlink()
 
@@ -221,7 +222,9 @@ class Trial:
         self._at(number, "merging")
         size = _memory("VmSize")
         peak = _memory("VmPeak")
-        done = attempt(settings, inputs)
+        with watched() as bugs:
+            done = attempt(settings, inputs)
+        assert not bugs, bugs[0]
         if _memory("VmPeak") > max(peak, size + MOST_BYTES):
             raise AssertionError(f"{_memory('VmPeak') - size} bytes were asked for")
         files = {Path(local(file.path)) for file in inputs}
