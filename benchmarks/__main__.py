@@ -6,8 +6,8 @@ import importlib
 import sys
 
 NAMES = (
-    "policy", "stream", "compact", "deletes", "upserts", "merge", "plan", "expire", "shuffle", "rivals", "cluster",
-    "connect",
+    "policy", "stream", "compact", "deletes", "upserts", "merge", "columns", "plan", "expire", "shuffle", "rivals",
+    "cluster", "connect",
 )  # fmt: skip
 
 
