@@ -62,6 +62,7 @@ def test_one_document_of_exact_numbers_and_nothing_else(lake: SqlCatalog, tmp_pa
     assert isinstance(run(tmp_path, *command), (dict, list))
 
 
+@pytest.mark.engine
 def test_no_log_line_or_warning_beside_the_document(lake: SqlCatalog, tmp_path: Path) -> None:
     """What loggers and libraries say stays away from the streams of a process; an error is still told."""
     code = """

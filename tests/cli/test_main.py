@@ -526,7 +526,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert "compact" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["inspect", "compact"])
+@pytest.mark.parametrize("command", sampled(["inspect", "compact"], 2))
 def test_a_command_that_moves_nothing_loads_only_what_it_needs(table: Table, tmp_path: Path, command: str) -> None:
     """Importing is most of what these take: no Spark, no pandas, nothing that merges, sorts, clusters or restores."""
     uri = f"sqlite:///{tmp_path}/catalog.db"

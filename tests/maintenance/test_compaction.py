@@ -673,6 +673,7 @@ def test_many_partitions_are_merged_in_one_commit(lake: SqlCatalog) -> None:
     check(lake.load_table("db.t"))
 
 
+@pytest.mark.engine
 def test_passes_over_a_growing_table_write_little_again(lake: Any) -> None:
     """Of 24 files with a pass after each at most three small ones stay, and rows are not written again each time."""
     make_table(lake)

@@ -287,6 +287,7 @@ for draw in (overview.to_html, overview.to_png):
 """
 
 
+@pytest.mark.engine
 def test_only_drawing_needs_matplotlib(lake: SqlCatalog, tmp_path: Path) -> None:
     """Where it is missing everything else works, and drawing says what to install."""
     two_files(lake)

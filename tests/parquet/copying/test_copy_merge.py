@@ -37,7 +37,7 @@ from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.spark.engine.merge_job import work_for_spark
 from tests.support.copying import KEY, MERGED, PAGED_ROWS, SMALL, TINY_ROWS, WHOLE_ROWS, content, with_ids
-from tests.support.examples import examples
+from tests.support.examples import examples, sampled
 from tests.support.parquet_files import (
     REMOTE,
     fact,
@@ -157,7 +157,7 @@ def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
 
-@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("remote", sampled([True, False], 2))
 def test_several_outputs_divide_row_groups(tmp_path: Path, remote: bool) -> None:
     """Outputs are of about equal size, whole input files each; also through a FileIO that is not the local file
     system."""

@@ -26,7 +26,7 @@ from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.thrift import boolean
 from icesize.parquet.verify.file import verify
 from tests.support.copying import merge_pages
-from tests.support.examples import examples
+from tests.support.examples import examples, sampled
 from tests.support.footers import footer_of, make_file
 
 PAGE = 50
@@ -120,7 +120,7 @@ DELETED = {
 
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("coded", [True, False])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("version", sampled(["2.0", "1.0"], 2))
 def test_rows_of_every_type_go(kind: str, coded: bool, version: str) -> None:
     """Wherever they lie, in one file or in two, whose dictionaries differ."""
     if coded and kind == "bool":
