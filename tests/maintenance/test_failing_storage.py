@@ -133,7 +133,6 @@ def try_with(start: Start, name: str, number: int, kind: str, ends_as: Facts) ->
     assert facts["rows"] in (start.rows, ends_as["rows"]), about
     new = {path.rpartition("/")[2] for path in lake.store.files.keys() - needed - start.saved.files.keys()}
     assert not {each for each in new if not OURS.fullmatch(each) and not OF_THE_CATALOG.fullmatch(each)}, about
-    lake.forget_cut_metadata()
     # a stream that was forgotten before the call failed is unknown
     is_gone = name == "forget a stream" and not facts["streams"]
     assert raised_by(lambda: start.run(name)) is None or is_gone, about

@@ -324,12 +324,6 @@ class FailingLake:
         """Nothing fails from here on."""
         self.faults.heal()
 
-    def forget_cut_metadata(self) -> None:
-        """Remove metadata files of the catalog that are cut short: orphan cleanup cannot tell whose they are."""
-        for path, file in dict(self.store.files).items():
-            if path.endswith(".metadata.json") and not file.data.endswith(b"}"):
-                self.store.remove(path)
-
     def close(self) -> None:
         """The end of the catalog."""
         self.catalog.close()

@@ -41,7 +41,7 @@ from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, re
 from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries
-from icesize.table.manifests.lists import Manifests, manifests_of
+from icesize.table.manifests.lists import Manifests, manifests_in, manifests_of
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -220,7 +220,7 @@ class PyIcebergLoaded:
         ancestors = known_ancestors(self.table.metadata)
         base = next((s for s in ancestors if s.snapshot_id == request.base_snapshot_id), None)
         try:
-            return {m.manifest_path for m in base.manifests(self.table.io)} if base else None
+            return {m.manifest_path for m in manifests_in(base, self.table.io)} if base else None
         except FileNotFoundError:
             return None
 

@@ -71,7 +71,6 @@ def try_with(start: tuple[FailingLake, Saved], spark: SparkSession, number: int,
     lake.heal()
     assert error is None or isinstance(error, IcesizeError), about
     assert lake.facts()["rows"] in ([*OLD], [*OLD, *NEW]), about
-    lake.forget_cut_metadata()
     batch(lake, spark, stream)
     assert lake.facts()["rows"] == [*OLD, *NEW], about
     lake.store.age(4)
