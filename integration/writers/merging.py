@@ -174,7 +174,7 @@ def _merged(lake: Lake, table: Table, case: Case) -> tuple[list[str], str]:
         return files["file_path"].to_pylist(), "maintained"
     groups = opened.plan().groups
     if [len(group.inputs) for group in groups] != [len(case.files)]:
-        raise ValueError(f"{len(case.files)} files are planned as {[len(group.inputs) for group in groups]}")
+        raise RewriteFailed("Cannot merge all files together: the plan leaves some apart", path=None)
     settings = WriteSettings.of(table.metadata, table.io.properties, 2**29)
     return _rewritten(groups[0], settings, case)
 

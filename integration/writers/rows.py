@@ -152,6 +152,8 @@ def with_empty_lists(rows: Sequence[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and value:  # pandas has NULL numbers as floats
+        return int(value)
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat()
     if isinstance(value, (bytearray, memoryview)):
