@@ -52,6 +52,11 @@ def kafka_source_jars() -> list[Path]:
     return _jars("kafka-source", 4)
 
 
+def flink_jars() -> list[Path]:
+    """A Flink cluster for one JVM, with Iceberg's sinks."""
+    return _jars("flink")
+
+
 def _jars(profile: str, count: int | None = None) -> list[Path]:
     jars = sorted(_jars_of(profile).glob("*.jar"))
     if not jars or count not in (None, len(jars)):
