@@ -23,21 +23,16 @@ _JAVA = "Spark needs Java 17 or later: install it, or set JAVA_HOME"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Java `engine`, except for smoke tests; their cases of `counted` rows are marked, too.
+    """Mark what needs Java `engine`, except for smoke tests.
 
     Py4J and `collect()` leave sockets to the garbage collector; that is theirs to change.
     """
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            if "java" in getattr(item, "fixturenames", ()) and not _is_quick(item):
+            if "java" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("smoke"):
                 item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-
-
-def _is_quick(item: pytest.Item) -> bool:
-    call = getattr(item, "callspec", None)
-    return item.get_closest_marker("smoke") is not None and (call is None or call.params.get("make") != "counted")
 
 
 def _has_java() -> bool:

@@ -178,7 +178,7 @@ def search(programs: Sequence[Callable[[str], Program]], files: int, faults: int
         pytest.param(STREAMS, 2, 0, [], 73_000, id="two streams"),
         pytest.param(ABSORBING, 2, 0, [], 160_000, id="one stream absorbs"),
         pytest.param(ABSORBING_PAIR, 2, 1, [delete_row], 410_000, id="a delete while files are absorbed"),
-        pytest.param(PAIR, 2, 2, [], 330_000, id="two faults", marks=pytest.mark.engine),
+        pytest.param(PAIR, 2, 2, [], 330_000, id="two faults"),
         pytest.param(PAIR, 2, 1, [move_main], 150_000, id="main is moved while files are merged"),
         pytest.param(ABSORBING_PAIR, 2, 1, [move_main], 410_000, id="main is moved while files are absorbed"),
     ],
@@ -194,7 +194,6 @@ def test_every_order_ends_well(
     assert search(programs, files, faults, rivals) >= schedules, "the search has shrunk"
 
 
-@pytest.mark.engine
 def test_a_batch_that_landed_unseen_and_expired_keeps_what_older_snapshots_need() -> None:
     """A batch lands and is told 409; before it looks again others delete, compact and expire: 2 million schedules."""
     assert search(PLAIN_PAIR, 3, 1, [delete_row, expire(2)]) >= 1_950_000, "the search has shrunk"
