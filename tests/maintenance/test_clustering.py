@@ -231,7 +231,7 @@ def test_nothing_to_go_by_is_said(lake: SqlCatalog) -> None:
     assert (table.plan_clustering(), table.cluster_round(10**9), table.is_clustered) == (None, None, False)
     with pytest.raises(TableError, match=r"Cannot cluster 'lake\.db\.t' by 'idd': the table has no such column"):
         table.cluster(["idd"])
-    with pytest.raises(ValueError, match=r"'budget_bytes' \(-1\) must be >= 0"):
+    with pytest.raises(ValueError, match=r"'budget-bytes' \(-1\) must be >= 0"):
         table.cluster(["id"], budget_bytes=-1)
 
 
