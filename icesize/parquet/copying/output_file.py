@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -30,11 +30,14 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
+from icesize.parquet.format.levels import count_levels
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.sources import Readable, StreamSource
 from icesize.parquet.format.statistics import count_of, merge_statistics, order_of
 from icesize.parquet.format.thrift import binary, integer
 from icesize.parquet.reading.ahead import Ahead
-from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.conservation import Conservation, Count
 from icesize.planning.files import FileFact, PartitionKey
 
 _WAITING = 6
@@ -111,7 +114,7 @@ def write_copied(
 ) -> WrittenFile:
     """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
     do not stay as they are are made `ahead` of being written. The rows that are `decoded` are `counted` while they are
-    read; what is copied is added, by its footers.
+    read; what is copied is compared by footers, and by levels where these do not say or differ.
 
     Raises `CopyRefused`, `RewriteFailed` or `OSError`.
     """
@@ -121,7 +124,7 @@ def write_copied(
     assembled = _assemble(sink, contents, decoded, partial(merge_row_groups, changed=changed), of_decoded)
     _check_opens(assembled)
     file = describe_copied(settings, path, partition, assembled)
-    file = _checked(file, contents, counted)
+    copy = _Copy(contents, counted, file.counts)
     if of_decoded.metadata is not None:
         file = _with_decoded(file, describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans))
     if not all(copied.whole for copied in contents.copied_from):
@@ -132,8 +135,9 @@ def write_copied(
         raise RewriteFailed(
             f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
         )
+    copy.check(path, assembled)
     copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
-    return replace(file, bytes_copied=copied, copied_from=contents.copied_from)
+    return replace(file, bytes_copied=copied, copied_from=contents.copied_from, counts={})
 
 
 def _assemble(
@@ -158,21 +162,58 @@ def _assemble(
     return assembly.finish()
 
 
-def _checked(file: WrittenFile, contents: Contents, counted: Conservation) -> WrittenFile:
-    """The file, if it has the values and NULLs of its parts, as far as footers say."""
-    parts = contents.parts
-    for leaf in leaves(counted.settings):
-        counted.add_count(leaf.field_id, *_sum([_count(part, leaf) for part in parts]))
-    if (column := counted.difference(file.counts)) is not None:
-        raise CopyRefused(Refusal.COUNTS, f"{counted.settings.schema.find_column_name(column)}")
-    return replace(file, counts={})
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The `contents` of a file, of which decoded rows are `counted`, and the `counts` that its footer has of them."""
+
+    contents: Contents
+    counted: Conservation
+    counts: Mapping[int, tuple[int | None, int | None]]
+
+    def check(self, path: str, assembled: Assembled) -> None:
+        """Raise `CopyRefused` unless each column has the values and NULLs of all that the file at `path` holds.
+
+        Footers are compared first. Levels are counted where these do not say or differ.
+        """
+        settings = self.counted.settings
+        doubted = [leaf for leaf in leaves(settings) if not self._agree(leaf)]
+        if not doubted:
+            return
+        footer = parse_footer(assembled.footer, assembled.size_bytes)
+        with settings.storage.stream(path) as stream:
+            for leaf in doubted:
+                self._check_levels(leaf, StreamSource(stream), footer)
+
+    def _agree(self, leaf: Leaf) -> bool:
+        """Whether all footers say how many NULLs there are, and agree."""
+        parts, written = self.contents.parts, Count(*self.counts[leaf.field_id])
+        stored = _sum([count_of(part.group.chunks[leaf.position], _column(part, leaf.position)) for part in parts])
+        if written.nulls is None or stored.nulls is None:
+            return False
+        if any(part.deleted for part in parts):  # NULLs are counted where pages are cut, or encoded again
+            stored = Count(sum(part.rows for part in parts) if leaf.flat else None, None)
+        return self._decoded(leaf).plus(stored).agrees(written)
+
+    def _check_levels(self, leaf: Leaf, written: Readable, footer: Footer) -> None:
+        at = leaf.position
+        before = [
+            count_levels(
+                part.source, part.group.chunks[at], _column(part, at), part.deleted_rows if part.deleted else None
+            )
+            for part in self.contents.parts
+        ]
+        after = [count_levels(written, group.chunks[at], footer.columns[at]) for group in footer.row_groups]
+        if self._decoded(leaf).plus(_sum(before)) != _sum(after):
+            raise CopyRefused(Refusal.COUNTS, leaf.name)
+
+    def _decoded(self, leaf: Leaf) -> Count:
+        return self.counted.sums.get(leaf.field_id, Count())
 
 
-def _count(part: Part, leaf: Leaf) -> tuple[int | None, int | None]:
-    """Entries of a column in a row group, and those without a value; None where its footer does not say so."""
-    if part.deleted:
-        return part.rows if leaf.flat else None, None
-    return count_of(part.group.chunks[leaf.position], part.footer.columns[leaf.position])
+def _column(part: Part, at: int) -> Column:
+    """A leaf column as its pages are: those of files that require it have no definition levels."""
+    column = part.footer.columns[at]
+    return replace(column, levels=(0, 0)) if column.top in part.footer.strict else column
 
 
 def _check_opens(assembled: Assembled) -> None:
@@ -221,12 +262,12 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
     )
 
 
-def _sum(counts: Sequence[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+def _sum(counts: Sequence[tuple[int | None, int | None]]) -> Count:
     """The sums of what is known of all."""
     if not counts:
-        return 0, 0
+        return Count()
     entries, nulls = zip(*counts, strict=True)
-    return None if None in entries else sum(entries), None if None in nulls else sum(nulls)
+    return Count(None if None in entries else sum(entries), None if None in nulls else sum(nulls))
 
 
 def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> WrittenFile:

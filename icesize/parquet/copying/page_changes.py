@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from icesize.parquet.copying.column_plan import Piece
 from icesize.parquet.format.fields import ColumnMetaData, Statistics
-from icesize.parquet.format.hybrid import bits_of, decode, encode, renumber, repeat, repeated
+from icesize.parquet.format.hybrid import bits_of, decode, encode, histogram, renumber, repeat, repeated
 from icesize.parquet.format.page_body import PageBody, page_body
 from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
 from icesize.parquet.format.page_values import Places, Values, coded_values, plain_values
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, PLAIN_DICTIONARY, Page, Pages, decompressed
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
-from icesize.parquet.format.statistics import Order, order_of
+from icesize.parquet.format.statistics import Order, count_of, order_of
 from icesize.parquet.format.thrift import (
     Bytes,
     Fields,
@@ -33,7 +33,6 @@ from icesize.parquet.format.thrift import (
     boolean_field,
     bytes_field,
     i64,
-    integer,
     struct_field,
 )
 
@@ -114,6 +113,7 @@ def without_rows(
             bounds.leave(opened.values, values, opened.count)
             nulls += len(gone) - len(values)
             left = opened.leave(gone, values)
+            opened.check(gone, left)
             counts.append(left)
             data, page = opened.body.stored(page, piece.chunk.codec, level)
             page = replace(page, values=left.values, rows=left.values)
@@ -167,6 +167,17 @@ class _Opened:
         counts = PageCounts(left, left - self.count + len(values))
         self.body.cut(*counts)
         return counts
+
+    def check(self, gone: Places, left: PageCounts) -> None:
+        """Raise `CopyRefused` unless the page now has the levels of all rows but these, and they count as `left`."""
+        runs, highest = self.body.levels[1], self.body.highest[1]
+        nulls = np.zeros(self.rows, bool) if self.levels is None else self.levels != highest
+        kept = self.rows - len(gone), int(np.count_nonzero(nulls)) - int(np.count_nonzero(nulls[gone]))
+        stored = 0
+        if runs or self.levels is not None:
+            stored = left.values - int(histogram(runs, highest, left.values)[-1])
+        if not kept == left == (left.values, stored):
+            raise CopyRefused(Refusal.COUNTS, f"{left} of {kept} rows and NULLs")
 
 
 class _Chunk:
@@ -239,6 +250,7 @@ class _Bounds:
     and none like it is met that stays."""
 
     fields: Fields
+    nulls: int | None
     order: Order | None
     ends: tuple[Any, Any]
     lost: tuple[bool, bool] = (False, False)
@@ -248,10 +260,11 @@ class _Bounds:
     def of(piece: Piece, column: Column) -> _Bounds:
         """Those in its statistics; none where they have no known order."""
         fields, order = piece.chunk.statistics, order_of(column.element)
+        _, nulls = count_of(piece.chunk, column)
         lower, upper = binary(fields, Statistics.MIN_VALUE), binary(fields, Statistics.MAX_VALUE)
         if order is None or lower is None or upper is None:
-            return _Bounds(fields, None, (None, None))
-        return _Bounds(fields, order, (order(lower), order(upper)))
+            return _Bounds(fields, nulls, None, (None, None))
+        return _Bounds(fields, nulls, order, (order(lower), order(upper)))
 
     @property
     def in_doubt(self) -> bool:
@@ -288,8 +301,9 @@ class _Bounds:
 
     def statistics(self, nulls_gone: int) -> Fields:
         """The statistics of what stays."""
-        nulls = integer(self.fields, Statistics.NULL_COUNT)
-        return self.fields if nulls is None else {**self.fields, Statistics.NULL_COUNT: i64(nulls - nulls_gone)}
+        if self.nulls is None:
+            return self.fields
+        return {**self.fields, Statistics.NULL_COUNT: i64(self.nulls - nulls_gone)}
 
 
 def _others(gone: Places, count: int) -> Places:

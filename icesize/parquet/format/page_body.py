@@ -100,6 +100,19 @@ def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: in
     return take_apart(header, highest, body, page.raw_size_bytes - page.header_bytes, codec)
 
 
+def levels_of(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> list[bytes]:
+    """Take the runs of both levels out of a data page of a chunk; values are decompressed only if levels are, too.
+
+    Raises `CopyRefused` and `DamagedFile` as `page_body` does.
+    """
+    if page.type != DATA_PAGE_V2:
+        return page_body(chunk, page, highest, codec).levels
+    start = page.at + page.header_bytes
+    header, _ = read_struct(bytes(chunk[page.at : start]))
+    inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER_V2, STRUCT))
+    return _v2_levels(inner, chunk[start : page.at + page.size_bytes])
+
+
 def _v1(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
     inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER, STRUCT))
     raw, at = memoryview(decompressed(body, raw_size_bytes, codec)), 0
@@ -117,12 +130,18 @@ def _v1(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_byt
 
 def _v2(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
     inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER_V2, STRUCT))
-    lengths = _lengths(inner)
-    middle, at = lengths[0], _checked(sum(lengths), body)
+    levels = _v2_levels(inner, body)
+    at = sum(map(len, levels))
     values = body[at:]
     if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is not False:
         values = memoryview(decompressed(values, raw_size_bytes - at, codec))
-    return PageBody(header, inner, highest, [bytes(body[:middle]), bytes(body[middle:at])], [values])
+    return PageBody(header, inner, highest, levels, [values])
+
+
+def _v2_levels(inner: Fields, body: memoryview) -> list[bytes]:
+    lengths = _lengths(inner)
+    middle, at = lengths[0], _checked(sum(lengths), body)
+    return [bytes(body[:middle]), bytes(body[middle:at])]
 
 
 def _lengths(inner: Fields) -> Sequence[int]:

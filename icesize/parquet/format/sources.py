@@ -6,7 +6,7 @@ import io
 import os
 from typing import Any, Protocol
 
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal
 
 JOIN_GAP_BYTES = 64 * 2**10
 """Ranges that lie nearer to each other than this are read at once."""
@@ -50,6 +50,22 @@ class BytesSource:
         import pyarrow as pa
 
         return pa.BufferReader(self._data)
+
+
+class StreamSource:
+    """A stream as a file that is read at any place."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        stream.seek(0, os.SEEK_END)
+        self.size_bytes = int(stream.tell())
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        self._stream.seek(at)
+        data = bytes(self._stream.read(size_bytes))
+        if len(data) != size_bytes:
+            raise DamagedFile(f"bytes {at}-{at + size_bytes} of a file of {self.size_bytes}")
+        return data
 
 
 class LocalSource:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, islice
@@ -20,7 +19,7 @@ from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.footer import Chunk, Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, log_internal_error
 from icesize.parquet.format.schema import Column
-from icesize.parquet.format.sources import Source
+from icesize.parquet.format.sources import Source, StreamSource
 from icesize.parquet.reading.ahead import NOT_AHEAD
 from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation
@@ -273,30 +272,14 @@ def _footer(stream: Any) -> Footer | None:
     """What a footer says of columns: pyarrow ends the process for some that are damaged, when it is asked for that.
     None for one that icesize does not read, which pyarrow may."""
     try:
-        return read_footer(_Readable(stream))
+        return read_footer(StreamSource(stream))
     except (CopyRefused, OSError):
         return None
 
 
-class _Readable:
-    """A stream as a file that is read at any place."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        stream.seek(0, os.SEEK_END)
-        self.size_bytes = int(stream.tell())
-
-    def read(self, at: int, size_bytes: int) -> bytes:
-        self._stream.seek(at)
-        data = bytes(self._stream.read(size_bytes))
-        if len(data) != size_bytes:
-            raise DamagedFile(f"bytes {at}-{at + size_bytes} of a file of {self.size_bytes}")
-        return data
-
-
 def _decoded_bytes(stream: Any, footer: Footer, names: Sequence[str] | None, texts: Collection[str]) -> int:
     """Return about the most Arrow memory that these columns take; those of `texts` are read as dictionaries."""
-    source = _Readable(stream)
+    source = StreamSource(stream)
 
     def value_bytes(column: Column, chunk: Chunk) -> int:
         return chunk.raw_size_bytes if column.top in texts else most_value_bytes(source, chunk, column)

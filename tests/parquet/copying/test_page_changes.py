@@ -11,6 +11,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,10 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
+from icesize.parquet.copying import page_changes
 from icesize.parquet.copying.assembly import Assembly
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.format.fields import Statistics
+from icesize.parquet.format.hybrid import encode
 from icesize.parquet.format.pages import walk
+from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.thrift import boolean
 from icesize.parquet.verify.file import verify
@@ -221,6 +225,21 @@ def test_bounds_are_those_of_values_that_stay(coded: bool) -> None:
     assert bounds({0, last - 3}) == (8, 300)
     assert bounds({0, last - 3, last - 1, last - 2}) == (10, 250)
     assert bounds({40}) == (5, 300)
+
+
+def test_a_page_that_is_cut_has_the_levels_of_the_rows_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of NULLs than the row mask leaves is noticed, in what is stored and in what is said of it."""
+    file = file_of("long", [None if n % 3 == 0 else n for n in range(100)])
+    check([file], [{3, 4}])
+    of_values = page_changes._Opened.of_values
+    for name, wrong in (
+        ("encode", lambda levels, bits: encode(np.concatenate([1 - levels[:1], levels[1:]]), bits)),
+        ("_Opened.of_values", lambda self, rows: of_values(self, rows)[:0]),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"icesize.parquet.copying.page_changes.{name}", wrong)
+            with pytest.raises(CopyRefused, match="counts"):
+                cut([file], [{3, 4}])
 
 
 def test_columns_are_cut_where_that_takes_less() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icesize.parquet.format.levels import check_levels
+from icesize.parquet.format.levels import check_levels, count_levels
 from icesize.parquet.format.pages import walk
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.format.statistics import count_of
 from tests.support.copying import copy_row_groups, merge_files
 from tests.support.footers import footer_of, make_file
 
@@ -105,3 +107,19 @@ def test_entries_of_a_map_are_counted_too() -> None:
         except CopyRefused:
             refused += 1
     assert refused == 10
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_entries_and_nulls_are_those_of_all_rows_or_of_some(version: str, codec: str) -> None:
+    """Levels count them as the footer of a file of the same rows does."""
+    rows = lists().append_column("n", pa.array([None if i % 7 == 0 else i for i in range(ROWS)], pa.int32()))
+    rows = rows.append_column(pa.field("id", pa.int32(), nullable=False), pa.array(range(ROWS), pa.int32()))
+    file = file_of(rows, data_page_version=version, compression=codec)
+    for gone in (None, [0], [5, 69, 70, 71, 299], list(range(60, 150))):
+        kept = rows if gone is None else rows.take([i for i in range(ROWS) if i not in gone])
+        wanted = footer_of(file_of(kept))
+        footer, deleted = footer_of(file), None if gone is None else np.array(gone)
+        both = zip(footer.columns, footer.row_groups[0].chunks, wanted.row_groups[0].chunks, strict=True)
+        for column, chunk, right in both:
+            assert count_levels(BytesSource(file), chunk, column, deleted) == count_of(right, column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,25 +13,42 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
+from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying import output_file, reencode
+from icesize.parquet.copying import changed_columns, output_file, reencode
 from icesize.parquet.copying.column_plan import Part, Piece
+from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.format.fields import ColumnMetaData, Statistics
+from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.format.thrift import Fields, i64, integer, struct_field, struct_of
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.reading import projection
 from icesize.parquet.reading.casting import nulls
+from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import SORT
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
+from tests.support.footers import edited
 from tests.support.leaf_entries import entries_of
-from tests.support.parquet_files import fact, files_below, foreign_file, local, settings_of, with_limits, write_one
+from tests.support.parquet_files import (
+    REMOTE,
+    fact,
+    files_below,
+    foreign_file,
+    local,
+    settings_of,
+    with_limits,
+    write_one,
+)
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), False),
@@ -260,9 +278,100 @@ def test_a_column_that_is_encoded_again_is_counted_where_footers_do_not_say(
 
     monkeypatch.setattr(reencode, "_write", write)
     monkeypatch.setattr(output_file, "count_of", lambda chunk, column: (chunk.values, None))
+    monkeypatch.setattr(output_file, "count_levels", lambda *_: (0, 0))  # as if those were not counted, either
     done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
     assert done.decoded_because == {"counts": 3}
     assert entries_of(local(file.path) for file in done.files) == before
+
+
+def _edited(file: FileFact, edit: Callable[[Fields], object]) -> FileFact:
+    """The same pages under a footer of which the metadata of each column are changed."""
+    path = Path(local(file.path))
+    path.write_bytes(
+        edited(path.read_bytes(), lambda tree: [edit(fields) for each in tree.metadata for fields in each])
+    )
+    return replace(file, size_bytes=path.stat().st_size)
+
+
+def _say_nothing(metadata: Fields) -> None:
+    """No null count, and no levels."""
+    for field_id in (ColumnMetaData.STATISTICS, ColumnMetaData.SIZE_STATISTICS):
+        metadata.pop(field_id, None)
+
+
+def _say_one_null_more(metadata: Fields) -> None:
+    """A writer counts wrongly."""
+    statistics = struct_of(metadata, ColumnMetaData.STATISTICS) or {}
+    if (nulls := integer(statistics, Statistics.NULL_COUNT)) is not None:
+        statistics[Statistics.NULL_COUNT] = i64(nulls + 1)
+        metadata[ColumnMetaData.STATISTICS] = struct_field(statistics)
+
+
+@pytest.mark.parametrize("path", ["row groups", "pages"])
+@pytest.mark.parametrize("storage", [{}, REMOTE])
+def test_levels_are_counted_where_footers_do_not_say(
+    tmp_path: Path, path: str, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of files without null counts has their entries; one with the pages of another file is given up."""
+    options = settings_of(tmp_path, SCHEMA, properties=storage)
+    small = tuple(_edited(fact(write_one(options, rows_from(first, 8))), _say_nothing) for first in (0, 1, 12))
+    before = entries_of(local(file.path) for file in small)
+    (file,) = COPIES[path](options, small)
+    assert (bool(file.bytes_copied), entries_of([local(file.path)])) == (True, before)
+    _with_the_same_pages_again(monkeypatch)
+    (file,) = by_pages(options, small)
+    assert (file.bytes_copied, entries_of([local(file.path)])) == (0, before)
+
+
+def _with_the_same_pages_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one column the pages of the first file stand for those of the others, which have as many rows."""
+    right, firsts = CopiedColumn.add, dict[int, Piece]()
+
+    def add(self: CopiedColumn, piece: Piece) -> None:
+        if self._column.path == ("sparse",):
+            piece = firsts.setdefault(id(self), replace(piece, data=memoryview(bytes(piece.data))))
+        right(self, piece)
+
+    monkeypatch.setattr(CopiedColumn, "add", add)
+
+
+def test_levels_are_counted_where_footers_differ(tmp_path: Path) -> None:
+    """A footer that counts NULLs wrongly is no reason to decode all columns together: pages decide."""
+    options = settings_of(tmp_path, SCHEMA)
+    small = inputs_of(options)
+    small = tuple(_edited(_encoded_otherwise(file, n), _say_one_null_more) for n, file in enumerate(small))
+    before = entries_of(local(file.path) for file in small)
+    done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)
+    assert (done.decoded_because, entries_of(local(file.path) for file in done.files)) == ({}, before)
+
+
+@pytest.mark.parametrize("edit", [_say_nothing, lambda _: None])
+def test_levels_of_rows_that_stay_are_counted(
+    tmp_path: Path, edit: Callable[[Fields], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rows are deleted the copy has the NULLs of the others, or it is not made."""
+    options = with_limits(settings_of(tmp_path, SCHEMA), **PAGES, cut_cost=0)
+    small = tuple(_edited(file, edit) for file in inputs_of(options))
+    deleted = {file.path: BitMap([1, 4]) for file in small}
+    right = changed_columns.without_rows
+
+    def copied() -> WrittenFile:
+        new_files, group = NewFiles(options, NEW), MergeGroup(small, PartitionKey(0), 1)
+        with Fetched(options) as fetched:
+            return copy_merge(group, new_files, fetched, deleted).files[0]
+
+    rows = [pq.read_table(local(file.path), partitioning=None) for file in small]
+    whole, file = pa.concat_tables(some.take([0, 2, 3, 5, 6, 7]) for some in rows), copied()
+    assert Counter(map(repr, pq.read_table(local(file.path)).to_pylist())) == Counter(map(repr, whole.to_pylist()))
+    if edit is not _say_nothing:
+        return
+
+    def without_others(piece: Piece, places: Any, *others: Any) -> Piece:
+        return right(piece, places - 1, *others)
+
+    monkeypatch.setattr(changed_columns, "without_rows", without_others)
+    with pytest.raises(CopyRefused, match="counts: s"):
+        copied()
 
 
 def _encoded_otherwise(file: FileFact, number: int) -> FileFact:
