@@ -13,8 +13,6 @@ from typing import TypeAlias
 from icesize.parquet.format.fields import (
     ColumnIndex,
     ColumnMetaData,
-    ColumnOrder,
-    FileMetaData,
     KeyValue,
     PageEncodingStats,
     SizeStatistics,
@@ -25,7 +23,7 @@ from icesize.parquet.format.page_index import concatenate
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, Column
-from icesize.parquet.format.statistics import order_of
+from icesize.parquet.format.statistics import column_orders, is_trusted, order_of, orders_by_type
 from icesize.parquet.format.thrift import (
     BINARY,
     I32,
@@ -33,29 +31,14 @@ from icesize.parquet.format.thrift import (
     binary,
     integer,
     integers_of,
-    list_header,
     raw_of,
     read_list_header,
     read_struct,
-    struct_field,
     structs_of,
-    write_struct,
 )
 
 MOST_ROW_GROUPS = 4_096
 """Row groups of one file; their ordinals have 16 bits."""
-
-_TRUSTED = {
-    "parquet-mr": (1, 10, 0),
-    "parquet-cpp-arrow": (4, 0, 0),
-    "parquet-rs": (4, 0, 0),
-    "DuckDB": (1, 0, 0),
-    "icesize": (0, 0, 0),
-}
-"""Writers and the versions from which on readers trust their statistics: a copied file may carry another name, under
-which statistics of an older version would be believed (PARQUET-251, PARQUET-246, PARQUET-816)."""
-_VERSION = re.compile(r"(\S{1,99}) version v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
-"""Bounded: the name comes from a file, and numbers of thousands of digits are an error."""
 
 Rare: TypeAlias = "tuple[tuple[str, ...], int]"
 """A column, and a codec or an encoding of it that some readers refuse."""
@@ -82,7 +65,7 @@ def check_file(footer: Footer) -> None:
         raise CopyRefused(Refusal.INT96)
     if any(element.field_id in _LINEAGE_IDS for element in footer.schema):
         raise CopyRefused(Refusal.ROW_LINEAGE)
-    if column_orders(footer) not in (b"", _by_type(len(footer.columns))):
+    if column_orders(footer) not in (b"", orders_by_type(len(footer.columns))):
         raise CopyRefused(Refusal.COLUMN_ORDERS)
     if not is_trusted(footer.created_by):
         raise CopyRefused(Refusal.CREATED_BY, footer.created_by)
@@ -126,24 +109,6 @@ def rare_encodings(footer: Footer, groups: Iterable[RowGroup]) -> frozenset[Rare
 
 def _chunks(footer: Footer, groups: Iterable[RowGroup]) -> Iterator[tuple[Column, Chunk]]:
     return (pair for group in groups for pair in zip(footer.columns, group.chunks, strict=True))
-
-
-def column_orders(footer: Footer) -> bytes:
-    """How bounds of each column are ordered, as the footer has it; empty when it does not say."""
-    return bytes(footer.fields.get(FileMetaData.COLUMN_ORDERS, (0, b""))[1])
-
-
-def _by_type(columns: int) -> bytes:
-    """All columns ordered as their types say: the only order of which statistics can be merged."""
-    return list_header(columns) + write_struct({ColumnOrder.TYPE_ORDER: struct_field({})}) * columns
-
-
-def is_trusted(created_by: str) -> bool:
-    """Whether readers believe the statistics of this writer's files."""
-    found = _VERSION.match(created_by)
-    if found is None or found[1] not in _TRUSTED:
-        return False
-    return tuple(int(part or 0) for part in found.groups()[1:]) >= _TRUSTED[found[1]]
 
 
 def _is_old(value: bytes | None) -> bool:

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from icesize.parquet.copying.compatibility import (
     check_file,
     check_row_group,
-    column_orders,
     rare_codecs,
     rare_encodings,
 )
@@ -28,6 +27,7 @@ from icesize.parquet.format.pages import CODEC_NAMES, data_pages
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
 from icesize.parquet.format.sources import BytesSource, Readable
+from icesize.parquet.format.statistics import column_orders
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.planning.files import FileFact
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from icesize.parquet.format.fields import IntType, LogicalType, SizeStatistics, Statistics
-from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.fields import ColumnOrder, FileMetaData, IntType, LogicalType, SizeStatistics, Statistics
+from icesize.parquet.format.footer import Chunk, Footer
 from icesize.parquet.format.refusals import DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import (
     BOOLEAN,
@@ -33,7 +34,10 @@ from icesize.parquet.format.thrift import (
     integer,
     integers_field,
     integers_of,
+    list_header,
     read_struct,
+    struct_field,
+    write_struct,
 )
 
 _ORDERED: dict[int | None, set[int | None]] = {
@@ -52,8 +56,43 @@ _FLOATS = {FLOAT: struct.Struct("<f"), DOUBLE: struct.Struct("<d")}
 _CONVERTED_SIGNED = {kind: kind >= 15 for kind in range(11, 19)}
 """Converted types UINT_8 to UINT_64, then INT_8 to INT_64."""
 
+_TRUSTED = {
+    "parquet-mr": (1, 10, 0),
+    "parquet-cpp-arrow": (4, 0, 0),
+    "parquet-rs": (4, 0, 0),
+    "DuckDB": (1, 0, 0),
+    "icesize": (0, 0, 0),
+}
+"""Writers and the versions from which on readers trust their statistics: a copied file may carry another name, under
+which statistics of an older version would be believed (PARQUET-251, PARQUET-246, PARQUET-816)."""
+_VERSION = re.compile(r"(\S{1,99}) version v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
+"""Bounded: the name comes from a file, and numbers of thousands of digits are an error."""
+
 Order = Callable[[bytes], Any]
 """Bytes of a bound -> what compares as the column's values do; None for bytes that are no value of the type."""
+
+
+def is_trusted(created_by: str) -> bool:
+    """Whether readers believe the statistics of this writer's files."""
+    found = _VERSION.match(created_by)
+    if found is None or found[1] not in _TRUSTED:
+        return False
+    return tuple(int(part or 0) for part in found.groups()[1:]) >= _TRUSTED[found[1]]
+
+
+def column_orders(footer: Footer) -> bytes:
+    """How bounds of each column are ordered, as the footer has it; empty when it does not say."""
+    return bytes(footer.fields.get(FileMetaData.COLUMN_ORDERS, (0, b""))[1])
+
+
+def orders_by_type(columns: int) -> bytes:
+    """All columns ordered as their types say: the only order of which statistics can be merged."""
+    return list_header(columns) + write_struct({ColumnOrder.TYPE_ORDER: struct_field({})}) * columns
+
+
+def are_trusted(footer: Footer) -> bool:
+    """Whether bounds in this footer are those of the values, as readers believe."""
+    return is_trusted(footer.created_by) and column_orders(footer) == orders_by_type(len(footer.columns))
 
 
 @lru_cache(1_024)

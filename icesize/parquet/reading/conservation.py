@@ -20,6 +20,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import fields_below, leaves
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
+from icesize.parquet.reading.extremes import Extremes
 
 FIELD_ID = b"PARQUET:field_id"
 
@@ -57,11 +58,13 @@ Counts = Mapping[int, Count]
 class Conservation:
     """Adds up what was read of the files of one partition, or of new rows; `check` compares it with what was written.
 
-    `constants` are the columns that have a value in all rows of files that lack them.
+    `constants` are the columns that have a value in all rows of files that lack them. The `extremes` of the files that
+    are read are compared, too, where all their rows stay.
     """
 
     settings: WriteSettings
     constants: frozenset[int] = frozenset()
+    extremes: Extremes | None = None
     sums: dict[int, Count] = field(default_factory=dict)
     _last: tuple[pa.Schema, Sequence[str] | None, _Source] | None = None
     _last_new: tuple[pa.Schema, _Source] | None = None
@@ -96,7 +99,8 @@ class Conservation:
     def check(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
         """Return the files, without their counts, if they have the values and NULLs that were read.
 
-        Raises `RewriteFailed` with the attribute `column`, the name of the first column of which they do not.
+        Raises `RewriteFailed` with the attribute `column`, the name of the first column of which they do not, or whose
+        least or greatest value is another.
         """
         files, written = list(files), dict[int, Count]()
         for file in files:
@@ -111,6 +115,8 @@ class Conservation:
                 path=None,
                 column=name,
             )
+        if self.extremes is not None:
+            self.extremes.check(files)
         return [replace(file, counts={}) if file.counts else file for file in files]
 
     def difference(self, written: Mapping[int, Count] | Mapping[int, tuple[int | None, int | None]]) -> int | None:

@@ -91,6 +91,9 @@ def read_inputs(
     if counted is not None:
         counted.constants = projection.constants
     for run in _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes):
+        if counted is not None and counted.extremes is not None:
+            for some in run:
+                counted.extremes.add(some.path, some.footer)
         yield _projected(run, counted)
 
 
@@ -100,6 +103,7 @@ class _Stored(NamedTuple):
     path: str
     rows: pa.Table
     fitted: Fitted
+    footer: Footer | None = None
 
 
 def _stored(
@@ -115,8 +119,9 @@ def _stored(
         opened = settings.storage.open(path, size_bytes) if source is None else source.stream()
         with opened as stream, open_parquet(stream) as parquet:
             fitted = projection.fit(plain_schema(parquet.schema_arrow))
-            for rows in _tables(stream, parquet, fitted, settings.limits):
-                yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted)
+            footer = None if _is_small(parquet.metadata, settings.limits) else _footer(stream)
+            for rows in _tables(stream, parquet, fitted, settings.limits, footer):
+                yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted, footer)
     except Exception as error:
         raise _unreadable(path, error) from error
 
@@ -236,18 +241,26 @@ def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequ
     return parquet
 
 
-def _tables(stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits) -> Iterator[pa.Table]:
+def _is_small(metadata: pq.FileMetaData, limits: Limits) -> bool:
+    """Whether all rows of a file may be read at once, whatever it holds: no value is longer than all of them."""
+    return int(metadata.num_rows) * _raw_size_bytes(metadata) <= limits.whole_file_bytes
+
+
+def _raw_size_bytes(metadata: pq.FileMetaData) -> int:
+    return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+
+
+def _tables(
+    stream: Any, file: pq.ParquetFile, fitted: Fitted, limits: Limits, footer: Footer | None
+) -> Iterator[pa.Table]:
     metadata, names = file.metadata, fitted.names
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    if metadata.num_rows * sum(group.total_byte_size for group in groups) <= limits.whole_file_bytes:
-        # no value is longer than all of them
+    if _is_small(metadata, limits):
         yield of_schema(file.read(columns=names, use_threads=False), fitted.stored)
         return
-    footer = _footer(stream)
     coded = {field.name for field in file.schema_arrow if types.is_dictionary(field.type)}
     texts = [] if footer is None else [name for name in texts_of_few(footer, fitted.texts) if name not in coded]
     file = open_parquet(stream, metadata, texts) if texts else file
-    decoded_bytes = max(1, sum(group.total_byte_size for group in groups))
+    decoded_bytes = max(1, _raw_size_bytes(metadata))
     if footer is not None:
         decoded_bytes = max(1, _decoded_bytes(stream, footer, names, texts))
     if decoded_bytes <= limits.whole_file_bytes:

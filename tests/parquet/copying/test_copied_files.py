@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import icesize
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together, is_trusted
+from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together
 from icesize.parquet.copying.output_file import describe_copied
 from icesize.parquet.copying.page_copy import runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
@@ -39,6 +39,7 @@ from icesize.parquet.format.page_index import offset_index, read_offset_index
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, read_header, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.format.statistics import is_trusted
 from icesize.parquet.format.thrift import (
     BOOLEAN_TRUE,
     BYTE,
