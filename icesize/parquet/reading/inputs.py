@@ -26,6 +26,7 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Fitted, Projection
 from icesize.parquet.reading.texts import (
+    asks_in_vain,
     bounded,
     check_indices,
     joined,
@@ -34,6 +35,7 @@ from icesize.parquet.reading.texts import (
     plain_bytes,
     plain_schema,
     texts_of_few,
+    without_arrow_schema,
 )
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
@@ -226,19 +228,25 @@ def _projected(run: Sequence[_Stored], counted: Conservation | None = None) -> p
 def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequence[str] = ()) -> pq.ParquetFile:
     """A Parquet file, whose columns of these `texts` are read as dictionaries; raises one of `UNREADABLE_ROWS`, as
     reading it does."""
+    parquet = _open(stream, footer, texts)
+    if asks_in_vain(parquet):
+        parquet = _open(stream, without_arrow_schema(parquet.metadata), texts)
+    groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
+    if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
+        # pyarrow takes room for as many rows as a row group claims
+        raise DamagedFile(f"row groups of {sum(groups)} rows in a file of {parquet.metadata.num_rows}")
+    return parquet
+
+
+def _open(stream: Any, footer: pq.FileMetaData | None, texts: Sequence[str]) -> pq.ParquetFile:
     # INT96 would become nanoseconds, which do not reach the year 2263
-    parquet = pq.ParquetFile(
+    return pq.ParquetFile(
         stream,
         metadata=footer,
         read_dictionary=texts,
         coerce_int96_timestamp_unit="us",
         page_checksum_verification=True,
     )
-    groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
-    if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):
-        # pyarrow takes room for as many rows as a row group claims
-        raise DamagedFile(f"row groups of {sum(groups)} rows in a file of {parquet.metadata.num_rows}")
-    return parquet
 
 
 def _is_small(metadata: pq.FileMetaData, limits: Limits) -> bool:

@@ -7,20 +7,22 @@ time, in 0.6 of it when they are plain values afterwards; decoding all columns o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import types
 
-from icesize.parquet.format.fields import SizeStatistics
-from icesize.parquet.format.footer import Chunk, Footer
+from icesize.parquet.format.fields import FileMetaData, SizeStatistics
+from icesize.parquet.format.footer import MAGIC, Chunk, Footer
 from icesize.parquet.format.page_values import longest_entry
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings, dictionary_page
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Readable
-from icesize.parquet.format.thrift import integer
+from icesize.parquet.format.thrift import integer, read_struct, write_struct
 
 _LENGTH_BYTES = 4
 """What a value needs outside of dictionaries even when it is empty; an index into one hardly ever needs as much."""
@@ -46,6 +48,10 @@ def texts_of_few(footer: Footer, among: Collection[str]) -> list[str]:
 _READ_AS_DICTIONARIES = DICTIONARY_ENCODINGS | {PLAIN}
 """pyarrow refuses to make a dictionary of pages with another encoding: writers of version 2 begin DELTA_BYTE_ARRAY when
 they give up a dictionary."""
+
+
+_READABLE_AS_DICTIONARIES = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
+"""The same as pyarrow spells them, with those of levels."""
 
 
 def _all_in_dictionary(chunk: Chunk) -> bool:
@@ -158,6 +164,26 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def _plain_field(field: pa.Field) -> pa.Field:
     return field.with_type(plain_type(field.type))
+
+
+def asks_in_vain(parquet: pq.ParquetFile) -> bool:
+    """Whether the Arrow schema in a file asks for dictionaries of pages of which pyarrow makes none."""
+    asked = {field.name for field in parquet.schema_arrow if types.is_dictionary(field.type)}
+    groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups if asked else 0)]
+    chunks = (group.column(i) for group in groups for i in range(group.num_columns))
+    return any(not _READABLE_AS_DICTIONARIES.issuperset(c.encodings) for c in chunks if c.path_in_schema in asked)
+
+
+def without_arrow_schema(footer: pq.FileMetaData) -> pq.FileMetaData:
+    """Return the footer without its keys, of which one holds the Arrow schema: columns have the types of Parquet."""
+    alone = pa.BufferOutputStream()
+    footer.write_metadata_file(alone)
+    data = alone.getvalue().to_pybytes()
+    (length,) = struct.unpack("<I", data[-8:-4])
+    fields, _ = read_struct(data[-8 - length : -8])
+    fields.pop(FileMetaData.KEY_VALUE_METADATA, None)
+    raw = write_struct(fields)
+    return pq.read_metadata(pa.BufferReader(MAGIC + raw + struct.pack("<I", len(raw)) + MAGIC))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -255,3 +255,20 @@ def test_a_column_that_is_too_large_to_hold_is_not_encoded_again_as_a_whole(tmp_
     small = replace(options, limits=replace(large.limits, decoded_bytes=200_000))
     done = merge(group, small, FileNames("t2", 0, 0))
     assert (done.bytes_copied, sum(file.rows for file in done.files)) == (0, 800)
+
+
+@pytest.mark.parametrize("whole", [2**30, 1_000])
+def test_categories_in_pages_of_deltas_are_merged(tmp_path: Path, whole: int) -> None:
+    """The Arrow schema of a file asks for dictionaries, and pyarrow makes none of its pages: they are plain texts."""
+    options = with_limits(options_of(tmp_path), whole_file_bytes=whole)
+    data = rows(options, 0)
+    texts = data["few"].cast(pa.string()).dictionary_encode()
+    coded = data.set_column(0, data.schema.field("few").with_type(texts.type), texts)
+    how = {"use_dictionary": False, "column_encoding": {"few": "DELTA_BYTE_ARRAY"}, "store_schema": True}
+    (deltas,) = stored(options, coded, **how)
+    with pytest.raises(OSError, match="DictAccumulator"):
+        pq.read_table(deltas.path)
+    path, _ = merged(options, (deltas, *stored(options, rows(options, 200))))
+    assert sorted(pq.read_table(path, columns=["id", "few"]).to_pylist(), key=lambda row: row["id"]) == [
+        {"id": row["id"], "few": row["few"]} for at in (0, 200) for row in rows(options, at).to_pylist()
+    ]
