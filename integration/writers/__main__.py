@@ -28,6 +28,7 @@ class Tally:
 
     cells: dict[tuple[str, str], Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     moved: Counter[str] = field(default_factory=Counter)
+    decoded: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     cases: int = 0
@@ -40,7 +41,8 @@ class Tally:
         elif outcome.refused:
             self.refused[_kind(outcome.refused)] += 1
         else:
-            self.moved[outcome.moved] += 1
+            self.moved.update(outcome.moved.split(", "))
+            self.decoded[f"{case.path}: {outcome.why}"] += bool(outcome.why)
             for file in case.files:
                 self.cells[file.writer, file.encoding][case.path, case.deletes] += 1
 
@@ -63,6 +65,7 @@ class Tally:
             print(f"no files of {writer}: {why}")
         for why, count in self.refused.most_common():
             print(f"refused {count} times: {why}")
+        print(f"decoded because {dict(+self.decoded)}")
         print(f"{self.cases} cases, moved {dict(self.moved)}, {len(self.failures)} failed", flush=True)
 
 

@@ -55,10 +55,17 @@ _IDS: Mapping[str, Sequence[str]] = {
 }
 """Copying needs field ids in the files."""
 _LACKING: Mapping[str, Sequence[str]] = {"fastparquet": ("day", "money"), "chdb": ("raw",)}
-"""Columns that a writer cannot write, or writes as texts that are none."""
+"""Columns that a writer cannot write as the table has them: fastparquet fails for dates and stores decimals as doubles,
+chDB marks all bytes as UTF-8, which these are not, so that no reader takes them."""
 _MOST_KEPT_BYTES = 12_000
 """Larger files are not checked in."""
 _ROW_COUNTS = (1, 30, 150, 300, 900)
+_ALIKE = 3
+"""Files that follow each other and differ in their rows only: of such ones bytes are copied."""
+_LARGE: Mapping[int, int] = {4: 20_000, 9: 100_000, 14: 20_000}
+"""Rows of some files of writers with field ids: by default limits their pages and row groups are copied."""
+_HARDLY_COMPRESSED = ("id", "many", "number", "at")
+MANY_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,11 @@ class Made:
     ids: str
     columns: tuple[str, ...]
     rows: int
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What files have in common of which bytes can be copied together."""
+        return self.writer, self.encoding, self.codec, self.pages, self.ids, self.columns
 
 
 def family(writer: str) -> str:
@@ -145,21 +157,17 @@ def _python(writer: str) -> str:
 
 
 def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
-    chance = random.Random(f"{writer}-{seed}-{number}")
+    form, name = number // _ALIKE, f"{writer}-{seed}-{number}"
+    chance = random.Random(f"{writer}-{seed}-{form}")
     kind = family(writer)
     encodings = _ENCODINGS.get(kind, ("dictionary",))
-    name = f"{writer}-{seed}-{number}"
-    count = chance.choice(_ROW_COUNTS)
-    columns = (*FLAT, *NESTED) if kind != "fastparquet" and chance.random() < 0.5 else FLAT
-    if chance.random() < 0.15:
-        columns = tuple(c for c in columns if c == "id" or chance.random() < 0.7)
-    elif chance.random() < 0.7:  # decimals have a form of their own in the files of many writers
-        columns = tuple(c for c in columns if c != "money")
-    columns = tuple(c for c in columns if c not in _LACKING.get(kind, ()))
+    large = _LARGE.get(form) if kind in _IDS else None
+    count = large or random.Random(name).choice(_ROW_COUNTS)
+    columns = _HARDLY_COMPRESSED if large else _columns(kind, chance)
     is_arrow = kind in ("pyarrow", "arrow-rs")
     types = arrow_types(fixed=is_arrow and chance.random() < 0.4, category=is_arrow and chance.random() < 0.3)
     nulls, few = chance.choice((0.0, 0.1, 0.1, 0.6)), chance.choice((1, 4, 60))
-    rows = make_rows(f"{writer}-{seed}-{number}", count, columns, nulls, few, types)
+    rows = make_rows(name, count, columns, nulls, few, types)
     path = folder / f"{name}.arrow"
     folder.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
@@ -171,15 +179,24 @@ def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
         "rows": str(path),
         "out": str(folder / f"{name}.parquet"),
         "count": count,
-        "encoding": encodings[number % len(encodings)],
+        "encoding": encodings[form % len(encodings)],
         "codec": chance.choice(_CODECS.get(kind, _ALL_CODECS)),
         "pages": chance.choice(("1.0", "2.0")),
-        "group_rows": chance.choice((100, 700, 10**6)),
+        "group_rows": 10**6 if large else chance.choice((100, 700, 10**6)),
         "store_schema": chance.random() < 0.5,
-        "ids": chance.choice(_IDS.get(kind, ("nowhere",))),
+        "ids": "everywhere" if large else chance.choice(_IDS.get(kind, ("nowhere",))),
         "columns": columns,
         "all_ids": all_ids(),
     }
+
+
+def _columns(kind: str, chance: random.Random) -> tuple[str, ...]:
+    columns = (*FLAT, *NESTED) if kind != "fastparquet" and chance.random() < 0.5 else FLAT
+    if chance.random() < 0.15:
+        columns = tuple(c for c in columns if c == "id" or chance.random() < 0.7)
+    elif chance.random() < 0.7:  # decimals have a form of their own in the files of many writers
+        columns = tuple(c for c in columns if c != "money")
+    return tuple(c for c in columns if c not in _LACKING.get(kind, ()))
 
 
 def _written(python: str, jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
