@@ -119,9 +119,8 @@ def judge(
     files = [(n, f) for n, f in enumerate(loose) if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
     for number, footer in files:
         if footer.strict:
-            paged = (CopyStrategy.PAGES,) * len(footer.row_groups)
-            judged[number] = paged if _keeps_filters(footer, paged, wanted.bloom_filters) else Refusal.BLOOM_FILTER
-    _keep_readable(judged, files, wanted.codec, others)
+            judged[number] = _by_pages(footer, wanted)
+    _keep_readable(judged, loose, wanted, others)
     files = [(number, footer) for number, footer in files if not isinstance(judged[number], Refusal)]
     _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
     of_pages = [(number, footer) for number, footer in files if has_pages(judged[number])]
@@ -129,24 +128,40 @@ def judge(
     return judged
 
 
-def _keep_readable(
-    judged: list[Judgement], files: Sequence[tuple[int, Footer]], asked: int | None, others: bool
-) -> None:
-    """Refuse the files, by number, that would hide rows of other files from a reader that can read these."""
-    codecs = {number: rare_codecs(footer, footer.row_groups, asked) for number, footer in files}
+def _by_pages(footer: Footer, wanted: _Wanted) -> Judgement:
+    """Copy the file by pages: columns that cannot be copied are encoded again, and the others stay as they are."""
+    paged = (CopyStrategy.PAGES,) * len(footer.row_groups)
+    return paged if _keeps_filters(footer, paged, wanted.bloom_filters) else Refusal.BLOOM_FILTER
+
+
+def _keep_readable(judged: list[Judgement], loose: Sequence[Footer | Refusal], wanted: _Wanted, others: bool) -> None:
+    """Do not copy what would hide rows of other files from a reader that can read these.
+
+    Files with rare codecs are refused. Row groups with rare encodings go by pages. Both are copied if all files have
+    the same ones, also files that are decoded; of `others` nothing is known.
+    """
+    files = [(number, footer) for number, footer in enumerate(loose) if isinstance(footer, Footer)]
+    codecs = {number: rare_codecs(footer, footer.row_groups, wanted.codec) for number, footer in files}
     encodings = {number: rare_encodings(footer, _whole(footer, judged[number])) for number, footer in files}
     kinds = {(codecs[number], encodings[number]) for number, _ in files}
-    if others or any(isinstance(each, Refusal) for each in judged):
+    if others or len(files) < len(loose):
         kinds.add((frozenset(), frozenset()))
-    for number, _ in files if len(kinds) > 1 else ():
-        if codecs[number] or encodings[number]:
-            judged[number] = Refusal.CODEC if codecs[number] else Refusal.ENCODING
+    for number, footer in files if len(kinds) > 1 else ():
+        if isinstance(judged[number], Refusal):
+            continue
+        if codecs[number]:
+            judged[number] = Refusal.CODEC
+        elif encodings[number]:
+            judged[number] = _by_pages(footer, wanted)
 
 
-def _whole(footer: Footer, judged: Judgement) -> list[RowGroup]:
-    """Return the row groups that are copied whole; columns of others are encoded again if their encoding is rare."""
+def _whole(footer: Footer, judged: Judgement) -> Sequence[RowGroup]:
+    """Return the row groups that are copied whole, all of a file that is decoded.
+
+    Columns of the others are encoded again if their encoding is rare.
+    """
     if isinstance(judged, Refusal):
-        return []
+        return footer.row_groups
     return [g for g, how in zip(footer.row_groups, judged, strict=True) if how is CopyStrategy.ROW_GROUPS]
 
 

@@ -715,3 +715,12 @@ def test_a_codec_that_the_table_names_is_copied(tmp_path: Path) -> None:
     counts = (WHOLE_ROWS, TINY_ROWS)
     done = merged(options, [small_file(tmp_path, n, count, RARE["lz4"]) for n, count in enumerate(counts)])
     assert dict(done.decoded_because) == {"tiny": 1}
+
+
+def test_an_odd_encoding_costs_its_column_alone(tmp_path: Path) -> None:
+    """The other columns of a row group beside plain ones are copied, and no file is decoded."""
+    options = replace(settings_of(tmp_path, SCHEMA), limits=replace(SMALL, open_ns=10**9))
+    odd = small_file(tmp_path, 1, WHOLE_ROWS, RARE["split bytes"])
+    done = merged(options, [odd, small_file(tmp_path, 2, WHOLE_ROWS, {})])
+    assert (dict(done.decoded_because), 0 < done.bytes_decoded < odd.size_bytes) == ({}, True)
+    assert rows_of(done) == content(each.path for each in done.inputs)
