@@ -284,10 +284,10 @@ def _values(array: pa.Array) -> tuple[pa.Array, int]:
         lengths = np.asarray(array.value_lengths().fill_null(0))
         return array.flatten(), int(np.count_nonzero(lengths == 0))
     hidden = _hidden(array)
+    if hidden == len(array):  # Arrow cannot drop all lists of an extension type
+        return array.values.slice(0, 0), hidden
     if hidden:
         array = array.drop_null()
-    if not len(array):
-        return array.values.slice(0, 0), hidden
     offsets = np.asarray(array.offsets)
     first, last = int(offsets[0]), int(offsets[-1])
     return array.values.slice(first, last - first), hidden + int(np.count_nonzero(offsets[1:] == offsets[:-1]))

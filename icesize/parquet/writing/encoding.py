@@ -57,23 +57,28 @@ def leaf_values(wanted: Iterable[Leaf], rows: pa.Table) -> Iterator[tuple[Leaf, 
 
 
 def flatten(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """The values of each leaf of a column, as they are stored; those of empty lists may be left out."""
+    """Return the values of each leaf of a column that a file stores; NULL and empty lists have none."""
     if isinstance(column.type, pa.BaseExtensionType):
         return flatten(pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type))
     if types.is_struct(column.type):
         return [leaf for child in column.flatten() for leaf in flatten(child)]
     if types.is_map(column.type):
-        pairs = [(chunk.keys, chunk.items) for chunk in column.chunks]
-        keys = pa.chunked_array([k for k, _ in pairs], column.type.key_type)
-        return flatten(keys) + flatten(pa.chunked_array([v for _, v in pairs], column.type.item_type))
+        entries = pa.struct([column.type.key_field, column.type.item_field])
+        return flatten(pa.chunked_array([_values(chunk) for chunk in column.chunks], entries))
     if hasattr(column.type, "value_field"):
         return flatten(pa.chunked_array([_values(chunk) for chunk in column.chunks], column.type.value_type))
     return [column]
 
 
 def _values(lists: pa.Array) -> pa.Array:
-    # Arrow cannot flatten lists of structs with an extension type when all of them are null
-    return lists.values.slice(0, 0) if lists.null_count == len(lists) else lists.flatten()
+    """Return the elements of lists, or the entries of maps; Arrow may have more behind NULL and outside of slices."""
+    if lists.null_count == len(lists):  # Arrow cannot flatten lists of structs with an extension type then
+        return lists.values.slice(0, 0)
+    if not types.is_map(lists.type):
+        return lists.flatten()
+    maps = lists.drop_null()
+    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    return maps.values.slice(first, last - first)
 
 
 def repeats(values: pa.ChunkedArray, dictionary_bytes: int) -> bool:
