@@ -213,10 +213,10 @@ class _Source:
 
 
 def _node(field: pa.Field, within: int | None, entry: MappedField | None, target: _Target, has_ids: bool) -> _Node:
-    """Return the field with its id: its own, or that of the name mapping, else that of the list or map it is within."""
+    """Return the field with its id: that of its position `within` a list or map, else its own or the name mapping's."""
     text = (field.metadata or {}).get(FIELD_ID) if has_ids else None
     named = None if entry is None else entry.field_id
-    own = int(text) if text is not None else within if named is None else named
+    own = within if within is not None else named if text is None else int(text)
     fields, names = _fields(field.type)
     below = {} if entry is None else _named(entry.fields)
     inner = target.within.get(own, ()) if own is not None else ()

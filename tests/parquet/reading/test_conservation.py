@@ -113,6 +113,21 @@ def test_new_rows_go_by_name_whatever_ids_they_have() -> None:
     assert [found[leaf] for leaf in LEAVES[:2]] == [Count(2, 0), Count(2, 2)]
 
 
+def test_elements_keys_and_values_count_whatever_ids_they_have() -> None:
+    """Rows of files have them by their position; fields of a struct within them go by id."""
+
+    def field(name: str, kind: pa.DataType, own: int) -> pa.Field:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": str(own)})
+
+    (map_id,) = (top.field_id for top in options().schema.fields if top.name == "m")
+    points = pa.list_(field("element", pa.struct([field("renamed", pa.int64(), LEAVES[-1])]), 98))
+    fields = [field("m", pa.map_(pa.field("key", pa.string(), False, {"PARQUET:field_id": "99"}), points), map_id)]
+    maps = pa.array([[("k", [{"renamed": 1}, {"renamed": 2}, None])]], fields[0].type)
+    rows, found = pa.table([maps], schema=pa.schema(fields)), Conservation(options())
+    found.add_rows(rows, rows.schema, None)
+    assert [found.sums[leaf] for leaf in LEAVES[-2:]] == [Count(1, 0), Count(3, 1)]
+
+
 def test_columns_that_rows_lack_are_null_once_for_each_slot() -> None:
     """A field of structs has as many slots as their lists have elements."""
     maps = pa.array([[("k", [{}, {}]), ("l", None)], None], pa.map_(pa.string(), pa.list_(pa.struct([]))))
