@@ -50,6 +50,17 @@ def compile_convert(source: pa.DataType, target: pa.DataType, rules: Rules) -> C
     return _primitive(source, target, rules)
 
 
+def may_become(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether `compile_convert` may convert these types, by any rules for timestamps and fields of structs."""
+    if types.is_nested(source) or types.is_nested(target):
+        return any(is_one(source) and is_one(target) for is_one in (types.is_struct, types.is_map, is_list))
+    try:
+        _primitive(source, target, Rules(lambda wanted, at_hand: None, zones_matter=False))
+    except CastingError:
+        return False
+    return True
+
+
 def _struct(source: pa.StructType, target: pa.StructType, rules: Rules) -> Convert:
     at_hand = [source.field(i) for i in range(source.num_fields)]
     wanted = [target.field(i) for i in range(target.num_fields)]

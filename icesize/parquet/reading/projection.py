@@ -4,7 +4,7 @@ column does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, is_list, nulls
+from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, is_list, may_become, nulls
 from icesize.parquet.reading.conservation import FIELD_ID
 from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
@@ -47,7 +47,8 @@ class Projection:
         found = {field_id(field): i for i, field in enumerate(fields)}
         positions = [found.get(field_id(field)) for field in self._target]
         for field, position in zip(self._target, positions, strict=True):
-            if position is None and (problem := rules.doubt(field, fields)):
+            missing = position is None and field_id(field) not in self._constants
+            if missing and (problem := rules.doubt(field, fields)):
                 raise CastingError(f"column {problem}")
         # read in file order, so that a column's place is its rank; "a.b" is field b of column a to pyarrow, too
         wanted = sorted(position for position in positions if position is not None)
@@ -157,16 +158,17 @@ def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
 
 def _any_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
     """Return why a field that a file with ids lacks may be one without an id: of any name, as fields are renamed."""
-    return _doubt(wanted, (field.name for field in at_hand if field_id(field) is None))
+    return _doubt(wanted, at_hand)
 
 
 def _same_name_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
     """Return why a field that the name mapping does not find may be one that the mapping lacks."""
-    return _doubt(wanted, (f.name for f in at_hand if field_id(f) is None and f.name == wanted.name))
+    return _doubt(wanted, [field for field in at_hand if field.name == wanted.name])
 
 
-def _doubt(wanted: pa.Field, names: Iterator[str]) -> str | None:
-    name = next(names, None)
+def _doubt(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
+    possible = (f.name for f in at_hand if field_id(f) is None and may_become(f.type, wanted.type))
+    name = next(possible, None)
     if name is None:
         return None
     return (

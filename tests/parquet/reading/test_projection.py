@@ -22,6 +22,7 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    IcebergType,
     IntegerType,
     ListType,
     LongType,
@@ -294,6 +295,38 @@ def test_a_column_without_an_id_that_the_table_has_not_is_not_read(tmp_path: Pat
     options = settings_of(tmp_path, schema_of(("id", LongType())))
     schema = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}), pa.field("more", pa.int64())])
     assert read(options, foreign_file(tmp_path, pa.table([[1], [2]], schema=schema))).to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [(StringType(), pa.int64()), (LongType(), _POINT), (_point(3), pa.list_(pa.int64())), (UUIDType(), pa.int64())],
+)
+def test_a_column_without_an_id_is_no_missing_column_of_another_kind(
+    tmp_path: Path, kind: IcebergType, extra: pa.DataType
+) -> None:
+    """The table's newer column is NULL although the file has a column without an id, such as a pandas index."""
+    options = settings_of(tmp_path, schema_of(("id", LongType()), ("new", kind)))
+    fields = [pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}), pa.field("__index_level_0__", extra)]
+    path = foreign_file(tmp_path, pa.table([pa.array([1]), pa.nulls(1, extra)], schema=pa.schema(fields)))
+    assert read(options, path).to_pylist() == [{"id": 1, "new": None}]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_column_without_an_id_is_no_source_of_the_partition(tmp_path: Path, mapped: bool) -> None:
+    """The partition has the value of the column that the file lacks, so no value of the file can be meant."""
+    schema = schema_of(("id", LongType()), ("kind", LongType()))
+    options = settings_of(
+        tmp_path,
+        schema,
+        spec_of(schema, kind="identity"),
+        {"schema.name-mapping.default": '[{"field-id": 1, "names": ["id"]}]'},
+    )
+    ids = {} if mapped else {"PARQUET:field_id": "1"}
+    stored = pa.schema([pa.field("id", pa.int64(), metadata=ids), pa.field("kind", pa.int64())])
+    path = foreign_file(tmp_path, pa.table([[1], [2]], schema=stored))
+    assert read(options, path, PartitionKey(0, (7,))).to_pylist() == [{"id": 1, "kind": 7}]
+    with pytest.raises(RewriteFailed, match="column 'kind' may be 'kind' of the file"):
+        read(settings_of(tmp_path, schema, properties=options.properties), path)
 
 
 def test_a_column_that_the_name_mapping_lacks_is_not_null(tmp_path: Path) -> None:
