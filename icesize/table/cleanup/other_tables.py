@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
+from pyiceberg.exceptions import BadRequestError, NoSuchIcebergTableError, NoSuchNamespaceError
 from pyiceberg.table import Table
 
 from icesize.errors import TableNotFound, UnsupportedTable
@@ -58,13 +58,19 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
     """
     catalog, own = table.catalog, table.name()
     overlaps, in_turn = Overlap.of(table.location(), due), _in_turn(catalog)
+    names: list[Name] = []
+    loaded: list[Table | str | None] = []
+    doubts: list[str] = []
     with nullcontext() if in_turn else ThreadPoolExecutor(LOADED_AT_ONCE) as pool:
         each: Callable[..., Iterable[Any]] = pool.map if pool else map
         try:
-            names = sorted(set(_names(catalog, each)) - {own}, key=lambda name: (name[:-1] != own[:-1], name))
+            for _ in range(2):  # a table may be renamed into a namespace that was listed before
+                listed = set(_names(catalog, each, doubts)).difference(names, [own])
+                new = sorted(listed, key=lambda name: (name[:-1] != own[:-1], name))
+                loaded += each(lambda name: _loaded(catalog, name, overlaps), new[: max(0, most_tables - len(names))])
+                names += new
         except Exception as error:  # of whatever the catalog is reached by
-            return OtherTables(doubts=(f"the catalog cannot list its tables ({brief(error)})",))
-        loaded = list(each(lambda name: _loaded(catalog, name, overlaps), names[:most_tables]))
+            doubts.append(f"the catalog cannot list its tables ({brief(error)})")
     needed, found = Reachable(), [each for each in loaded if isinstance(each, Table)]
     failed = [each for each in loaded if isinstance(each, str)]
     for other in found:
@@ -72,10 +78,11 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
             needed.add(other.metadata, other.metadata_location, other.io)
         except Exception as error:  # of whatever its storage is reached by
             failed.append(f"{'.'.join(other.name())}: {brief(error)}")
-    doubts = [f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}"] if failed else []
+    if failed:
+        doubts.append(f"{format_count(len(failed), 'table')} cannot be read, the first is {failed[0]}")
     if (more := len(names) - most_tables) > 0:
         doubts.append(f"{format_count(more, 'table')} beyond the first {most_tables:,} were not loaded")
-    return OtherTables(needed, tuple(".".join(other.name()) for other in found), tuple(doubts))
+    return OtherTables(needed, tuple(".".join(other.name()) for other in found), tuple(dict.fromkeys(doubts)))
 
 
 def _in_turn(catalog: Catalog) -> bool:
@@ -84,22 +91,26 @@ def _in_turn(catalog: Catalog) -> bool:
     return in_memory or any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
 
 
-def _names(catalog: Catalog, each: Callable[..., Iterable[Any]]) -> Iterator[Name]:
-    """Names of all tables of a catalog, one level of namespaces after another."""
+def _names(catalog: Catalog, each: Callable[..., Iterable[Any]], doubts: list[str]) -> Iterator[Name]:
+    """Names of all tables of a catalog, one level of namespaces after another; `doubts` gets what cannot be listed."""
     level: list[Name] = [()]
     while level:
         children: list[Name] = []
-        for tables, below in each(lambda namespace: _listed(catalog, namespace), level):
+        for tables, below in each(lambda namespace: _listed(catalog, namespace, doubts), level):
             yield from tables
             children += below
         level = children
 
 
-def _listed(catalog: Catalog, namespace: Name) -> tuple[list[Name], list[Name]]:
-    """Tables and namespaces directly below a namespace, of which there are none in the root or in one that is gone."""
+def _listed(catalog: Catalog, namespace: Name, doubts: list[str]) -> tuple[list[Name], list[Name]]:
+    """Tables and namespaces directly below a namespace; the root has no tables.
+
+    A namespace that was listed and is not found is a doubt: it may be gone, or hidden from this principal.
+    """
     try:
         tables = [tuple(name) for name in catalog.list_tables(namespace)] if namespace else []
     except NoSuchNamespaceError:
+        doubts.append(f"the namespace {'.'.join(namespace)} was listed and is not found")
         return [], []
     try:
         below = [tuple(name) for name in catalog.list_namespaces(namespace)]
@@ -111,11 +122,16 @@ def _listed(catalog: Catalog, namespace: Name) -> tuple[list[Name], list[Name]]:
 
 
 def _loaded(catalog: Catalog, name: Name, overlaps: Overlap) -> Table | str | None:
-    """A table with a folder that overlaps; otherwise None, or why nobody can say."""
+    """Load a table that has a folder that overlaps: None for any other, a text for one that cannot be loaded."""
     try:
         table = opening.load(catalog, name)
-    except (TableNotFound, UnsupportedTable):
-        return None  # dropped since it was listed, or no table
+    except UnsupportedTable:
+        return None  # a view, which has no files
+    except TableNotFound as error:
+        if isinstance(error.__cause__, NoSuchIcebergTableError):
+            return None
+        # dropped or renamed since, or hidden from this principal
+        return f"{'.'.join(name)}: it was listed and is not found"
     except Exception as error:  # of whatever the catalog is reached by
         return f"{'.'.join(name)}: {brief(error)}"
     folders = [*own_folders(table), table.metadata_location.rpartition("/")[0]]
@@ -124,7 +140,7 @@ def _loaded(catalog: Catalog, name: Name, overlaps: Overlap) -> Table | str | No
 
 @dataclass(frozen=True)
 class Overlap:
-    """Whether a folder holds the location, or lies in it and holds a file that is due."""
+    """Tells whether a folder holds the location, or lies in it and holds a file that is due."""
 
     location: str
     due: tuple[str, ...]

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
@@ -528,7 +529,7 @@ def test_a_table_whose_folder_holds_the_location_keeps_its_files(lake: SqlCatalo
     assert ids_of(lake, "db.inner.other") == [7]
 
 
-@pytest.mark.parametrize("hidden", ["load", "list", "limit", "files"])
+@pytest.mark.parametrize("hidden", ["load", "not found", "namespace", "list", "limit", "files"])
 def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     lake: SqlCatalog, search: Search, hidden: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,6 +541,10 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     named = leftover(table, f"data/other/{local(ours).name}")
     if hidden == "load":
         local(other.metadata_location).write_text("{")
+    elif hidden == "not found":
+        only_without(lake, monkeypatch, "load_table", NoSuchTableError("no table"), "db.other")
+    elif hidden == "namespace":
+        only_without(lake, monkeypatch, "list_tables", NoSuchNamespaceError("no namespace"), "db")
     elif hidden == "list":
         monkeypatch.setattr(type(lake), "list_namespaces", lambda *_: (_ for _ in ()).throw(NotImplementedError("no")))
     elif hidden == "limit":
@@ -554,6 +559,8 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     assert exists(named)
     said = {
         "load": "1 table cannot be read, the first is db.other: ",
+        "not found": "1 table cannot be read, the first is db.other: it was listed and is not found. ",
+        "namespace": "the namespace db was listed and is not found. ",
         "list": "the catalog cannot list its tables (NotImplementedError: no). ",
         "limit": "1 table beyond the first 0 were not loaded. ",
         "files": "1 table cannot be read, the first is db.other: FileNotFoundError",
@@ -563,6 +570,55 @@ def test_tables_that_cannot_be_read_protect_all_but_our_own_files(
     report = search(trust_location=True)
     assert (report.files_deleted, exists(theirs), report.notes) == (2, False, ())
     check(search.table)
+
+
+def only_without(lake: SqlCatalog, patch: pytest.MonkeyPatch, call: str, error: Exception, hidden: str) -> None:
+    """Have a call of the catalog raise this for one name, as for a principal without a right."""
+    real = getattr(lake, call)
+
+    def refusing(name: str | tuple[str, ...]) -> Any:
+        if ".".join((name,) if isinstance(name, str) else name) == hidden:
+            raise error
+        return real(name)
+
+    patch.setattr(lake, call, refusing)
+
+
+@pytest.mark.parametrize("namespace", ["db", "a"])
+def test_a_table_that_is_renamed_while_the_catalog_is_listed_keeps_its_files(
+    lake: SqlCatalog, search: Search, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found by its new name, also in a namespace that was listed before."""
+    table = two_files(lake)
+    lake.create_namespace("a")
+    neighbour(lake, {"write.data.path": f"{table.location()}/data/other"})
+    all_aged(table)
+    real, renamed = lake.list_tables, f"{namespace}.renamed"
+
+    def list_tables(asked: str | tuple[str, ...]) -> list[tuple[str, ...]]:
+        listed = real(asked)
+        if ("db", "other") in listed or (asked == ("a",) and namespace == "a" and not lake.table_exists(renamed)):
+            lake.rename_table("db.other", renamed)
+        return listed
+
+    monkeypatch.setattr(lake, "list_tables", list_tables)
+    assert search().files_deleted == 0
+    assert ids_of(lake, renamed) == [7]
+
+
+@pytest.mark.parametrize("kind", ["view", "not Iceberg"])
+def test_what_is_certainly_no_table_is_no_doubt(
+    lake: SqlCatalog, search: Search, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view has no files, and a table of another format is in no Iceberg metadata: orphans go beside them."""
+    table = two_files(lake)
+    neighbour(lake, {})
+    error = NoSuchTableError("no table") if kind == "view" else NoSuchIcebergTableError("of another format")
+    only_without(lake, monkeypatch, "load_table", error, "db.other")
+    monkeypatch.setattr(lake, "view_exists", lambda _: kind == "view")
+    old = leftover(table, "data/x.parquet")
+    report = search()
+    assert (report.files_deleted, report.notes, exists(old)) == (1, (), False)
 
 
 @pytest.mark.parametrize(
