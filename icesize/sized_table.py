@@ -111,7 +111,9 @@ class SizedTable:
 
             token = process_state.remember_catalog(catalog) if catalog is not None else None
             source = process_state.identified(spark, process_state.TableSource(name, policy, token))
-            self._handle, _ = process_state.handle_of(spark, source, process_state.state_of(source, None))
+            # kept, as states that nothing refers to may be forgotten
+            self._state = process_state.state_of(source, None)
+            self._handle, _ = process_state.handle_of(spark, source, self._state)
             self._source = source
         self._spark = spark
         self._environment = environment

@@ -1,14 +1,15 @@
 """What a process remembers between batches: catalogs, manifests read, back-off, the last report. Losing it costs time.
 
 A sink is a plain value that may be pickled to another process; everything live hangs here, keyed by catalog, table UUID
-and stream id, and bounded. No lock that streams of several catalogs share is held while a catalog is opened.
+and stream id. It is bounded, except that nothing goes which a sink or a table in use refers to. No lock that streams of
+several catalogs share is held while a catalog is opened.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary, ref
 
@@ -30,6 +31,21 @@ _MOST_STATES = 256
 """A table takes one, and each stream into it: some hundred streams of one driver find all that they have learned."""
 
 
+class CatalogToken(str):
+    """Stands for a catalog object that the user passed in, and keeps it alive; a pickle has the text only."""
+
+    catalog: Catalog | None = None
+
+    def __reduce__(self) -> tuple[Callable[[str], CatalogToken], tuple[str]]:
+        return _token, (str(self),)
+
+
+def _token(text: str) -> CatalogToken:
+    token = CatalogToken(text)
+    token.catalog = _given.get(text)
+    return token
+
+
 @dataclass(frozen=True)
 class TableSource:
     """Names a table without holding anything live: its name, its policy argument, and which catalog it comes from.
@@ -41,7 +57,7 @@ class TableSource:
 
     name: str
     policy: PolicyArgument = None
-    catalog_token: str | None = None
+    catalog_token: CatalogToken | None = None
     table_uuid: str | None = None
     catalog_properties: opening.CatalogProperties | None = None
 
@@ -75,24 +91,23 @@ _lock = threading.Lock()
 _opened: Remembered[Catalog] = Remembered(_MOST_CATALOGS)
 _states: Remembered[StreamState] = Remembered(_MOST_STATES)
 _given: WeakValueDictionary[str, Catalog] = WeakValueDictionary()
-"""Catalog objects by token. The handles in states keep them, so each lives as long as its tables are in use."""
+"""Catalog objects by the text of their tokens. Sources and the handles in states keep them."""
 
 
 def state_of(source: TableSource, stream_id: str | None) -> StreamState:
     """The state of a stream into a table, made on first use; a table that takes the name of another has its own."""
-    catalog = source.catalog_token or opening.split_name(source.name)[0]
+    # of a token only the text: a key must not keep the catalog
+    catalog = str(source.catalog_token or opening.split_name(source.name)[0])
     return _states.get((catalog, source.table_uuid or source.name, stream_id), StreamState)
 
 
-def remember_catalog(catalog: Catalog) -> str:
+def remember_catalog(catalog: Catalog) -> CatalogToken:
     """Return the token that a sink carries instead of a catalog object, which cannot be pickled."""
     with _lock:
-        for token, known in _given.items():
-            if known is catalog:
-                return token
-        token = f"{catalog.name}-{uuid.uuid4().hex}"
-        _given[token] = opening.with_timeout(catalog)
-    return token
+        known = next((text for text, each in _given.items() if each is catalog), None)
+        text = known or f"{catalog.name}-{uuid.uuid4().hex}"
+        _given[text] = opening.with_timeout(catalog)
+    return _token(text)
 
 
 def for_its_server(spark: SparkSession, source: TableSource) -> TableSource:
@@ -163,13 +178,13 @@ def _open(source: TableSource, settings: Mapping[str, str]) -> tuple[Catalog, tu
     return _opened.get(key, lambda: opening.open_catalog(name, properties)), identifier
 
 
-def _catalog_given(source: TableSource, token: str) -> Catalog:
+def _catalog_given(source: TableSource, token: CatalogToken) -> Catalog:
     catalog = _given.get(token)
     if catalog is None and source.catalog_properties is not None:
         # a catalog that does not answer must not keep other tables from being opened
         opened = source.catalog_properties.open()
         with _lock:
-            catalog = _given.setdefault(token, opened)
+            catalog = token.catalog = _given.setdefault(str(token), opened)
     if catalog is None:
         raise EngineUnavailable(
             f"Cannot open '{source.name}': the catalog object given to icesize.open lives in another process; "

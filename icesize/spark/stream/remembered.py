@@ -1,4 +1,7 @@
-"""Values by key that threads share: each is made once, and the least recently used go when there are too many."""
+"""Values by key that threads share: each is made once, and the least recently used go when there are too many.
+
+A value that something still refers to is never made a second time.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 V = TypeVar("V")
 
@@ -18,20 +22,32 @@ class _Slot(Generic[V]):
 
 
 class Remembered(Generic[V]):
-    """Up to `most` values. Each key has a lock of its own, so a value that takes long to make delays no other key."""
+    """Up to `most` values, and those in use elsewhere, which are found as long as they live.
+
+    Each key has a lock of its own, so a value that takes long to make delays no other key.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._slots: OrderedDict[Hashable, _Slot[V]] = OrderedDict()
+        self._alive: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Return the value of a key; `make` makes it where there is none, and its errors are raised."""
         slot = self._slot(key)
         with slot.lock:
             if slot.value is None:
-                slot.value = make()
+                slot.value = self._found_or_made(key, make)
             return slot.value
+
+    def _found_or_made(self, key: Hashable, make: Callable[[], V]) -> V:
+        found = self._alive.get(key)
+        if found is not None:
+            return found
+        made = make()
+        with self._lock:
+            return self._alive.setdefault(key, made)
 
     def _slot(self, key: Hashable) -> _Slot[V]:
         with self._lock:

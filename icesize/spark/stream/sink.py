@@ -164,7 +164,13 @@ class Sink:
 
     @property
     def _state(self) -> process_state.StreamState:
-        return process_state.state_of(self.source, self.stream_id)
+        state = process_state.state_of(self.source, self.stream_id)
+        # they live as long as the sink, however many other tables the process works on
+        object.__setattr__(self, "_kept", (state, process_state.state_of(self.source, None)))
+        return state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
     def _follow_up(
         self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from weakref import ref
 
@@ -22,26 +23,42 @@ from tests.support.meeting import Meeting, all_at_once
 from tests.support.spark_lake import Lake, counted, events, lake_catalog
 
 
+@dataclass(frozen=True)
+class Value:
+    """Something that can be referred to weakly."""
+
+    number: int = 0
+
+
 def test_a_value_is_made_once() -> None:
     """Threads that want a value at the same time get the same one."""
-    remembered, make = Remembered[list[int]](8), Meeting().ahead_of(list[int])
+    remembered, make = Remembered[Value](8), Meeting().ahead_of(Value)
     one, other = all_at_once([lambda: remembered.get("key", make)] * 2)
     assert one is other
 
 
 def test_the_least_recently_used_goes() -> None:
     """No more values stay than there is room for; those that are used stay longest."""
-    remembered = Remembered[int](2)
-    found = [remembered.get(key, partial(int, number)) for number, key in enumerate("abacab")]
+    remembered = Remembered[Value](2)
+    found = [remembered.get(key, partial(Value, number)).number for number, key in enumerate("abacab")]
     assert found == [0, 1, 0, 3, 0, 5]
+
+
+def test_a_value_in_use_is_not_made_again() -> None:
+    """What something refers to is found however many others were used since."""
+    remembered = Remembered[Value](2)
+    used = remembered.get("used", Value)
+    for key in "abc":
+        remembered.get(key, Value)
+    assert remembered.get("used", Value) is used
 
 
 def test_a_value_that_cannot_be_made_is_tried_again() -> None:
     """An error is raised and not remembered."""
-    remembered = Remembered[str](2)
+    remembered = Remembered[Value](2)
     with pytest.raises(ZeroDivisionError):
-        remembered.get("key", lambda: str(1 // 0))
-    assert remembered.get("key", lambda: "made") == "made"
+        remembered.get("key", lambda: Value(1 // 0))
+    assert remembered.get("key", lambda: Value(7)) == Value(7)
 
 
 def test_a_catalog_that_hangs_keeps_no_other_from_being_opened(
@@ -86,7 +103,7 @@ def test_a_table_that_takes_a_name_has_a_state_of_its_own(spark: SparkSession, l
 def test_states_are_bounded_and_catalogs_go_with_them(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many streams the newest are remembered; a catalog object goes with the last table that needs it."""
+    """Of many streams the newest and those with a sink are remembered; a catalog object goes with the last of them."""
     lake.create()
     monkeypatch.setattr(process_state, "_states", Remembered(2))
     own = lake_catalog(lake.folder)
@@ -96,10 +113,40 @@ def test_states_are_bounded_and_catalogs_go_with_them(
     del own, table
     gc.collect()
     assert gone() is not None
-    forgotten = state_of(sink.source, "s")
-    for number in range(2):
-        state_of(replace(sink.source, table_uuid=f"{number}"), "s")
-    assert state_of(sink.source, "s") is not forgotten
+    sink(counted(spark, events([1])), 0)
+    report = sink.last_report
+    for number in range(3):
+        state_of(TableSource(f"other.db.t{number}"), "s")
+    gc.collect()
+    assert report is not None
+    assert sink.last_report is report
+    for number in range(3):
+        state_of(TableSource(f"other.db.t{number}"), "s")
+    sink(counted(spark, events([2])), 1)
+    del sink
+    for number in range(3):
+        state_of(TableSource(f"other.db.t{number}"), "s")
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_source_keeps_its_catalog_object_though_its_states_were_forgotten(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table or sink that has not been used for long still finds the catalog object it was made with."""
+    monkeypatch.setattr(process_state, "_states", Remembered(2))
+    given = lake_catalog(lake.folder)
+    given.close()
+    source, gone = TableSource("db.events", catalog_token=process_state.remember_catalog(given)), ref(given)
+    del given
+    gc.collect()
+    catalog, identifier = process_state._open(source, {})
+    assert (catalog is gone(), identifier) == (True, ("db", "events"))
+    copy = pickle.loads(pickle.dumps(source))
+    del source, catalog
+    gc.collect()
+    assert process_state._open(copy, {})[0] is gone()
+    del copy
     gc.collect()
     assert gone() is None
 
