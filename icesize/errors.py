@@ -115,3 +115,18 @@ class RewriteFailed(IcesizeError):
 
 class EngineUnavailable(IcesizeError):
     """Spark, Java, a package that Spark's workers need, or one of an extra (`icesize[report]`) is missing."""
+
+
+_OUTSIDE = frozenset(
+    {
+        "adlfs", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "ossfs", "py4j", "pyiceberg", "pyspark",
+        "requests", "s3fs", "sqlalchemy", "thrift", "urllib3",
+    }
+)  # fmt: skip
+"""Packages by which catalogs, storage and Spark are reached; their exceptions have no common base."""
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Return True for an error of catalog, storage, network or Spark, and False for a mistake in icesize."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError) or not packages.isdisjoint(_OUTSIDE)

@@ -16,7 +16,7 @@ from icesize.cli import doctor, looking, removing, rewriting, trying
 from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, complain
 from icesize.clock import Commitment
-from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError
+from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
 from icesize.redaction import redacted
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -54,7 +54,7 @@ class _Group(click.Group):
             complain(str(error))
             ctx.exit(USAGE if isinstance(error, (ArgumentError, PolicyError)) else FAILED)
         except Exception as error:
-            from icesize.table.catalog.access_errors import is_from_outside, shortened
+            from icesize.table.catalog.access_errors import shortened
 
             if not is_from_outside(error):
                 raise

@@ -14,7 +14,7 @@ from pyiceberg.io import FileIO, InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize import failpoints
-from icesize.errors import RewriteFailed
+from icesize.errors import RewriteFailed, is_from_outside
 from icesize.redaction import remember_secrets
 
 LOG = logging.getLogger("icesize")
@@ -23,6 +23,17 @@ WHOLE_READ_BYTES = 32 * 2**20
 """Remote files up to this size are fetched by one request instead of one per column chunk."""
 LOCAL_READ_BYTES = 256 * 2**10
 """Local files up to this size are read at once, too: a read costs as much as copying 50 kB."""
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Make an `OSError` of what the packages raise that reach storage: few of their exceptions are one."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or not is_from_outside(error):
+            raise
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 class Storage:
@@ -59,7 +70,8 @@ class Storage:
         self._check_wanted(location)
         path = self.local_path(location)
         if path is None:
-            return self._io.new_output(location).create(overwrite=True)
+            with _as_os_error():
+                return self._io.new_output(location).create(overwrite=True)
         folder = os.path.dirname(path)
         if folder not in self._folders:
             os.makedirs(folder, exist_ok=True)
@@ -80,36 +92,39 @@ class Storage:
     def _input(self, location: str) -> InputFile:
         """A file of the FileIO; an `OSError`, as storage raises it, for a location that it does not know."""
         try:
-            return self._io.new_input(location)
+            with _as_os_error():
+                return self._io.new_input(location)
         except ValueError as error:
             raise OSError(str(error)) from error
 
     def fetch(self, location: str) -> bytes:
         """All bytes of a file, by one request."""
-        with self._input(location).open() as stream:
+        with _as_os_error(), self._input(location).open() as stream:
             return bytes(stream.read())
 
     def pieces(self, location: str, piece_bytes: int) -> Iterator[bytes]:
         """All bytes of a file, so many by each request."""
-        with self._input(location).open() as stream:
+        with _as_os_error(), self._input(location).open() as stream:
             while piece := stream.read(piece_bytes):
                 yield bytes(piece)
 
     def stream(self, location: str) -> Any:
         """A seekable stream that asks storage for no more than is read."""
         path = self.local_path(location)
-        return pa.OSFile(path, "rb") if path is not None else self._input(location).open()
+        with _as_os_error():
+            return pa.OSFile(path, "rb") if path is not None else self._input(location).open()
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """The last bytes of a file of `size_bytes`."""
-        with self.stream(location) as stream:
+        with _as_os_error(), self.stream(location) as stream:
             stream.seek(size_bytes - wanted_bytes)
             return bytes(stream.read(wanted_bytes))
 
     def size(self, location: str) -> int:
         """Bytes of the file as storage reports them."""
         path = self.local_path(location)
-        return len(self._input(location)) if path is None else os.path.getsize(path)
+        with _as_os_error():
+            return len(self._input(location)) if path is None else os.path.getsize(path)
 
     def check_whole(self, location: str, written_bytes: int) -> None:
         """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from icesize.errors import IcesizeError
+from icesize.errors import IcesizeError, is_from_outside
 from icesize.failpoints import FailpointReached
 
 
@@ -125,9 +125,12 @@ def log_internal_error(what: str, error: Exception) -> str:
     """Log an exception that is neither damage nor an error of storage, and return a clause about it.
 
     The log record has the attribute `internal_error`, by which tests find it. An error of the API, a lack of memory and
-    a failpoint are no internal errors: they are raised again.
+    a failpoint are no internal errors: they are raised again. Nor is one of the packages that reach storage: it is not
+    logged.
     """
     if isinstance(error, (IcesizeError, MemoryError, FailpointReached)):
         raise error
+    if is_from_outside(error):
+        return f"{type(error).__name__}: {(str(error) or 'no text').splitlines()[0]}, try again when storage answers"
     LOG.error("Internal error of icesize in %s, report this", what, exc_info=error, extra={"internal_error": True})
     return f"internal error {type(error).__name__}: {error}, report this with the traceback in the log"

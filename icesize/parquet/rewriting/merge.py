@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from icesize.errors import RewriteFailed
+from icesize.errors import RewriteFailed, is_from_outside
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
 from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
@@ -77,9 +77,9 @@ def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: D
         return copy_merge(group, new_files, fetched, deleted.positions)
     except CopyRefused as refused:
         return refused.code
-    except (OSError, MemoryError):  # decoding meets it again, if it lasts, and says what it is
-        return Refusal.SHORT_READ
     except Exception as error:
+        if isinstance(error, MemoryError) or is_from_outside(error):
+            return Refusal.SHORT_READ  # decoding meets it again, if it lasts, and names it
         log_internal_error(f"copying {len(group.inputs)} files", error)
         return Refusal.INTERNAL_ERROR
 

@@ -71,12 +71,6 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, (OSError, *_NOT_NOW)) or type(error).__name__ in _NO_CONNECTION
 
 
-def is_from_outside(error: BaseException) -> bool:
-    """Whether an error comes from catalog, storage, network or Spark, and not from a mistake in icesize."""
-    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, OSError) or not packages.isdisjoint(_OUTSIDE)
-
-
 def missing_right(error: BaseException, told: str) -> str:
     """`, the right to <do what> there is missing` for a request that storage refused and named; otherwise empty.
 
@@ -89,14 +83,6 @@ def missing_right(error: BaseException, told: str) -> str:
                 return f", the right to {right} there is missing"
     return ""
 
-
-_OUTSIDE = frozenset(
-    {
-        "adlfs", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "ossfs", "py4j", "pyiceberg", "pyspark",
-        "requests", "s3fs", "sqlalchemy", "thrift", "urllib3",
-    }
-)  # fmt: skip
-"""Packages by which catalogs, storage and Spark are reached; their exceptions have no common base."""
 
 _NOT_NOW = (ServerError, ServiceUnavailableError, TooManyRequestsError)
 

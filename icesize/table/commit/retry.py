@@ -20,8 +20,8 @@ from tenacity import RetryCallState, wait_random_exponential
 
 from icesize import failpoints
 from icesize.clock import Environment, Fate
-from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError
-from icesize.table.catalog.access_errors import brief, is_from_outside, may_pass
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
+from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.pyiceberg_committer import (
     CatalogBusy,
     CommitLost,

@@ -42,6 +42,7 @@ from tests.support.parquet_files import (
     fact,
     files_below,
     local,
+    metadata_of,
     schema_of,
     settings_of,
     spec_of,
@@ -219,6 +220,27 @@ def test_a_bug_in_decoding_is_no_damage_of_the_file(
         merge(MergeGroup(facts, facts[0].partition), options, MERGED)
     assert files_below(tmp_path) == before
     assert "in _with_a_bug\n" in caplog.text
+
+
+def test_an_error_of_a_package_that_reaches_storage_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Few of these errors are an `OSError`, when a file is opened and when it is read."""
+    metadata = metadata_of(tmp_path, SCHEMA, spec_of(SCHEMA, hour="identity"))
+    facts = inputs(WriteSettings.of(metadata, REMOTE, 2**29), [3, 4])
+    opens, reads = "tests.support.parquet_files.RemoteLike.new_input", "icesize.parquet.reading.inputs.open_parquet"
+    for broken, copying in ((opens, True), (opens, False), (reads, False)):
+        options = WriteSettings.of(metadata, REMOTE, 2**29, merge_by_copying=copying)
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, _without_connection)
+            with pytest.raises(RewriteFailed, match="HttpError: 503, connection reset, "):
+                merge(MergeGroup(facts, facts[0].partition), options, MERGED)
+    assert "Internal error" not in caplog.text
+
+
+def _without_connection(*_: object) -> NoReturn:
+    kind = type("HttpError", (Exception,), {"__module__": "gcsfs.retry"})
+    raise kind("503, connection reset")
 
 
 @pytest.mark.internal_error
