@@ -16,6 +16,7 @@ from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.format.refusals import log_internal_error
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
 from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
 from icesize.parquet.reading.conservation import Conservation
@@ -91,10 +92,13 @@ def cluster(
                 raise RewriteFailed(
                     f"Cannot cluster: {live} live rows went in and {written} came out, report this", path=None
                 )
-    except (pa.ArrowException, OSError) as error:
-        raise RewriteFailed(
-            f"Cannot cluster {len(group.inputs)} files: {error}, what was written is removed", path=None
-        ) from error
+    except TooLarge:
+        raise
+    except Exception as error:
+        what = f"{len(group.inputs)} files"
+        is_of_storage = isinstance(error, (pa.ArrowException, OSError))
+        why = str(error) if is_of_storage else log_internal_error(f"clustering {what}", error)
+        raise RewriteFailed(f"Cannot cluster {what}: {why}, what was written is removed", path=None) from error
     return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted.rows, named=deleted.named)
 
 

@@ -17,6 +17,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.format.refusals import log_internal_error
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.reading.conservation import Counts
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
@@ -121,8 +122,10 @@ class Gather:
                 return files.close()
         except RewriteFailed as error:
             return MergeFailure(str(error))
-        except (pa.ArrowException, OSError) as error:
-            return MergeFailure(f"Cannot cluster: {error}, what was written is removed")
+        except Exception as error:
+            is_of_storage = isinstance(error, (pa.ArrowException, OSError))
+            why = str(error) if is_of_storage else log_internal_error("clustering rows of a shuffle", error)
+            return MergeFailure(f"Cannot cluster: {why}, what was written is removed")
 
 
 def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header, pa.Buffer]]:

@@ -501,6 +501,30 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.internal_error
+def test_a_bug_fails_its_group_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error says that it is one of icesize, nothing of the group stays, and the others are clustered."""
+    options = settings_of(tmp_path, EVENTS)
+    groups = {n: MergeGroup(stored(options, [events(100 + n)]), KEY, 1) for n in range(2)}
+    before, right = files_below(tmp_path), SortedFiles.close
+
+    def close(self: SortedFiles) -> list[WrittenFile]:
+        files = right(self)
+        if files[0].rows == 100:
+            raise IndexError("list index out of range")
+        return files
+
+    monkeypatch.setattr(SortedFiles, "close", close)
+    found = cluster_in_threads(groups, {0: "k1o-1", 1: "k1o-2"}, order_by(options, "user"), options)
+    assert isinstance(found[0], MergeFailure)
+    assert "internal error IndexError: list index out of range, report this" in found[0].why
+    assert isinstance(found[1], MergeResult)
+    assert len(files_below(tmp_path)) == len(before) + 1
+    assert "Internal error of icesize in clustering 1 files, report this" in caplog.text
+
+
 def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:
     """Small groups and those that do not fit into memory, under names of their own; a damaged one fails alone."""
     options = settings_of(tmp_path, EVENTS, target=30_000)

@@ -541,6 +541,33 @@ def test_rows_that_change_between_tasks_are_noticed(
         assert "Cannot rewrite rows: column 'user' has" in found[0].why
 
 
+@pytest.mark.internal_error
+def test_a_bug_in_a_task_that_gathers_fails_its_rows_alone(
+    settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task answers with a failure that says what it is, and goes on with its other assignments."""
+    task = group(settings, [rows(v) for v in range(3)], 4)
+    order = RowOrder.of(by(1), settings)
+    ranking = order.fit(order.keys(rows(0)))
+    division, outputs = divide(ranking, order.keys(rows(0)), 8.0, 4, 2)
+    blobs = scattered(task, division, order, settings)
+    destination = Destination(ranking, "k1o-1", task.partition, 7)
+    right, closed = gather.SortedFiles.close, list[int]()
+
+    def close(self: gather.SortedFiles) -> Any:
+        closed.append(1)
+        if len(closed) == 1:
+            raise IndexError("list index out of range")
+        return right(self)
+
+    monkeypatch.setattr(gather.SortedFiles, "close", close)
+    work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
+    (_, failed, _), (_, made, _) = answered(work, blobs)
+    assert "internal error IndexError: list index out of range, report this" in failed.why
+    assert made
+    assert "Internal error of icesize in clustering rows of a shuffle, report this" in caplog.text
+
+
 @pytest.mark.parametrize("assignments", [1, 4])
 def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
     """A shuffle partition many times larger than planned is written in pieces, by one task or by several in turn."""
