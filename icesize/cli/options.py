@@ -136,6 +136,8 @@ def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
     """`--partition K=V`, once per partition field, that arrives as a label (None when it is not given)."""
 
     def given(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
+        if not all(map(str.strip, values)):
+            raise click.UsageError("--partition is empty: give FIELD=VALUE, or leave it out for an unpartitioned table")
         return "/".join(values) if values or required else None
 
     return click.option(

@@ -275,6 +275,15 @@ def test_bad_input_is_one_line_and_no_traceback(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("given", [["--partition", ""], ["--partition", "kind=a", "--partition", " "]])
+def test_an_empty_partition_is_wrong_usage(table: Table, run: Run, given: list[str]) -> None:
+    """A shell variable that is not set names no partition, and not the whole table."""
+    for command in (["versions"], ["restore", "--as-of", "2999-01-01", "--yes"]):
+        result = run(*command, *given)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--partition is empty: give FIELD=VALUE, or leave it out for an unpartitioned table" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("where", "mark"),
     [
