@@ -153,7 +153,7 @@ class _Group:
         return read_piece(source, chunk, rows, column, indexes, self._assembly.room(chunk.size_bytes))
 
     def _known_statistics(self, index: int, column: Column) -> Fields:
-        """Those of the older chunks together; none of parts of which rows are deleted."""
+        """Join the statistics of the older chunks; there are none if rows of a part are deleted."""
         if any(part.deleted for part in self._parts):
             return {}
         chunks = [part.group.chunks[index] for part in self._parts]

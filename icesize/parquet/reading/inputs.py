@@ -129,7 +129,7 @@ def _stored(
 
 
 UNREADABLE_ROWS = (pa.ArrowException, OSError, CastingError, DamagedFile, UnicodeDecodeError)
-"""What is raised for a file that is missing or damaged, or whose values do not fit."""
+"""Errors of a file that is missing or damaged, or whose values do not fit."""
 
 
 def _unreadable(path: str, error: Exception) -> RewriteFailed:

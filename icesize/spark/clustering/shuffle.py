@@ -202,8 +202,10 @@ class Shuffle:
 
 
 def checked(gathered: list[Gathered], counted: Conservation) -> list[Gathered]:
-    """What became of the assignments of a group, if its files have the values and NULLs of the rows that were read; a
-    failure, the files removed, if not."""
+    """Return what became of the assignments of a group, its files held against the values and NULLs of the rows read.
+
+    It is a failure, and the files are removed, if these differ.
+    """
     if _failure(gathered) is not None:
         return gathered
     files = _files(gathered)

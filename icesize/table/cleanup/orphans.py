@@ -278,7 +278,7 @@ class OrphanSearch:
 
 
 def _is_ours(file: str, location: str) -> bool:
-    """Whether a file has one of icesize's names, and lies where this table and none with a folder of its own has it."""
+    """Return True if a file has one of icesize's names, and lies where only this table has its files."""
     *folders, name = normalised(file)[len(normalised(location)) :].strip("/").split("/")
     if name.startswith(_OWN_METADATA):
         return True

@@ -86,7 +86,10 @@ def other_tables(table: Table, due: Sequence[str], most_tables: int = MOST_TABLE
 
 
 def _in_turn(catalog: Catalog) -> bool:
-    """Whether only this thread may use the catalog: Hive has one connection, SQLite a database in memory per thread."""
+    """Return True if only this thread may use the catalog.
+
+    Hive has one connection, and SQLite one database in memory per thread.
+    """
     in_memory = catalog.properties.get("uri", "") in ("sqlite://", "sqlite:///:memory:")
     return in_memory or any(kind.__name__ == "HiveCatalog" for kind in type(catalog).__mro__)
 

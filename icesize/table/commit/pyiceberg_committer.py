@@ -177,7 +177,7 @@ class PyIcebergLoaded:
         inputs = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
         if not inputs or self.head_id == request.base_snapshot_id:
             return {}
-        # a base that main has left says nothing of the head, nor does one that expired since this state was loaded
+        # nothing of the head follows from a base that main has left, or that expired since this state was loaded
         known = self._manifests_of_base(request)
         if known is None:
             return dict.fromkeys(inputs, BASE_EXPIRED)

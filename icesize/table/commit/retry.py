@@ -184,7 +184,7 @@ class Attempts(Generic[T]):
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
     def _is_outdated(self, loaded: PyIcebergLoaded) -> bool:
-        """Whether the table has changed since it was loaded, so that an expiry may have deleted manifests of it."""
+        """Return True if the table has changed since it was loaded: an expiry may have deleted manifests of it."""
         now = self._load()
         if now is None or self._late() or now.table.metadata_location == loaded.table.metadata_location:
             return False

@@ -85,7 +85,7 @@ class NamedField:
 
     @property
     def _may_print_null(self) -> bool:
-        """Whether a value that is not NULL may be printed as `null`; Iceberg prints bytes in base 64."""
+        """Return True if a value that is not NULL may be printed as `null`; Iceberg prints bytes in base 64."""
         kind = self.source and self.transform.result_type(self.source)
         return isinstance(kind, StringType | BinaryType | FixedType) and self.transform != VoidTransform()
 

@@ -43,7 +43,7 @@ class LocalFiles:
                     self._known.add(found)
 
     def __contains__(self, location: str) -> bool:
-        """Whether the file is one of them."""
+        """Return True if the file is one of them."""
         path = local_path(self.io, location) if self._known else None
         return path is not None and _identity(path) in self._known
 

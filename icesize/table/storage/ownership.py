@@ -53,7 +53,7 @@ def is_metadata_file(location: str) -> bool:
 class UnfinishedMetadataError(TableError):
     """A metadata file whose text ends too early or is none, as of one that is being written to a local folder.
 
-    `is_cut` says that it begins like one, or is empty: a writer died or found the disk full.
+    `is_cut` is True if it begins like one, or is empty: a writer died or found the disk full.
     """
 
 
