@@ -45,6 +45,8 @@ RUN_SHARE = 1 / 32
 table costs 0.1 ms, whatever its size."""
 _VALUE_BYTES = 8
 """Of most types, or of an index and the place of a text."""
+_MANY_ROWS = 1_024
+"""In a batch: fewer cost more than their values, about 0.1 ms for 10 columns."""
 _BATCH_BYTES = 2**20
 """Files that are read at once, by their size: handing them from one thread to another costs 0.1 ms."""
 
@@ -274,13 +276,22 @@ def _tables(
     if decoded_bytes <= limits.whole_file_bytes:
         tables = iter([file.read(columns=names, use_threads=False)])
     else:
-        size = max(1, metadata.num_rows * limits.batch_bytes // decoded_bytes)
+        size = _batch_rows(metadata, limits, decoded_bytes)
         batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
         tables = (pa.Table.from_batches([batch]) for batch in batches)
     for table in tables:
         for name in texts:
             check_indices(table.column(name))
         yield from bounded(_without_categories(table, fitted.stored, texts), limits.whole_file_bytes)
+
+
+def _batch_rows(metadata: pq.FileMetaData, limits: Limits, decoded_bytes: int) -> int:
+    """Return the rows of a batch, with at most `Limits.whole_file_bytes` if each has the longest text: one long text
+    makes `decoded_bytes` far more than the rows take."""
+    rows = int(metadata.num_rows)
+    likely = rows * limits.batch_bytes // max(1, _raw_size_bytes(metadata))
+    many = min(_MANY_ROWS, likely, rows * limits.whole_file_bytes // decoded_bytes)
+    return max(1, many, rows * limits.batch_bytes // decoded_bytes)
 
 
 def _without_categories(rows: pa.Table, stored: pa.Schema, texts: Collection[str]) -> pa.Table:

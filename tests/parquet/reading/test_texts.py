@@ -16,6 +16,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.reading import inputs
 from icesize.parquet.reading.inputs import Texts, read_inputs
 from icesize.parquet.reading.texts import plain_bytes
 from icesize.parquet.rewriting.merge import merge
@@ -240,6 +241,19 @@ def remove_sizes(path: Path) -> None:
     path.write_bytes(
         edited(path.read_bytes(), lambda tree: [c.pop(16, None) for group in tree.metadata for c in group])
     )
+
+
+def test_one_long_text_among_short_ones_leaves_batches_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row may have the long text as far as the footer shows; a batch of them is no more than is read at once."""
+    options = nested_options(tmp_path)
+    events = [{"agent": "x" * 1_000 if i == 77 else f"tag {i % 5}"} for i in range(3_000)]
+    (file,) = stored(options, pa.table([events, range(3_000)], schema=options.arrow_schema), use_dictionary=True)
+    remove_sizes(Path(file.path))
+    file = replace(file, size_bytes=Path(file.path).stat().st_size)
+    monkeypatch.setattr(inputs, "RUN_SHARE", 0)
+    tables = [*read_inputs(MergeGroup((file,), KEY, 1), options)]
+    assert 75 < max(table.num_rows for table in tables) <= 100_000 // 1_000
+    assert [event for table in tables for event in table["event"].to_pylist()] == events
 
 
 def test_a_column_that_is_too_large_to_hold_is_not_encoded_again_as_a_whole(tmp_path: Path) -> None:
