@@ -53,11 +53,10 @@ class Limits:
     least_page_bytes: int = 32 * 2**10
     """Pages that are copied have as many rows, or as many bytes, on average: smaller ones make scans slower (1,000 rows
     per page cost Spark 12 %)."""
-    renumber_page_ns: int = 500_000
-    """Time to change the indices of a page that gets another dictionary, besides its values (`costs`): 70 us of
-    processor time, twice, and the waits for Python's lock, which a page releases and takes again several times while
-    another thread merges beside it. In pages of 20,000 values decimals of fixed length are renumbered, and all else is
-    encoded again; in pages of 65,000 texts are renumbered, too."""
+    renumber_page_ns: int = 140_000
+    """Time to change the indices of a page that gets another dictionary, besides its values: 70 us, twice (`costs`). In
+    pages of 20,000 values texts are renumbered, and numbers encoded again; in larger ones more and more are renumbered.
+    At 500,000, texts were encoded again, and 240 files took 0.71 s, not 0.62 s (`benchmarks compact --case large`)."""
     cut_cost: float = 1.4
     """Time to leave deleted rows out of a page, where decoding it with its whole column and encoding that takes 1: 1.1
     for numbers that are stored one after the other, 1.4 for such texts, 0.9 to 1.8 for few values. Columns are cut
