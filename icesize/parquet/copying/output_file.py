@@ -185,7 +185,7 @@ class _Copy:
                 self._check_levels(leaf, StreamSource(stream), footer)
 
     def _agree(self, leaf: Leaf) -> bool:
-        """Whether all footers say how many NULLs there are, and agree."""
+        """Return whether all footers state the number of NULLs, and agree."""
         parts, written = self.contents.parts, Count(*self.counts[leaf.field_id])
         stored = _sum([count_of(part.group.chunks[leaf.position], _column(part, leaf.position)) for part in parts])
         if written.nulls is None or stored.nulls is None:

@@ -73,7 +73,7 @@ Order = Callable[[bytes], Any]
 
 
 def is_trusted(created_by: str) -> bool:
-    """Whether readers believe the statistics of this writer's files."""
+    """Return whether readers trust the statistics of this writer's files."""
     found = _VERSION.match(created_by)
     if found is None or found[1] not in _TRUSTED:
         return False
@@ -91,7 +91,7 @@ def orders_by_type(columns: int) -> bytes:
 
 
 def are_trusted(footer: Footer) -> bool:
-    """Whether bounds in this footer are those of the values, as readers believe."""
+    """Return whether readers trust the bounds in this footer."""
     return is_trusted(footer.created_by) and column_orders(footer) == orders_by_type(len(footer.columns))
 
 

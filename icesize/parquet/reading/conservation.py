@@ -51,7 +51,7 @@ class Count(NamedTuple):
 
 Names = Mapping[str, MappedField]
 Counts = Mapping[int, Count]
-"""By the field id of a leaf column."""
+"""Counts by the field id of a leaf column."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ class _Target:
 
     @staticmethod
     def of(settings: WriteSettings) -> _Target:
-        """Those of a table's schema."""
+        """Return the leaves of a table's schema."""
         parents, within = dict[int, int](), dict[int, tuple[int, ...]]()
         for field_id in settings.schema.field_ids:
             kind = settings.schema.find_type(field_id)
@@ -182,7 +182,7 @@ class _Node:
 
     @property
     def ids(self) -> frozenset[int]:
-        """Of the field and all within."""
+        """Return the counts of the field and of all fields within it."""
         own = frozenset[int]() if self.id is None else frozenset({self.id})
         return own.union(*(node.ids for node in self.below))
 
@@ -198,7 +198,7 @@ class _Source:
 
     @staticmethod
     def of(schema: pa.Schema, names: Sequence[str] | None, mapping: Names | None, target: _Target) -> _Source:
-        """Those of `schema` that are among `names`, all when None; by the ids that fields have, if there is no mapping
+        """Return those of `schema` that are among `names`, all if None; by the ids of fields if there is no mapping
         of names."""
         entries = [None if mapping is None else mapping.get(name) for name in schema.names]
         nodes = [_node(f, None, entry, target, mapping is None) for f, entry in zip(schema, entries, strict=True)]

@@ -27,7 +27,7 @@ from icesize.parquet.format.thrift import Fields, binary, boolean, integer
 
 _NEVER_SHORTENED = frozenset({BOOLEAN, INT32, INT64, FLOAT, DOUBLE})
 _LEAST_CHUNK_BYTES = 128 * 2**10
-"""Of a column chunk, on average: looking at its statistics takes 40 µs, a hundredth of decoding so much."""
+"""Least bytes of a column chunk, on average: reading its statistics takes 40 µs, 1 % of decoding so many bytes."""
 
 Ends = tuple[Any, Any]
 """The least and the greatest value, or their beginnings, as `bound_value` has them; None for one that is not known."""
@@ -86,7 +86,7 @@ def _kind(element: Element) -> tuple[object, ...]:
 
 
 def _elements(settings: WriteSettings) -> dict[int | None, tuple[object, ...]]:
-    """What the table's columns are in its own files, by field id."""
+    """Return the elements of the table's columns in its own files, by field id."""
     out = pa.BufferOutputStream()
     pq.ParquetWriter(out, settings.arrow_schema, **settings.parquet.writer_arguments()).close()
     columns = read_footer(BytesSource(memoryview(out.getvalue()))).columns

@@ -252,7 +252,7 @@ def _open(stream: Any, footer: pq.FileMetaData | None, texts: Sequence[str]) -> 
 
 
 def _is_small(metadata: pq.FileMetaData, limits: Limits) -> bool:
-    """Whether all rows of a file may be read at once, whatever it holds: no value is longer than all of them."""
+    """Return whether all rows of a file may be read together: no value is longer than all of them."""
     return int(metadata.num_rows) * _raw_size_bytes(metadata) <= limits.whole_file_bytes
 
 

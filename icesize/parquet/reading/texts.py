@@ -167,7 +167,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def asks_in_vain(parquet: pq.ParquetFile) -> bool:
-    """Whether the Arrow schema in a file asks for dictionaries of pages of which pyarrow makes none."""
+    """Return whether the Arrow schema in a file requests dictionaries of pages of which pyarrow makes none."""
     asked = {field.name for field in parquet.schema_arrow if types.is_dictionary(field.type)}
     groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups if asked else 0)]
     chunks = (group.column(i) for group in groups for i in range(group.num_columns))
