@@ -1,4 +1,7 @@
-"""For all tests, also of the benchmarks: an internal error of icesize fails the test that it occurs in."""
+"""For all tests, also of the benchmarks: how thoroughly properties are tried, and what fails each test.
+
+An internal error of icesize fails the test that it occurs in.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.support.examples import register_profiles
 from tests.support.internal_errors import watched
+
+register_profiles()
 
 
 @pytest.hookimpl(wrapper=True)

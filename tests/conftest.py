@@ -1,4 +1,4 @@
-"""Catalogs, and how thoroughly properties are tried; an object store for those who ask."""
+"""Catalogs; an object store for those who ask."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.support.examples import register_profiles
 from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
-
-register_profiles()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,3 +77,12 @@ def test_each_slow_test_is_in_one_part() -> None:
         assert sum(bool(above & {*one}) and not above & {*no} for one, no in zip(named, ignored, strict=True)) == 1, (
             file
         )
+
+
+@pytest.mark.engine
+def test_slow_tests_of_integration_alone_are_found() -> None:
+    """A part without the folder `tests` knows the profile that tries properties with all their examples."""
+    command = FULL["PARTS"]["slow-expiry"]
+    shown = subprocess.run(f"{command} --collect-only -q", shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert re.search(r"test_expiry\.py: [1-9]", shown.stdout), shown.stdout + shown.stderr
+    assert shown.returncode == 0
