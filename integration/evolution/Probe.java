@@ -488,7 +488,7 @@ public class Probe {
       String verdict = planned(table, filter).containsAll(needed) ? "ok" : "planned";
       // Iceberg's own reader fails where the struct around a filtered field is null
       boolean nested = filters[i].matches(".*\"term\": \"[^\"]*\\\\..*");
-      if (alsoRead && !nested && verdict.equals("ok") && count(table, filter) != matching) verdict = "read";
+      if (alsoRead && !nested && verdict.equals("ok") && !reads(table, filter, matching)) verdict = "read";
       StringBuilder out = new StringBuilder(verdict);
       for (Object file : needed) out.append(FIELD).append(file);
       answers[i] = out.toString();
@@ -505,6 +505,16 @@ public class Probe {
       tasks.close();
     }
     return paths;
+  }
+
+  private static boolean reads(Table table, Expression filter, int matching) throws Exception {
+    try {
+      return count(table, filter) == matching;
+    } catch (NullPointerException error) {
+      // Iceberg 1.11's own reader fails at a filter `not NaN` of a column that a file lacks
+      if (!error.getStackTrace()[0].getMethodName().equals("notNaN")) throw error;
+      return true;
+    }
   }
 
   private static int count(Table table, Expression filter) throws Exception {
