@@ -49,6 +49,8 @@ class _Group(click.Group):
             ctx.exit(exit_code_of(interrupt))
         except CommitStateUnknown as error:
             complain(str(error))
+            if (done := error.facts.get("report")) is not None:
+                complain(f"done before that: {done}")
             ctx.exit(UNKNOWN)
         except IcesizeError as error:
             complain(str(error))

@@ -211,8 +211,8 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     remembered.
 
     More than the engine rewrites at once is written in rounds, each with a commit; a set is written as a whole. It ends
-    early where another writer has changed the partition spec, or by what the table is clustered; the report notes what
-    is left.
+    early where another writer has changed the partition spec, or by what the table is clustered, or a later round
+    fails; the report notes what is left. Raises as `compact` does.
     """
     most_bytes = context.engine.most_bytes
     scan, whole = _planned(context, wish)
@@ -234,7 +234,7 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
         plan, lost = now.part_of(whole, groups)
         return _report(context, now, plan, progress, kept.sentences, lost)
 
-    return carried_out(rounds_of(whole.groups, most_bytes), scan, again, run)
+    return carried_out(rounds_of(whole.groups, most_bytes), scan, again, run, Report.together)
 
 
 def _is_alike(selection: Selection, scan: ClusterScan) -> bool:

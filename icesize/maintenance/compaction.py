@@ -12,9 +12,17 @@ from functools import partial
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import CommitConflict, UnsupportedTable
+from icesize.errors import CommitConflict, IcesizeError, UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
-from icesize.maintenance.rounds import Budget, RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
+from icesize.maintenance.rounds import (
+    Budget,
+    RoundsEnd,
+    as_they_are,
+    carried_out,
+    ended_by,
+    noting_rounds,
+    rounds_of,
+)
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
@@ -108,8 +116,9 @@ def compact(
     """Merge the small files of every partition that matches; `on_plan` hears the plan with its forecast before.
 
     More than the engine rewrites at once is merged in rounds, each with a commit, and so is what has to end in time;
-    no second round begins after that, nor after a change of the partition spec: the report notes what is left. A round
-    of which every merge fails keeps no other from being merged; raises RewriteFailed when there is no other.
+    no second round begins after that, nor after a change of the partition spec: the report notes what is left, also
+    after an error of a later round. A round of which every merge fails keeps no other from being merged; raises
+    RewriteFailed when there is no other, and CommitStateUnknown with the attribute `report` of the rounds before.
     """
     began, selection = context.environment.monotonic(), context.select(where)
     most_bytes = context.engine.most_bytes
@@ -134,7 +143,7 @@ def compact(
         plan, lost = as_they_are(whole, groups, now.layout, files)
         return _merge(context, now, plan, progress, lost)
 
-    return carried_out(rounds_of(whole.groups, most_bytes), selection, again, run)
+    return carried_out(rounds_of(whole.groups, most_bytes), selection, again, run, Report.together)
 
 
 def merge_changed(context: TableContext) -> Report:
@@ -152,17 +161,21 @@ def merge_changed(context: TableContext) -> Report:
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
     plan = plan_merges(layout, policy, touched=touched, budget_bytes=budget_bytes, spared=_due(rewrites))
     report = _merge(context, selection, plan)
-    return _with_few_deletes(context, report, rewrites) if rewrites else report
+    return _with_few_deletes(context, report, rewrites, policy.max_delete_files) if rewrites else report
 
 
-def _with_few_deletes(context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite]) -> Report:
-    """Once the merges are committed; others that come first are told, as where merges lose to them."""
+def _with_few_deletes(
+    context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite], most_deletes: int
+) -> Report:
+    """Put delete files together once the merges are committed; the report says what hinders it."""
     from icesize.maintenance.delete_rewrites import rewrite_deletes  # with what writes files
 
     try:
         deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})
-    except CommitConflict as error:
-        return replace(report, conflicts=(*report.conflicts, str(error)))
+    except IcesizeError as error:
+        if not report.snapshot_ids and not isinstance(error, CommitConflict):
+            raise
+        return ended_by(error, report)
     if deletes.snapshot_ids:
         context.engine.refresh(context.handle)
     notes, most = (str(deletes),) if deletes.snapshot_ids else deletes.notes, report.delete_files_max
@@ -171,7 +184,7 @@ def _with_few_deletes(context: TableContext, report: Report, rewrites: Sequence[
         report,
         snapshot_ids=report.snapshot_ids + deletes.snapshot_ids,
         operations=report.operations + deletes.operations,
-        delete_files_max=most if left else min(most, context.load().policy.max_delete_files),
+        delete_files_max=most if left else min(most, most_deletes),
         conflicts=(*report.conflicts, *deletes.conflicts),
         notes=tuple(dict.fromkeys((*report.notes, *notes))),
     )

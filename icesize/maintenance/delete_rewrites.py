@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from icesize import failpoints
 from icesize.clock import Stopwatch, rounded
-from icesize.maintenance.rounds import rounds_of
+from icesize.maintenance.rounds import carried_out, rounds_of
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.rewrite import rewrite_deletes as write_deletes
 from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
@@ -76,19 +76,20 @@ class DeletesReport:
             text = f"no delete files of {self.table} were put together"
         return "  ".join((text, *self.notes, *self.conflicts))
 
-    def plus(self, other: DeletesReport) -> DeletesReport:
-        """What two rounds came to."""
-        return DeletesReport(
-            self.table,
-            self.snapshot_ids + other.snapshot_ids,
-            self.operations + other.operations,
-            self.data_files + other.data_files,
-            self.files_removed + other.files_removed,
-            self.files_added + other.files_added,
-            self.rows + other.rows,
-            self.bytes_written + other.bytes_written,
-            conflicts=self.conflicts + other.conflicts,
-            notes=self.notes + other.notes,
+    @classmethod
+    def together(cls, reports: Sequence[DeletesReport]) -> DeletesReport:
+        """Return what rounds came to."""
+        return replace(
+            reports[0],
+            snapshot_ids=tuple(i for report in reports for i in report.snapshot_ids),
+            operations=tuple(operation for report in reports for operation in report.operations),
+            data_files=sum(report.data_files for report in reports),
+            files_removed=sum(report.files_removed for report in reports),
+            files_added=sum(report.files_added for report in reports),
+            rows=sum(report.rows for report in reports),
+            bytes_written=sum(report.bytes_written for report in reports),
+            conflicts=tuple(conflict for report in reports for conflict in report.conflicts),
+            notes=tuple(note for report in reports for note in report.notes),
         )
 
 
@@ -98,8 +99,9 @@ def rewrite_deletes(
     """Put delete files together in every partition, or `only` in some, where that is due and cheaper than rewriting
     data files.
 
-    A partition whose delete files cannot be read stays as it is and is told. Raises UnsupportedTable, TableError,
-    CommitConflict (nothing of that round landed) or CommitStateUnknown.
+    A partition whose delete files cannot be read stays as it is, and the report notes it, and what an error of a later
+    round leaves. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible), or CommitStateUnknown with
+    the attribute `report` of the rounds before.
     """
     environment = context.environment
     watch = Stopwatch(environment)
@@ -112,8 +114,13 @@ def rewrite_deletes(
         report = replace(report, dry_run=True, data_files=sum(len(each.files) for each in rewrites))
         rewrites = []
     failpoints.reach("planned")
-    for some in rounds_of(rewrites, _ROUND * environment.limits.round_bytes) if rewrites else ():
-        report = report.plus(_round(context, current, some, selection.layout.snapshot_id, watch))
+
+    def run(_: None, some: Sequence[DeleteRewrite]) -> DeletesReport:
+        return _round(context, current, some, selection.layout.snapshot_id, watch)
+
+    if rewrites:
+        rounds = rounds_of(rewrites, _ROUND * environment.limits.round_bytes)
+        report = carried_out(rounds, None, lambda: None, run, DeletesReport.together, "partition")
     return replace(report, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
 
 
@@ -134,7 +141,7 @@ def _round(
             change = _change(run_id, done, base_id, labels, environment.now_ms)
             report = context.handle.change(current, change, telling).report
             watch.lap("commit")
-    return replace(report, notes=(*failed, *report.notes))
+    return replace(report, table=current.name, notes=(*failed, *report.notes))
 
 
 def _written(

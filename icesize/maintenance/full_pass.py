@@ -206,39 +206,52 @@ class Upkeep:
         self._left: list[str] = []
         self._merges: list[Report] = []
         self._clusterings: list[Report] = []
+        self._done: dict[str, Any] = {}
 
     def run(self) -> UpkeepReport:
-        """Every step that there is budget for; raises CommitStateUnknown, everything else is in the report."""
+        """Run every step that there is budget for.
+
+        Raises CommitStateUnknown with the report so far as its attribute `report`; every other error is in the report.
+        """
+        try:
+            self._run()
+        except CommitStateUnknown as error:
+            error.facts["report"] = self._report()
+            raise
+        return self._report()
+
+    def _run(self) -> None:
         self._step("merges", self._merge, MERGE_SHARE)
         self._step("clustering", self._cluster, math.inf)
-        rewritten = self._step("rewritten_deletes", self._table.rewrite_deletes)
-        deletes = self._step("deletes", self._table.remove_dangling_deletes)
-        manifests = self._step("manifests", self._table.rewrite_manifests)
-        expiry = self._step("expiry", lambda: self._table.expire_snapshots(progress=self._tally("expiry")))
+        self._step("rewritten_deletes", self._table.rewrite_deletes)
+        self._step("deletes", self._table.remove_dangling_deletes)
+        self._step("manifests", self._table.rewrite_manifests)
+        self._step("expiry", lambda: self._table.expire_snapshots(progress=self._tally("expiry")))
         look = partial(self._table.remove_orphan_files, trust_location=True, progress=self._tally("orphans"))
         # it deletes nothing: to load every table of the catalog is left to what does
-        orphans = self._step("orphans", look)
+        self._step("orphans", look)
+
+    def _report(self) -> UpkeepReport:
         return UpkeepReport(
-            self._table.name, tuple(self._merges), tuple(self._clusterings), rewritten, deletes, manifests,
-            expiry, orphans, self._failed, self._refused, tuple(dict.fromkeys(self._left)),
-            round(self._now() - self._began, 4),
+            self._table.name, tuple(self._merges), tuple(self._clusterings),
+            failed=self._failed, refused=self._refused, left=tuple(dict.fromkeys(self._left)),
+            seconds=round(self._now() - self._began, 4), **{step: self._done.get(step) for step in _SINGLE_STEPS},
         )  # fmt: skip
 
-    def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> Any:
+    def _step(self, name: str, work: Callable[[], Any], share: float = 1.0) -> None:
         if self._is_late(share):
             self._left.append(name)
-            return None
+            return
         self._progress(name, 0, None)
         try:
-            return work()
-        except CommitStateUnknown:
+            self._done[name] = work()
+        except CommitStateUnknown as error:
+            self._done[name] = error.facts.get("report")
             raise
         except (ClusteringOff, UnsupportedTable) as error:
             self._refused[name] = str(error)
-            return None
         except Exception as error:  # one step must not keep the others from running
             self._note_failure(name, error)
-            return None
 
     def _tally(self, step: str) -> Tally:
         return partial(self._progress, step)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from icesize.errors import IcesizeError, RewriteFailed
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
-from icesize.report import Report
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
 
 
@@ -102,35 +101,61 @@ class RoundsEnd(Exception):
     """No further round can be made; the text is the reason."""
 
 
+class Noting(Protocol):
+    """A report with sentences."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def conflicts(self) -> tuple[str, ...]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+R = TypeVar("R", bound=Noting)
+
+
+def ended_by(end: IcesizeError | RoundsEnd, report: R, left: str = "") -> R:
+    """Return the report of what was committed before an error, with a sentence about the error, which `left` begins.
+
+    Raises the error if nobody knows what it left in the table, with `report` as an attribute.
+    """
+    if isinstance(end, CommitStateUnknown):
+        end.facts["report"] = report
+        raise end
+    if isinstance(end, CommitConflict):
+        return replace(report, conflicts=(*report.conflicts, f"{left}{end}"))
+    return replace(report, notes=(*report.notes, f"{left}{end}"))
+
+
 def carried_out(
     rounds: Iterator[tuple[S, ...]],
     first: State,
     again: Callable[[], State],
-    run: Callable[[State, tuple[S, ...]], Report],
-) -> Report:
-    """Run all rounds and return what they came to. `run` works on `first`, the state that was planned on, and in each
-    further round on what `again` returns.
+    run: Callable[[State, tuple[S, ...]], R],
+    together: Callable[[Sequence[R]], R],
+    what: str = "merge",
+) -> R:
+    """Run all rounds and return what they came to, `together`. `run` works on `first`, the state that was planned on,
+    and in each further round on what `again` returns.
 
     A round of which every rewrite fails keeps no other from being made, and is the first thing that the report notes;
-    raises RewriteFailed when there is no other. If `again` raises RoundsEnd or an IcesizeError, the report has what was
-    committed before, and a note about what is left.
+    raises RewriteFailed when there is no other. If `run` or `again` raises another error after the first report, or
+    `again` RoundsEnd, the rounds end as `ended_by` says, and the report has how many rewrites (`what`) are left.
     """
-    done, failed, left = list[Report](), list[RewriteFailed](), list[str]()
+    done, failed = list[R](), list[RewriteFailed]()
+    ended: tuple[IcesizeError | RoundsEnd, str] | None = None
     for number, groups in enumerate(rounds):
         try:
-            done.append(run(_state(again) if number else first, groups))
+            done.append(run(again() if number else first, groups))
         except RewriteFailed as error:
             failed.append(error)
-        except RoundsEnd as end:
-            left.append(f"{format_count(len([*groups, *chain.from_iterable(rounds)]), 'merge')} left: {end}")
+        except (IcesizeError, RoundsEnd) as end:
+            if not done and isinstance(end, IcesizeError):
+                raise
+            ended = end, f"{format_count(len([*groups, *chain.from_iterable(rounds)]), what)} left: "
     if not done:
         raise failed[0]
-    report = Report.together(done)
-    return replace(report, notes=tuple(dict.fromkeys((*map(str, failed), *report.notes, *left))))
-
-
-def _state(again: Callable[[], State]) -> State:
-    try:
-        return again()
-    except IcesizeError as error:
-        raise RoundsEnd(str(error)) from error
+    report = together(done)
+    report = replace(report, notes=tuple(dict.fromkeys((*map(str, failed), *report.notes))))
+    return ended_by(ended[0], report, ended[1]) if ended else report

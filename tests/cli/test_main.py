@@ -369,14 +369,15 @@ def test_wrong_usage_is_exit_code_2(options: list[str]) -> None:
 
 
 def test_an_unknown_outcome_is_exit_code_3(table: Table, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that may have landed has an exit code of its own."""
+    """A commit that may be visible has an exit code of its own; what was committed before it is shown."""
 
     def lost(*args: object, **options: object) -> None:
-        raise CommitStateUnknown("Cannot tell whether the commit landed: timeout")
+        raise CommitStateUnknown("Cannot tell whether the commit landed: timeout", report="snapshot 7")
 
     monkeypatch.setattr(SizedTable, "compact", lost)
     result = run("compact")
-    assert (result.exit_code, result.stderr) == (3, "icesize: Cannot tell whether the commit landed: timeout\n")
+    lines = ["icesize: Cannot tell whether the commit landed: timeout", "icesize: done before that: snapshot 7"]
+    assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
 
 
 def test_a_lost_race_is_exit_code_1_and_leaves_nothing(table: Table, run: Run, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from pyiceberg.types import LongType
 import icesize
 from icesize import failpoints
 from icesize.clock import Environment, WorkLimits
-from icesize.errors import ClusteringOff, RewriteFailed, TableError
+from icesize.errors import ClusteringOff, CommitConflict, RewriteFailed, TableError
 from icesize.sized_table import SizedTable
+from tests.support.armed import failing_at
 from tests.support.examples import examples, sampled
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
@@ -31,6 +32,7 @@ from tests.support.tables import (
     check,
     compact,
     data_files_on_disk,
+    head_id,
     ids_of,
     layout_of,
     live_paths,
@@ -368,6 +370,18 @@ def test_rounds_end_where_the_layout_becomes_another(lake: SqlCatalog, what: str
     left = "1 merge left: another writer changed the partition spec, or by what the table is clustered"
     assert report.notes[-1] == left
     check(lake.load_table("db.t"))
+
+
+def test_a_conflict_of_a_later_round_is_reported(lake: SqlCatalog) -> None:
+    """Others that win against a later round end the call; the report has the round before and what is left."""
+    make_table(lake)
+    before = ids_of_filled(lake, 5, "abc")
+    with failing_at(2, "files-written", CommitConflict("others won")):
+        report = opened(lake, rounds_of(lake, 1)).cluster(["id"])
+    after = lake.load_table("db.t")
+    check(after)
+    assert (report.snapshot_ids, report.conflicts) == ((head_id(after),), ("2 merges left: others won",))
+    assert ids_of(lake) == before
 
 
 def test_a_round_that_fails_keeps_no_other_from_being_done(lake: SqlCatalog) -> None:

@@ -15,10 +15,22 @@ from pyiceberg.types import StringType
 import icesize
 from icesize import failpoints
 from icesize.clock import Environment, WorkLimits
-from icesize.errors import EngineUnavailable, PolicyError, RewriteFailed, TableError, TableNotFound, UnsupportedTable
+from icesize.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    EngineUnavailable,
+    IcesizeError,
+    PolicyError,
+    RewriteFailed,
+    TableError,
+    TableNotFound,
+    UnsupportedTable,
+)
 from icesize.planning.plan import Plan
+from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.state.partition_changes import partitions_changed
+from tests.support.armed import failing_at
 from tests.support.delete_files import live_deletes
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
@@ -553,6 +565,41 @@ def test_rounds_before_the_end_are_reported(lake: SqlCatalog, monkeypatch: pytes
     assert len(loads) == (what == "dropped")
     monkeypatch.undo()
     assert ids_of(lake) == list(range(9))
+
+
+@pytest.mark.parametrize("error", [CommitConflict("others won"), TableError("no answer"), CommitStateUnknown("lost")])
+def test_rounds_before_an_error_are_reported(lake: SqlCatalog, error: IcesizeError) -> None:
+    """A commit that fails in a later round ends the call; a report has the round before it and what is left."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    with failing_at(2, "files-written", error) as reached:
+        if isinstance(error, CommitStateUnknown):
+            with pytest.raises(CommitStateUnknown, match="lost") as raised:
+                opened(lake, rounds_of(lake, 1)).compact()
+            report = raised.value.report
+        else:
+            report = opened(lake, rounds_of(lake, 1)).compact()
+    assert len(reached) == 2
+    after = lake.load_table("db.t")
+    check(after)
+    assert isinstance(report, Report)
+    assert report.snapshot_ids == (after.metadata.current_snapshot_id,)
+    assert (report.files_added, report.files_removed) == (1, 3)
+    sentences = {CommitConflict: report.conflicts, TableError: report.notes[-1:]}.get(type(error))
+    assert sentences in (None, (f"2 merges left: {error}",))
+    assert ids_of(lake) == list(range(9))
+
+
+def test_a_conflict_of_the_first_round_is_raised(lake: SqlCatalog) -> None:
+    """A call that has committed nothing raises what hindered it."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    with (
+        failing_at(1, "files-written", CommitConflict("others won")),
+        pytest.raises(CommitConflict, match="others won"),
+    ):
+        opened(lake, rounds_of(lake, 1)).compact()
+    assert operations(lake.load_table("db.t"))[-1] == "append"
 
 
 @pytest.mark.parametrize("work", ["append", "sink"])

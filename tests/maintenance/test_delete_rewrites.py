@@ -15,11 +15,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 import icesize
-from icesize.clock import Environment
+from icesize.clock import Environment, WorkLimits
+from icesize.errors import CommitConflict
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from tests.support.armed import failing_at
 from tests.support.delete_files import delete_equal, delete_positions, live_deletes
 from tests.support.examples import sampled
 from tests.support.machine import Reader
@@ -52,10 +54,12 @@ POLICY = {"target_file_size_bytes": 1, "small_file_limit_bytes": 1, "close_file_
 NOWHERE = 1_000
 
 
-def opened(lake: SqlCatalog, **policy: object) -> SizedTable:
+def opened(lake: SqlCatalog, limits: WorkLimits | None = None, **policy: object) -> SizedTable:
     """An hour after the newest commit: no partition is being changed by others."""
     environment = Environment(
-        now_ms=lambda: lake.load_table("db.t").metadata.last_updated_ms + 3_600_000, sleep=lambda seconds: None
+        now_ms=lambda: lake.load_table("db.t").metadata.last_updated_ms + 3_600_000,
+        sleep=lambda seconds: None,
+        limits=limits or WorkLimits(),
     )
     return icesize.open(None, "db.t", catalog=lake, policy={**POLICY, **policy}, environment=environment)
 
@@ -268,6 +272,23 @@ def test_after_batch_puts_them_together(lake: SqlCatalog) -> None:
     assert report.delete_files_max <= 6
     assert seen(lake) == [row for row in before if row not in range(150, 157)]
     assert opened(lake).after_batch().snapshot_ids == ()
+
+
+def test_a_conflict_of_a_later_round_is_reported(lake: SqlCatalog) -> None:
+    """Others that win against a later round end the call; the report has the round before and what is left."""
+    make_table(lake)
+    for kind in "ab":
+        append(lake, range(100), kind)
+        for number in range(7):
+            delete_equal(lake.load_table("db.t"), ["id"], [(number,)], PartitionKey(0, (kind,)))
+    table = opened(lake, limits=WorkLimits(round_bytes=1))
+    with failing_at(2, "files-written", CommitConflict("others won")):
+        report = table.rewrite_deletes()
+    after = lake.load_table("db.t")
+    assert (report.snapshot_ids, report.conflicts) == ((head_id(after),), ("1 partition left: others won",))
+    assert (report.table, report.files_removed, report.rows) == ("lake.db.t", 7, 7)
+    assert (len(live_deletes(after)), left_over(after)) == (8, set())
+    assert table.rewrite_deletes().files_removed == 7
 
 
 def test_damaged_delete_files_are_left_with_a_reason(lake: SqlCatalog) -> None:

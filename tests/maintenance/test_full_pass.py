@@ -213,16 +213,19 @@ def test_merges_that_do_not_land_are_not_repeated() -> None:
 
 
 def test_an_unknown_outcome_ends_the_pass() -> None:
-    """Nobody goes on deleting while it is not known what the table is."""
+    """Nobody goes on deleting while it is not known what the table is; the error has what was done before."""
 
     class Unknown(FakeTable):
         def rewrite_manifests(self) -> ManifestReport:
             raise CommitStateUnknown("Cannot tell")
 
-    table = Unknown()
-    with pytest.raises(CommitStateUnknown):
+    table = Unknown(cold_bytes=10)
+    with pytest.raises(CommitStateUnknown) as raised:
         run(table)
     assert "expiry" not in table.done
+    report = raised.value.report
+    assert isinstance(report, UpkeepReport)
+    assert (len(report.merges), report.deletes is None, report.manifests) == (1, False, None)
 
 
 @pytest.mark.parametrize("budget", [{"budget_bytes": -1}, {"budget_seconds": -0.5}])
