@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,9 @@ import icesize
 from icesize.clock import Environment, WorkLimits
 from icesize.errors import CommitConflict
 from icesize.failpoints import FailpointReached, armed
-from icesize.planning.files import PartitionKey
+from icesize.parquet.deletes import rewrite
+from icesize.parquet.deletes.deleted_rows import DeletedRows
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from tests.support.armed import failing_at
@@ -274,13 +277,39 @@ def test_after_batch_puts_them_together(lake: SqlCatalog) -> None:
     assert opened(lake).after_batch().snapshot_ids == ()
 
 
-def test_a_conflict_of_a_later_round_is_reported(lake: SqlCatalog) -> None:
-    """Others that win against a later round end the call; the report has the round before and what is left."""
+def upserted_twice(lake: SqlCatalog) -> None:
+    """Two partitions of one file and seven equality deletes each."""
     make_table(lake)
     for kind in "ab":
         append(lake, range(100), kind)
         for number in range(7):
             delete_equal(lake.load_table("db.t"), ["id"], [(number,)], PartitionKey(0, (kind,)))
+
+
+@pytest.mark.internal_error
+@pytest.mark.parametrize("where", ["reading", "writing"])
+def test_a_bug_fails_its_partition_alone(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The report says that it is one of icesize, nothing of the partition stays, and the other one is done."""
+    upserted_twice(lake)
+    before, right, bug = seen(lake), rewrite.deleted_rows, IndexError("list index out of range")
+
+    def with_a_bug(inputs: Sequence[FileFact], *rest: Any) -> DeletedRows:
+        if where == "reading" and inputs[0].partition == A:
+            raise bug
+        return right(inputs, *rest)
+
+    monkeypatch.setattr(rewrite, "deleted_rows", with_a_bug)
+    with failing_at(1 if where == "writing" else 0, "writing", bug):
+        report = opened(lake).rewrite_deletes()
+    table = lake.load_table("db.t")
+    assert (report.files_removed, report.files_added, len(live_deletes(table))) == (7, 1, 8)
+    assert "internal error IndexError: list index out of range, report this" in report.notes[0]
+    assert (seen(lake), left_over(table)) == (before, set())
+
+
+def test_a_conflict_of_a_later_round_is_reported(lake: SqlCatalog) -> None:
+    """Others that win against a later round end the call; the report has the round before and what is left."""
+    upserted_twice(lake)
     table = opened(lake, limits=WorkLimits(round_bytes=1))
     with failing_at(2, "files-written", CommitConflict("others won")):
         report = table.rewrite_deletes()

@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from icesize import failpoints
-from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.positions import PATH, POSITION
 from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.reading.prefetch import ReadInPlace
 from icesize.planning.delete_rewrites import DeleteRewrite
 from icesize.planning.deletes import may_hit
@@ -34,18 +33,17 @@ def rewrite_deletes(
 
     The new files carry the greatest data sequence number of the delete files that were read, so that they hit what
     those did, and nobody takes them for new deletes. Of data files only key columns are read, and these only where
-    there are deletes by equality. Raises `RewriteFailed` as `deleted_rows` does, everything written removed.
+    there are deletes by equality. Raises `RewriteFailed` as `deleted_rows` and `rewrite_failed` do, everything written
+    removed.
     """
     new_files = NewFiles(settings, names)
-    with ReadInPlace(settings, threads) as ahead, new_files.all_or_none():
+    cannot = f"put the deletes of {len(rewrite.files)} files together"
+    with rewrite_failed(cannot), ReadInPlace(settings, threads) as ahead, new_files.all_or_none():
         deleted = deleted_rows(rewrite.files, settings, rewrite.partition, ahead)
         replaced = _replaced(rewrite)
         number = max(delete.sequence_number for delete in replaced)
         hit = (file for file in rewrite.files if file.path in deleted.positions)
-        try:
-            files = tuple(_written(new_files, file, deleted.positions[file.path], number) for file in hit)
-        except (pa.ArrowException, OSError) as error:
-            raise RewriteFailed(f"Cannot write position deletes: {error}, they are removed", path=None) from error
+        files = tuple(_written(new_files, file, deleted.positions[file.path], number) for file in hit)
     return RewrittenDeletes(rewrite.partition, rewrite.files, replaced, files, deleted.named)
 
 

@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
+
 from icesize.clock import Commitment, Environment
+from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames, data_location
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.format.refusals import log_internal_error
 from icesize.planning.files import PartitionKey
 
 
@@ -67,6 +71,22 @@ class NewFiles:
                     self._begun.pop(location)()
                 self._storage.delete(location)
             raise
+
+
+@contextmanager
+def rewrite_failed(cannot: str, *passing: type[Exception]) -> Iterator[None]:
+    """Raise `RewriteFailed` for an error of Arrow or of storage, and for a bug of icesize, which is logged and named.
+
+    Those of `passing` pass, and what `log_internal_error` raises again. What the block wrote has to be removed by then.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        is_of_storage = isinstance(error, (pa.ArrowException, OSError))
+        why = str(error) if is_of_storage else log_internal_error(f"an attempt to {cannot}", error)
+        raise RewriteFailed(f"Cannot {cannot}: {why}, what was written is removed", path=None) from error
 
 
 def _nothing() -> None:

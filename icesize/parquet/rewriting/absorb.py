@@ -13,6 +13,7 @@ from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import rewrite_failed
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.row_writer import write_rows
@@ -80,7 +81,8 @@ class _DamagedError(Exception):
 
 def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
     try:
-        return deleted_rows(group.inputs, settings, group.partition)
+        with rewrite_failed(f"read the deletes of {len(group.inputs)} files"):
+            return deleted_rows(group.inputs, settings, group.partition)
     except RewriteFailed as error:
         raise _DamagedError(group, str(error)) from error
 

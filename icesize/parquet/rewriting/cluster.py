@@ -15,8 +15,7 @@ from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.files.uncommitted import NewFiles
-from icesize.parquet.format.refusals import log_internal_error
+from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
 from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
 from icesize.parquet.reading.conservation import Conservation
@@ -75,30 +74,23 @@ def cluster(
             path=None,
         )
     new_files = NewFiles(settings, names)
-    try:
-        with Fetched(settings) as fetched, new_files.all_or_none():
-            deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
-            sequence, live = deleted.number_of(group.inputs), group.rows - deleted.rows
-            outputs = with_enough_outputs(group, settings, deleted).outputs
-            writing = SortedFiles(Target(group.partition, live, outputs, order.sort_order_id, sequence), new_files)
-            counted = Conservation(settings)
-            for part in _Reading(group, order, settings, fetched, deleted, moved, counted).parts(most_parts):
-                arranged = part.ranking.arrange(_keys(order, part.rows))
-                writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
-                moved(len(arranged.order))
-            files = counted.check(writing.close())
-            written = sum(file.rows for file in files)
-            if written != live:
-                raise RewriteFailed(
-                    f"Cannot cluster: {live} live rows went in and {written} came out, report this", path=None
-                )
-    except TooLarge:
-        raise
-    except Exception as error:
-        what = f"{len(group.inputs)} files"
-        is_of_storage = isinstance(error, (pa.ArrowException, OSError))
-        why = str(error) if is_of_storage else log_internal_error(f"clustering {what}", error)
-        raise RewriteFailed(f"Cannot cluster {what}: {why}, what was written is removed", path=None) from error
+    failing = rewrite_failed(f"cluster {len(group.inputs)} files", TooLarge)
+    with failing, Fetched(settings) as fetched, new_files.all_or_none():
+        deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
+        sequence, live = deleted.number_of(group.inputs), group.rows - deleted.rows
+        outputs = with_enough_outputs(group, settings, deleted).outputs
+        writing = SortedFiles(Target(group.partition, live, outputs, order.sort_order_id, sequence), new_files)
+        counted = Conservation(settings)
+        for part in _Reading(group, order, settings, fetched, deleted, moved, counted).parts(most_parts):
+            arranged = part.ranking.arrange(_keys(order, part.rows))
+            writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
+            moved(len(arranged.order))
+        files = counted.check(writing.close())
+        written = sum(file.rows for file in files)
+        if written != live:
+            raise RewriteFailed(
+                f"Cannot cluster: {live} live rows went in and {written} came out, report this", path=None
+            )
     return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted.rows, named=deleted.named)
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from icesize.errors import RewriteFailed, is_from_outside
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
@@ -15,7 +13,7 @@ from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
@@ -48,7 +46,8 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads:
             path=None,
         )
     new_files = NewFiles(settings, names)
-    with Fetched(settings, threads) as fetched, new_files.all_or_none():
+    cannot = f"merge {len(group.inputs)} files"
+    with rewrite_failed(cannot), Fetched(settings, threads) as fetched, new_files.all_or_none():
         deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
         group = with_enough_outputs(group, settings, deleted)
         result = _copied(group, new_files, fetched, deleted)
@@ -97,13 +96,6 @@ def _decoded(
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
         except LateDictionaryError:
             texts = Texts.PLAIN
-        except (pa.ArrowException, OSError) as error:
-            raise RewriteFailed(
-                f"Cannot merge {len(group.inputs)} files: {error}, what was written is removed", path=None
-            ) from error
-        except Exception as error:
-            why = log_internal_error(f"decoding {len(group.inputs)} files", error)
-            raise RewriteFailed(f"Cannot merge {len(group.inputs)} files: {why}", path=None) from error
         else:
             codes = {refused.value: len(group.inputs)}
             return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)

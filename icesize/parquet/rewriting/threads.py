@@ -17,6 +17,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import rewrite_failed
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.plan import MergeGroup
@@ -107,15 +108,13 @@ def write_in_threads(
 ) -> Written:
     """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
 
-    The n-th thread takes along what `absorption` gives to writer n. Raises RewriteFailed for an error of storage, and
-    what `write_with` raises; the storage knows of the files that other parts have finished by then.
+    The n-th thread takes along what `absorption` gives to writer n. Raises as `rewrite_failed` does, and what
+    `write_with` raises; the storage knows of the files that other parts have finished by then.
     """
     with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix=THREADS) as pool:
         running = [
             pool.submit(write_with, absorption, number, [part], settings, FileNames(prefix, number, 0))
             for number, part in enumerate(parts)
         ]
-        try:
+        with rewrite_failed("write the batch"):
             return Written.together(future.result() for future in running)
-        except (OSError, pa.ArrowException) as error:
-            raise RewriteFailed(f"Cannot write the batch: {error}; what was written is removed", path=None) from error

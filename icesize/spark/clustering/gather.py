@@ -16,8 +16,7 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFi
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
-from icesize.parquet.files.uncommitted import NewFiles
-from icesize.parquet.format.refusals import log_internal_error
+from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.reading.conservation import Counts
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
@@ -112,7 +111,7 @@ class Gather:
         new_files = NewFiles(self.settings, names_of_task(group.prefix))
         files = SortedFiles(target, new_files)
         try:
-            with new_files.all_or_none():
+            with rewrite_failed("cluster rows of a shuffle"), new_files.all_or_none():
                 for i, piece in enumerate(pieces):
                     tables = waiting.read(piece)
                     keys = pa.concat_tables([self.order.keys(table) for table in tables])
@@ -122,10 +121,6 @@ class Gather:
                 return files.close()
         except RewriteFailed as error:
             return MergeFailure(str(error))
-        except Exception as error:
-            is_of_storage = isinstance(error, (pa.ArrowException, OSError))
-            why = str(error) if is_of_storage else log_internal_error("clustering rows of a shuffle", error)
-            return MergeFailure(f"Cannot cluster: {why}, what was written is removed")
 
 
 def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header, pa.Buffer]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,11 +17,14 @@ from icesize.failpoints import armed
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.rewriting import absorb
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
+from tests.support.armed import failing_at
+from tests.support.internal_errors import watched
 from tests.support.parquet_files import NAMES, fact, files_below, local, schema_of, settings_of, spec_of, write_one
 
 SCHEMA = schema_of(("id", LongType()), ("hour", StringType()), ("x", DoubleType()))
@@ -199,6 +203,35 @@ def test_storage_that_fails_in_a_thread(options: WriteSettings, tmp_path: Path) 
     with armed("writing", full), pytest.raises(RewriteFailed, match=r"Cannot write the batch: .*No space left"):
         write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options, "s1-9")
     assert files_below(tmp_path) == []
+
+
+@pytest.mark.internal_error
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (IndexError("list index out of range"), "internal error IndexError: list index out of range, report this"),
+        (type("HttpError", (Exception,), {"__module__": "gcsfs.retry"})("503"), "HttpError: 503, try again"),
+    ],
+)
+def test_another_error_in_a_thread(options: WriteSettings, tmp_path: Path, error: Exception, why: str) -> None:
+    """A bug is named as one, an error of a package that reaches storage is none, and nothing is left of any part."""
+    with failing_at(1, "writing", error), watched() as bugs, pytest.raises(RewriteFailed, match=why):
+        write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options := replace(options), "s1-9")
+    options.storage.abandon()
+    assert (files_below(tmp_path), len(bugs)) == ([], isinstance(error, IndexError))
+
+
+@pytest.mark.internal_error
+def test_a_bug_in_deletes_leaves_older_files_alone(options: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new rows are written without the files that they could not be written with."""
+
+    def with_a_bug(*_: object) -> NoReturn:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(absorb, "deleted_rows", with_a_bug)
+    written = write_with(Absorption({3: take(older(options, range(3)))}), 3, [rows_of(range(7, 9))], options, NAMES)
+    assert (ids(written), written.absorbed) == ({"h0": [7, 8]}, ())
+    assert "internal error IndexError: list index out of range, report this" in written.failed[0]
 
 
 def test_most_bytes(options: WriteSettings) -> None:

@@ -522,7 +522,7 @@ def test_a_bug_fails_its_group_alone(
     assert "internal error IndexError: list index out of range, report this" in found[0].why
     assert isinstance(found[1], MergeResult)
     assert len(files_below(tmp_path)) == len(before) + 1
-    assert "Internal error of icesize in clustering 1 files, report this" in caplog.text
+    assert "Internal error of icesize in an attempt to cluster 1 files, report this" in caplog.text
 
 
 def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:

@@ -565,7 +565,7 @@ def test_a_bug_in_a_task_that_gathers_fails_its_rows_alone(
     (_, failed, _), (_, made, _) = answered(work, blobs)
     assert "internal error IndexError: list index out of range, report this" in failed.why
     assert made
-    assert "Internal error of icesize in clustering rows of a shuffle, report this" in caplog.text
+    assert "Internal error of icesize in an attempt to cluster rows of a shuffle, report this" in caplog.text
 
 
 @pytest.mark.parametrize("assignments", [1, 4])
