@@ -27,8 +27,12 @@ from icesize.table.manifests.avro_values import AvroSchema, write_bytes, write_l
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _DEFLATE_LEVEL = 3
-# What the compiled and the plain decoder raise for bytes that are not what the schema says.
-_DAMAGE = (EOFError, IndexError, MemoryError, SystemError, ValueError)
+_DAMAGE = (EOFError, MemoryError, SystemError, ValueError)
+"""Errors of damaged bytes: the decoders', and ValueError of `avro_values`, for numbers out of bounds and UUIDs.
+
+The compiled decoder raises MemoryError and SystemError for lengths that are too large or negative. No decoder raises
+IndexError, KeyError or TypeError: these are bugs of icesize.
+"""
 BLOCK_BYTES = 64_000
 """Encoded bytes at which a block is full, before compression: the default of Java's Avro writer."""
 

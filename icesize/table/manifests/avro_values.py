@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import methodcaller
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from pyiceberg.avro.decoder import BinaryDecoder
@@ -25,6 +25,7 @@ from pyiceberg.utils.decimal import bytes_to_decimal, decimal_to_bytes
 AvroSchema: TypeAlias = Any
 Read: TypeAlias = Callable[[BinaryDecoder], Any]
 Write: TypeAlias = Callable[[bytearray, Any], object]
+T = TypeVar("T")
 _ReadBlock: TypeAlias = Callable[[BinaryDecoder, int, Any], object]
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -142,7 +143,7 @@ def reader(schema: AvroSchema) -> Read:
         return _array_reader(lambda decoder, count, items: items.extend([item(decoder) for _ in range(count)]), list)
     if kind == "enum":
         symbols = schema["symbols"]
-        return lambda decoder: symbols[decoder.read_int()]
+        return lambda decoder: _chosen(symbols, decoder.read_int())
     return _logical_reader(schema)
 
 
@@ -223,8 +224,18 @@ def _types_of(items: AvroSchema) -> list[AvroSchema]:
 def _union(branches: list[Read], *, nothing_first: bool) -> Read:
     if nothing_first and len(branches) == 2:
         inner = branches[1]
-        return lambda decoder: inner(decoder) if decoder.read_int() else None
-    return lambda decoder: branches[decoder.read_int()](decoder)
+        # comparisons are faster than a call, and an entry has many such fields
+        return lambda decoder: (
+            inner(decoder) if (number := decoder.read_int()) == 1 else None if number == 0 else _chosen((), number)
+        )
+    return lambda decoder: _chosen(branches, decoder.read_int())(decoder)
+
+
+def _chosen(choices: Sequence[T], number: int) -> T:
+    """Return the choice that a number in a file makes. Raises ValueError where there is none: the file is damaged."""
+    if not 0 <= number < len(choices):
+        raise ValueError(f"no type or symbol has the number {number}")
+    return choices[number]
 
 
 def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:

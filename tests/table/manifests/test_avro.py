@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError
-from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerReader, ContainerWriter
+from icesize.table.manifests.avro_container import BLOCK_BYTES, ContainerReader, ContainerWriter, read_records
 from icesize.table.manifests.avro_values import inlined, reader, skipper, structure, write_bytes, write_long, writer
 
 _LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -251,6 +254,30 @@ def test_damage_is_noticed() -> None:
             _records(bad)
         assert str(raised.value).startswith(f"Cannot read m: {why}")
         assert raised.value.facts == {"path": "m"}
+
+
+@pytest.mark.parametrize("number", [-1, 2, 3, 2**62])
+@pytest.mark.parametrize(
+    "schema", [["null", "int"], ["int", "null"], {"type": "enum", "name": "e", "symbols": ["a", "b"]}]
+)
+def test_a_choice_that_the_schema_does_not_have_is_damage(schema: Any, number: int) -> None:
+    """A number of no type and of no symbol is never taken for another one, by either decoder."""
+    out = bytearray()
+    write_long(out, number)
+    for decoder in (new_decoder(bytes(out)), StreamingBinaryDecoder(bytes(out))):
+        with pytest.raises(ValueError, match=r"no type or symbol has the number"):
+            reader(schema)(decoder)
+
+
+def test_a_bug_in_reading_an_entry_is_no_damage(tmp_path: Path) -> None:
+    """An IndexError comes out as it is: no decoder raises one, whatever the bytes are."""
+    (tmp_path / "m.avro").write_bytes(_container([b"x"]))
+
+    def reader_with_a_bug(schema: str) -> Callable[[BinaryDecoder, bytes], object]:
+        return lambda decoder, buffer: [][0]
+
+    with pytest.raises(IndexError):
+        list(read_records(PyArrowFileIO(), f"file://{tmp_path}/m.avro", reader_with_a_bug))
 
 
 def test_values_are_pyicebergs() -> None:
