@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
@@ -63,7 +64,7 @@ TAG_PREFIX = "icesize-restore-"
 _TAG_AGE_MS = 86_400_000
 PIECE_BYTES = 8 * 2**20
 END_BYTES = 64 * 2**10
-"""Compared of a file that is not Parquet and of its copy."""
+"""Compared of a file and of its copy, and more if a Parquet footer is longer."""
 COPIED_AT_ONCE = 8
 """Files copied at a time, each holding one piece at most: inside of an object store each is one long request."""
 
@@ -257,31 +258,24 @@ def _write(io: FileIO, storage: Storage, copy: Copy) -> None:
     except FileNotFoundError as error:
         raise TableError(f"Cannot copy a file: {entry.path} is gone", path=entry.path) from error
     storage.check_whole(path, entry.size_bytes)
-    _check_same_end(storage, entry, path)
-    if entry.file_format == "PARQUET" and not entry.encrypted:
-        with io.new_input(path).open() as stream:
-            rows = pq.read_metadata(stream).num_rows
-        if rows != entry.rows:
-            raise RewriteFailed(
-                f"Cannot copy {entry.path}: it has {rows} rows, its manifest says {entry.rows}, check the table's "
-                "metadata",
-                path=entry.path,
-            )
+    _check_end(storage, entry, path)
 
 
-def _check_same_end(storage: Storage, entry: Entry, path: str) -> None:
-    """Raise `RewriteFailed` unless a copy ends as its file does: in the same footer, which counts all values."""
-    size, end_bytes = entry.size_bytes, END_BYTES
-    if entry.file_format == "PARQUET":
-        # the length of the footer, then four letters
-        end_bytes = int.from_bytes(storage.tail(path, size, min(size, 8))[:4], "little") + 8
-    end_bytes = min(size, end_bytes)
-    if storage.tail(entry.path, size, end_bytes) != storage.tail(path, size, end_bytes):
-        raise RewriteFailed(
-            f"Cannot copy {entry.path}: its copy has another footer. Restore again; if that fails, too, look at the "
-            "storage",
-            path=entry.path,
-        )
+def _check_end(storage: Storage, entry: Entry, path: str) -> None:
+    """Raise `RewriteFailed` unless a copy ends as its file does, and has its rows: a footer counts all values."""
+    size, is_parquet = entry.size_bytes, entry.file_format == "PARQUET"
+    end = storage.tail(entry.path, size, min(size, END_BYTES))
+    # the length of the footer, then four letters
+    footer_bytes = min(size, int.from_bytes(end[-8:-4], "little") + 8) if is_parquet else 0
+    if len(end) < footer_bytes:
+        end = storage.tail(entry.path, size, footer_bytes)
+    why = ""
+    if storage.tail(path, size, len(end)) != end:
+        why = "its copy has another footer. Restore again; if that fails, too, look at the storage"
+    elif is_parquet and not entry.encrypted and (rows := pq.read_metadata(pa.BufferReader(end)).num_rows) != entry.rows:
+        why = f"it has {rows} rows, its manifest says {entry.rows}, check the table's metadata"
+    if why:
+        raise RewriteFailed(f"Cannot copy {entry.path}: {why}", path=entry.path)
 
 
 def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from icesize.maintenance.restore import Copy, copy_files
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.table.manifests.entries import Entry, read_entries
+from tests.support.failing_storage import FailingLake, path_of
 from tests.support.tables import append, data_files_on_disk, local, make_table
 
 
@@ -87,6 +90,21 @@ def test_a_copy_with_another_footer_is_refused(table: Table, monkeypatch: pytest
     with pytest.raises(RewriteFailed, match="its copy has another footer"):
         make(table, copied(table))
     assert data_files_on_disk(table) == before
+
+
+@pytest.mark.parametrize(("end_bytes", "times"), [(copies.END_BYTES, 1), (100, 2)])
+def test_a_copy_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end_bytes: int, times: int) -> None:
+    """So is the file that an object store copies by itself, or twice if its footer is longer than usual."""
+    monkeypatch.setattr(copies, "END_BYTES", end_bytes)
+    with contextlib.closing(FailingLake(tmp_path)) as lake:
+        make_table(lake.catalog)
+        table = append(lake.catalog, range(10_000))
+        [made] = copied(table)
+        lake.heal()
+        copy_files(table.io, Storage(table.io), [made])
+        opened = Counter(call.path for call in lake.faults.calls if call.what == "open")
+        assert opened == {path_of(made.entry.path): times, path_of(made.new_path): 1}
+        assert lake.store.files[path_of(made.entry.path)].data == lake.store.files[path_of(made.new_path)].data
 
 
 def test_a_file_that_is_gone_is_named(table: Table) -> None:
