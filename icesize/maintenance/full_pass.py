@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,6 +31,9 @@ LOG = logging.getLogger("icesize")
 
 _SINGLE_STEPS = ("rewritten_deletes", "deletes", "manifests", "expiry", "orphans")
 """Those that are no rounds, in their order."""
+
+UNCHECKED = "files that other tables have here are counted, too: `icesize remove-orphan-files` spares them"
+"""Note on a count of orphan files."""
 
 MERGE_SHARE = 0.7
 """Share of the seconds after which no round of merges begins: the steps after it need some, however much is left."""
@@ -125,6 +128,16 @@ def _told(passed: UpkeepReport | UpkeepPlan, steps: Sequence[str]) -> dict[str, 
     return {step: one and one.to_dict() for step, one in found.items()}
 
 
+class _Search(Protocol):
+    def __call__(self, *, trust_location: bool) -> OrphanReport: ...
+
+
+def _counted(search: _Search) -> OrphanReport:
+    """Count orphan files and delete none, so that no other table of the catalog has to be loaded; a note says that."""
+    found = search(trust_location=True)
+    return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
+
+
 class Planned(Protocol):
     """What a plan of a pass asks of a table."""
 
@@ -160,7 +173,7 @@ def plan_upkeep(table: Planned, budget_bytes: int | None) -> UpkeepPlan:
         told("deletes", lambda: table.remove_dangling_deletes(dry_run=True)),
         told("manifests", lambda: table.rewrite_manifests(dry_run=True)),
         told("expiry", lambda: table.expire_snapshots(dry_run=True)),
-        told("orphans", lambda: table.remove_orphan_files(trust_location=True)),
+        told("orphans", lambda: _counted(table.remove_orphan_files)),
         failed,
     )
 
@@ -227,9 +240,8 @@ class Upkeep:
         self._step("deletes", self._table.remove_dangling_deletes)
         self._step("manifests", self._table.rewrite_manifests)
         self._step("expiry", lambda: self._table.expire_snapshots(progress=self._tally("expiry")))
-        look = partial(self._table.remove_orphan_files, trust_location=True, progress=self._tally("orphans"))
-        # it deletes nothing: to load every table of the catalog is left to what does
-        self._step("orphans", look)
+        look = partial(self._table.remove_orphan_files, progress=self._tally("orphans"))
+        self._step("orphans", lambda: _counted(look))
 
     def _report(self) -> UpkeepReport:
         return UpkeepReport(

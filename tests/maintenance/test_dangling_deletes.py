@@ -15,6 +15,7 @@ import icesize
 from icesize.clock import Environment
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
+from icesize.maintenance.full_pass import UNCHECKED
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.state.handle import TableHandle
@@ -274,7 +275,7 @@ def test_dry_runs_need_no_right_to_write(lake: SqlCatalog) -> None:
     assert plan.orphans is not None
     assert (plan.deletes.delete_files, plan.deletes.dry_run, plan.deletes.snapshot_id) == (1, True, None)
     assert (plan.manifests.manifests_before, plan.manifests.manifests_after) == (5, 2)
-    assert plan.orphans.files_found == 1
+    assert (plan.orphans.files_found, plan.orphans.notes) == (1, (UNCHECKED,))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == storage
     # what is counted is what is done
     lake.properties.pop("py-io-impl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,14 +14,14 @@ from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
 from icesize.maintenance.delete_rewrites import DeletesReport
-from icesize.maintenance.full_pass import Upkeep, UpkeepReport
+from icesize.maintenance.full_pass import UNCHECKED, Upkeep, UpkeepReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import Tally
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
-from tests.support.tables import append, check, ids_of, live_paths, local, make_table, operations, small_files
+from tests.support.tables import append, arrow, check, ids_of, live_paths, local, make_table, operations, small_files
 
 ROUND_BYTES = WorkLimits().round_bytes
 
@@ -189,6 +190,24 @@ def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() 
     assert report.failed == {"merges": "Cannot compact: merge cold failed"}
     assert (report.bytes_merged, report.left) == (20, ())
     assert not report.is_well
+
+
+def test_files_of_other_tables_are_counted_with_a_note(lake: SqlCatalog) -> None:
+    """A pass loads no other table, and its report says so; orphan cleanup does, and leaves their files alone."""
+    make_table(lake)
+    table = append(lake, [1])
+    theirs = make_table(lake, properties={"write.data.path": f"{table.location()}/data"}, name="db.other")
+    theirs.append(arrow([2]))
+    [path] = live_paths(lake.load_table("db.other"))
+    os.utime(local(path), (0, 0))
+    sized = icesize.open(None, "db.t", catalog=lake)
+    counted, removed = sized.maintain().orphans, sized.remove_orphan_files(dry_run=False)
+    assert counted is not None
+    assert (counted.files_found, counted.notes, removed.files_found) == (1, (UNCHECKED,), 0)
+    local(path).unlink()
+    nothing = sized.maintain().orphans
+    assert nothing is not None
+    assert (nothing.files_found, nothing.notes) == (0, ())
 
 
 def test_a_damaged_partition_is_an_error_of_the_pass(lake: SqlCatalog) -> None:
