@@ -30,14 +30,20 @@ from sqlalchemy.exc import OperationalError
 from icesize.table.commit import ledger
 
 DAY_SECONDS = 86_400
-ERROR, CUT, CLIPPED, FULL, AWAY = KINDS = ("error", "cut", "clipped", "full", "away")
-"""The call fails; it does half of its work (the answer of a commit is lost); a read misses the last few bytes; the call
-and all writes after it find no room; it and all calls after it fail."""
+ERROR, FOREIGN, CUT, CLIPPED, FULL, AWAY = KINDS = ("error", "foreign", "cut", "clipped", "full", "away")
+"""The call fails; it fails with the error of a package, which is no OSError; it does half of its work (the answer of a
+commit is lost); a read misses the last few bytes; the call and all writes after it find no room; it and all calls after
+it fail."""
 
 
 _WRITES = ("create", "write", "close", "copy")
-_STRIKES = {CUT: ("read", "write", "list", "commit"), CLIPPED: ("read",), FULL: _WRITES}
+_OF_FILES = ("info", "list", "delete", "open", "read", *_WRITES)
+_STRIKES = {FOREIGN: _OF_FILES, CUT: ("read", "write", "list", "commit"), CLIPPED: ("read",), FULL: _WRITES}
 _CLIPPED_BYTES = 20
+
+
+HttpError = type("HttpError", (Exception,), {"__module__": "gcsfs.retry"})
+"""An error as gcsfs raises it."""
 
 
 class Call(NamedTuple):
@@ -66,7 +72,7 @@ class Faults:
         self.number, self.kind = number, kind
 
     def reach(self, what: str, path: str) -> bool:
-        """Count a call; true when it is to be cut short. Raises OSError when it is to fail."""
+        """Count a call; true when it is to be cut short. Raises OSError, or HttpError, when it is to fail."""
         with self._lock:
             call = Call(what, path)
             self.calls.append(call)
@@ -77,6 +83,8 @@ class Faults:
             self.struck.append(call)
         if self.kind in (CUT, CLIPPED):
             return True
+        if self.kind == FOREIGN:
+            raise HttpError(f"503 {what} {path}")
         code, text = (errno.ENOSPC, "No space left on device") if self.kind == FULL else (errno.EIO, "I/O error")
         raise OSError(code, text, path)
 
