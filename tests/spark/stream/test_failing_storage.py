@@ -39,22 +39,28 @@ def batch(lake: FailingLake, spark: SparkSession, stream: str) -> None:
 def test_a_call_of_storage_fails_under_a_batch(start: tuple[FailingLake, Saved], spark: SparkSession) -> None:
     """Only icesize's own errors come out, the batch is in the table whole or not at all, and delivered again it is in
     once; orphan cleanup takes what is left over."""
-    lake, saved = start
-    for number, kind in sampled(start, spark, 3):
-        try_with(start, spark, number, kind)
-    lake.restore(saved)
+    for kind in KINDS:
+        tried(start, spark, kind, most=3)
 
 
-def sampled(start: tuple[FailingLake, Saved], spark: SparkSession, most: int) -> Iterator[tuple[int, str]]:
-    """Numbers of calls of a batch, so many at most for each kind of failure."""
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_of_storage_fails_under_a_batch(
+    start: tuple[FailingLake, Saved], spark: SparkSession, kind: str
+) -> None:
+    """The same at every call."""
+    tried(start, spark, kind)
+
+
+def tried(start: tuple[FailingLake, Saved], spark: SparkSession, kind: str, most: int | None = None) -> None:
+    """Try each call of a batch to which this kind of failure can happen, or so many of them."""
     lake, saved = start
     lake.restore(saved)
     batch(lake, spark, f"s{next(_streams)}")
-    calls = list(lake.faults.calls)
-    for kind in KINDS:
-        due = lake.faults.numbers(calls, kind)
-        for number in random.Random(kind).sample(due, min(most, len(due))):
-            yield number, kind
+    due = lake.faults.numbers(list(lake.faults.calls), kind)
+    for number in due if most is None else random.Random(kind).sample(due, min(most, len(due))):
+        try_with(start, spark, number, kind)
+    lake.restore(saved)
 
 
 def try_with(start: tuple[FailingLake, Saved], spark: SparkSession, number: int, kind: str) -> None:
