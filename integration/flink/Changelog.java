@@ -12,6 +12,8 @@ import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.core.execution.JobClient;
+import org.apache.flink.core.execution.SavepointFormatType;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
@@ -27,17 +29,23 @@ import org.apache.iceberg.flink.CatalogLoader;
 import org.apache.iceberg.flink.FlinkSchemaUtil;
 import org.apache.iceberg.flink.TableLoader;
 import org.apache.iceberg.flink.sink.FlinkSink;
+import org.apache.iceberg.flink.sink.IcebergSink;
 
 /**
- * A Flink job in one JVM that writes a changelog into a table by Iceberg's FlinkSink, and fails at planned points.
+ * A Flink job in one JVM that writes a changelog into a table by one of Iceberg's sinks, and fails at planned points.
  * `integration.flink.job` computes the rows that it leaves: change n is a function of n and the seed alone.
+ * With FlinkSink the job ends with its source. With IcebergSink a savepoint ends it, when checkpoints hold all changes.
+ * That sink does not commit the last rows of a source that ends. If a savepoint aborts a checkpoint, the sink commits
+ * both as one, and rows of the first outlive their deletes in the second. Other writers matter to neither.
  *
  * Arguments: URI of the REST catalog, namespace, table, mode (upsert or changelog), seed,
- * changes, changes per second, keys, failures, folder of checkpoints.
+ * changes, changes per second, keys, failures, folder of checkpoints, sink.
  */
 public class Changelog {
   private static final Set<Long> FIRED = ConcurrentHashMap.newKeySet();
   private static final AtomicInteger STARTS = new AtomicInteger();
+  private static final AtomicBoolean PASSED = new AtomicBoolean();
+  private static final AtomicInteger CHECKPOINTS_AFTER = new AtomicInteger();
 
   public static void main(String[] a) throws Exception {
     boolean upsert = a[3].equals("upsert");
@@ -50,16 +58,30 @@ public class Changelog {
     InternalTypeInfo<RowData> type = InternalTypeInfo.of(FlinkSchemaUtil.convert(loader.loadTable().schema()));
 
     StreamExecutionEnvironment env = StreamExecutionEnvironment.createLocalEnvironment(2, settings(a[9]));
+    boolean ends = a[10].equals("FlinkSink");
     long failEvery = changes / (Long.parseLong(a[8]) + 1) + 1;
     DataStream<RowData> rows =
-        env.fromSequence(1, changes).setParallelism(1)
-            .map(new Failing(1_000_000_000L / Long.parseLong(a[6]), failEvery)).returns(Types.LONG).setParallelism(1)
+        env.fromSequence(1, ends ? changes : Long.MAX_VALUE).setParallelism(1)
+            .map(new Failing(1_000_000_000L / Long.parseLong(a[6]), failEvery, changes)).returns(Types.LONG)
+            .setParallelism(1)
+            .filter(n -> n <= changes).setParallelism(1)
             .keyBy(n -> key(seed, n, keys))
             .process(new Changes(seed, keys)).returns(type);
-    // IcebergSink does not commit its last rows when such a job ends, with no other writer beside it either
-    FlinkSink.forRowData(rows).tableLoader(loader).equalityFieldColumns(Arrays.asList("id", "p"))
-        .distributionMode(DistributionMode.NONE).upsert(upsert).uidPrefix("changelog").append();
-    env.execute("changelog");
+    if (ends) {
+      FlinkSink.forRowData(rows).tableLoader(loader).equalityFieldColumns(Arrays.asList("id", "p"))
+          .distributionMode(DistributionMode.NONE).upsert(upsert).uidPrefix("changelog").append();
+    } else {
+      IcebergSink.forRowData(rows).tableLoader(loader).equalityFieldColumns(Arrays.asList("id", "p"))
+          .distributionMode(DistributionMode.NONE).upsert(upsert).uidSuffix("changelog").append();
+    }
+    JobClient job = env.executeAsync("changelog");
+    while (!ends && CHECKPOINTS_AFTER.get() < 2) {
+      Thread.sleep(10);
+    }
+    if (!ends) {
+      job.stopWithSavepoint(false, "file://" + a[9], SavepointFormatType.CANONICAL).get();
+    }
+    job.getJobExecutionResult().get();
     System.out.println("starts " + STARTS.get());
     System.exit(0);
   }
@@ -88,24 +110,28 @@ public class Changelog {
     return Long.remainderUnsigned(mixed(seed, n), keys);
   }
 
-  /** Passes numbers on at a rate; fails once at each planned one, in turn at once and when a checkpoint is complete. */
+  /** Passes numbers on at a rate, notes when all changes have passed; fails once at each planned one, in turn at once and when a checkpoint is complete. */
   private static class Failing extends RichMapFunction<Long, Long> implements CheckpointListener {
     private static final AtomicBoolean AT_CHECKPOINT = new AtomicBoolean();
-    private final long pause, every;
+    private final long pause, every, changes;
 
-    Failing(long pause, long every) {
+    Failing(long pause, long every, long changes) {
       this.pause = pause;
       this.every = every;
+      this.changes = changes;
     }
 
     @Override
     public void open(OpenContext context) {
       STARTS.incrementAndGet();
+      PASSED.set(false);
+      CHECKPOINTS_AFTER.set(0);
     }
 
     @Override
     public Long map(Long n) {
-      if (n % every == 0 && FIRED.add(n)) {
+      PASSED.compareAndSet(false, n > changes);
+      if (n <= changes && n % every == 0 && FIRED.add(n)) {
         if (n / every % 2 == 1) {
           throw new IllegalStateException("planned failure at change " + n);
         }
@@ -119,6 +145,9 @@ public class Changelog {
     public void notifyCheckpointComplete(long id) {
       if (AT_CHECKPOINT.getAndSet(false)) {
         throw new IllegalStateException("planned failure at checkpoint " + id);
+      }
+      if (PASSED.get()) {
+        CHECKPOINTS_AFTER.incrementAndGet();
       }
     }
   }

@@ -37,8 +37,9 @@ Row = tuple[int, str, int, str]
 
 @dataclass(frozen=True)
 class Changelog:
-    """A job: `mode` is `upsert` or `changelog`."""
+    """A job: `sink` is `FlinkSink` or `IcebergSink`, `mode` is `upsert` or `changelog`."""
 
+    sink: str
     mode: str
     seconds: int
     failures: int
@@ -91,11 +92,12 @@ def running(log: Changelog, uri: str, name: str, folder: Path) -> Iterator[subpr
         log.keys,
         log.failures,
         folder / "checkpoints",
+        log.sink,
     ]
     jars = ":".join(map(str, flink_jars()))
     _compile(folder / "classes", jars)
     command = ["java", *_JVM, *_OPEN, "-cp", f"{jars}:{folder / 'classes'}", "Changelog", uri, namespace, table]
-    command += [*map(str, options), str(folder / "checkpoints")]
+    command += map(str, options)
     with (folder / "flink.log").open("wb") as output:
         job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:

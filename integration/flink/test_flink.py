@@ -1,4 +1,4 @@
-"""Iceberg's Flink sink fails and starts again while icesize maintains its table.
+"""Iceberg's Flink sinks fail and start again while icesize maintains its table.
 
 `FLINK_SECONDS` in the environment says how long a job writes, `FLINK_FAILURES` how often it fails by plan.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import cycle
@@ -29,6 +29,12 @@ from tests.support.tables import check, live_paths
 SECONDS = int(os.environ.get("FLINK_SECONDS", "60"))
 FAILURES = int(os.environ.get("FLINK_FAILURES", "6"))
 PAUSE_SECONDS = 0.2
+FEW_DELETES: Mapping[str, object] = {
+    "max-delete-files": 1,
+    "delete-ratio-threshold": 1,
+    "close-file-cost-bytes": 0,
+}
+"""Two delete files are put together, though by the other policy the deleted rows of a file soon make a merge due."""
 KEPT = timedelta(seconds=60)
 """Flink looks for its newest checkpoint in the snapshots when it starts again: an expiry has to leave it that long."""
 
@@ -39,6 +45,7 @@ class Upkeep:
     def __init__(self, catalog: RestCatalog, name: str) -> None:
         self.catalog, self.name = catalog, name
         self.table = icesize.open(None, name, catalog=catalog, policy=dict(POLICY))
+        self.with_few_deletes = icesize.open(None, name, catalog=catalog, policy={**POLICY, **FEW_DELETES})
         self.counts = Counter[str]()
         self.seen = dict[int, Snapshot]()
 
@@ -46,7 +53,7 @@ class Upkeep:
         """Call in turn until the job has ended."""
         calls: dict[str, Callable[[], object]] = {
             "after_batch": self.table.after_batch,
-            "rewrite_deletes": self.table.rewrite_deletes,
+            "rewrite_deletes": self.with_few_deletes.rewrite_deletes,
             "maintain": self._maintain,
             "expire": lambda: self.table.expire_snapshots(older_than=KEPT, retain_last=3),
         }
@@ -57,8 +64,8 @@ class Upkeep:
             if self._note_snapshots():
                 report = run()
                 self.counts[call] += 1
-                self.counts[f"{call} snapshots"] += len(getattr(report, "snapshot_ids", ()))
-                self.counts[f"{call} conflicts"] += len(getattr(report, "conflicts", ()))
+                for key in ("snapshot_ids", "snapshot_ids_expired", "conflicts"):
+                    self.counts[f"{call} {key}"] += len(getattr(report, key, ()))
 
     def _maintain(self) -> None:
         report = self.table.maintain()
@@ -87,11 +94,12 @@ class Upkeep:
 @pytest.mark.slow
 @pytest.mark.skipif(not has_compiler(), reason="the job is compiled by javac")
 @pytest.mark.parametrize("mode", ["upsert", "changelog"])
+@pytest.mark.parametrize("sink", ["FlinkSink", "IcebergSink"])
 def test_rows_are_those_of_the_changelog(
-    spark: SparkSession, rest: RestCatalog, rest_catalog_uri: str, namespace: str, tmp_path: Path, mode: str
+    spark: SparkSession, rest: RestCatalog, rest_catalog_uri: str, namespace: str, tmp_path: Path, sink: str, mode: str
 ) -> None:
     """Each change counts once, whatever was merged, rewritten and expired beside it, and the job was started again."""
-    log, name = Changelog(mode, SECONDS, FAILURES), f"{namespace}.t"
+    log, name = Changelog(sink, mode, SECONDS, FAILURES), f"{namespace}.t"
     make_table(rest, name)
     upkeep = Upkeep(rest, name)
     with running(log, rest_catalog_uri, name, tmp_path) as job:
@@ -103,8 +111,10 @@ def test_rows_are_those_of_the_changelog(
     assert spark_rows(spark, f"rest.{name}") == rows
     table = rest.load_table(name)
     check(table)
-    print(f"\n{mode}: {log.changes} changes, {len(rows)} rows, {starts(tmp_path)} starts of the job")
+    print(f"\n{sink} {mode}: {log.changes} changes, {len(rows)} rows, {starts(tmp_path)} starts of the job")
     print(f"commits: {dict(upkeep.commits())}; calls: {dict(upkeep.counts)}")
     print(f"left: {len(live_paths(table))} data files, {len(live_deletes(table))} delete files")
     assert starts(tmp_path) > FAILURES
-    assert upkeep.counts["after_batch snapshots"] + upkeep.counts["maintain merges"] > 0
+    assert upkeep.counts["after_batch snapshot_ids"] + upkeep.counts["maintain merges"] > 0
+    assert upkeep.counts["rewrite_deletes snapshot_ids"] > 0
+    assert upkeep.counts["expire snapshot_ids_expired"] > 0
