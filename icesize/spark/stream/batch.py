@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from icesize import failpoints
 from icesize.clock import Stopwatch
-from icesize.errors import CommitConflict, TableError, TableNotFound
+from icesize.errors import CommitConflict, RewriteFailed, TableError, TableNotFound
 from icesize.maintenance.batch_commit import (
     CommitContext,
     MergeResults,
@@ -80,6 +80,11 @@ def _until_it_lands(batch: Batch) -> Outcome:
         except Overtaken as lost:
             batch.state.backoff.lost(lost.partitions)
             batch = batch.after(f"the batch was written again: {lost}")
+        except RewriteFailed as error:
+            if not batch.overwrites or "column" not in error.facts:
+                raise
+            # values of older rows would change, which shows when new ones are written, too
+            batch = replace(batch, absorbs=False).after(f"nothing was absorbed: {error}")
     if batch.absorbs:
         batch = replace(batch, absorbs=False).after(f"nothing was absorbed: others came first {OVERWRITES} times")
     try:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import Environment
 from icesize.failpoints import armed
+from icesize.parquet.reading.projection import Fitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.report import Report
@@ -285,6 +286,31 @@ def test_victims_removed_again_and_again(spark: SparkSession, lake: Lake, make: 
     assert reports[0].skipped["CONTESTED"] > 0
     assert reports[-1].small_files_max == 1
     assert lake.rows() == rows_of(events(range(80), 2))
+
+
+def test_older_rows_that_would_change_never_stop_the_stream(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file cannot be rewritten without another value: new rows are appended alone, and the report says why."""
+    lake.create()
+    sink = absorb(spark, lake, safe=False)
+    fill(spark, lake, sink, 1, hours=1)
+    right = Fitted.__call__
+
+    def without_texts(self: Fitted, rows: pa.Table) -> pa.Table:
+        done = right(self, rows)
+        return done.set_column(2, done.schema.field(2), pa.nulls(len(done), done.schema.types[2]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fitted, "__call__", without_texts)
+        report = sink.run(counted(spark, events(range(10, 20))), 1)
+    assert report.operations == ("append",)
+    (why,) = report.conflicts
+    assert why.startswith("nothing was absorbed: Cannot rewrite rows: column 'text' has 20 entries")
+    assert lake.rows() == rows_of(events(range(20)))
+    assert lake.orphans() == set()
+    assert sink.run(counted(spark, events(range(20, 30))), 2).small_files_max == 1
+    assert lake.rows() == rows_of(events(range(30)))
 
 
 @pytest.mark.smoke
