@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.footer import MAGIC, Footer, read_footer
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.thrift import (
@@ -24,6 +28,7 @@ from icesize.parquet.format.thrift import (
     bytes_field,
     read_struct,
     struct_field,
+    struct_of,
     structs_field,
     structs_of,
     write_struct,
@@ -162,6 +167,24 @@ def mutants(data: bytes, count: int, seed: int) -> Iterator[bytes]:
     chance, raw = random.Random(seed), raw_footer(data)
     for number in range(count):
         yield _by_bytes(raw, chance) if number % 2 else _by_fields(data, chance)
+
+
+def with_other_bounds(
+    path: Path, column: int, bounds: Mapping[int, Any] = MappingProxyType({}), edit: Callable[[Tree], object] = id
+) -> int:
+    """Give the pages of a file another footer, and return the size of the file.
+
+    In it a column has as its least value the greatest one, and `bounds`; `edit` changes more of it.
+    """
+
+    def change(tree: Tree) -> None:
+        for metadata in tree.metadata:
+            statistics = struct_of(metadata[column], ColumnMetaData.STATISTICS) or {}
+            least = {Statistics.MIN_VALUE: statistics[Statistics.MAX_VALUE]}
+            metadata[column][ColumnMetaData.STATISTICS] = struct_field({**statistics, **least, **bounds})
+        edit(tree)
+
+    return path.write_bytes(edited(path.read_bytes(), change))
 
 
 def _by_bytes(raw: bytes, chance: random.Random) -> bytes:

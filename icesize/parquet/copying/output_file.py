@@ -126,7 +126,10 @@ def write_copied(
     file = describe_copied(settings, path, partition, assembled)
     copy = _Copy(contents, counted, file.counts)
     if of_decoded.metadata is not None:
-        file = _with_decoded(file, describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans))
+        rows = describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans)
+        if (changed_column := counted.difference([rows])) is not None:
+            raise CopyRefused(Refusal.COUNTS, changed_column.name)
+        file = _with_decoded(file, rows)
     if not all(copied.whole for copied in contents.copied_from):
         file = with_bounds(file, settings, parse_footer(assembled.footer, assembled.size_bytes))
     sink.close()
@@ -207,7 +210,7 @@ class _Copy:
             raise CopyRefused(Refusal.COUNTS, leaf.name)
 
     def _decoded(self, leaf: Leaf) -> Count:
-        return self.counted.sums.get(leaf.field_id, Count())
+        return Count(*self.counted.sums.get(leaf.field_id, Count())[:2])
 
 
 def _column(part: Part, at: int) -> Column:
@@ -256,7 +259,7 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
         null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
         split_offsets=assembled.split_offsets,
         counts={
-            leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])
+            leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])[:2]
             for leaf, chunks in columns
         },
     )

@@ -2,10 +2,10 @@
 
 - `ahead`: work on a row of items that runs ahead of whoever takes its results, in threads of its own
 - `casting`: arrays of one Arrow type -> arrays of another, level by level, without losing a NULL
-- `conservation`: counts of the values and NULLs of each column, of the rows that were read: files that take their place
-  have as many
-- `extremes`: the least and the greatest value of each column by the footers of the files that are read: files that take
-  the place of all their rows have the same
+- `conservation`: counts of the values and NULLs of each column, and its least and greatest value, of the rows that were
+  read: files that take their place have the same
+- `extremes`: the least and the greatest value of each column, by the footers of the files that are read, and of the
+  files that take the place of their rows
 - `inputs`: the rows of data files in the table's current schema, a bounded number at a time: of one file, of the input
   files of a merge one after the other, and cut anew
 - `prefetch`: the input files of a merge where their bytes can be read at any place: local files, and remote ones

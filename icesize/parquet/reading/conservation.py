@@ -1,7 +1,8 @@
-"""Counts of the values and NULLs of each column, of the rows that were read: files that take their place have as many.
+"""Counts of the values and NULLs of each column, and its least and greatest value, of the rows that were read: files
+that take their place have the same.
 
 Rows are counted as Arrow gives them, before anything is projected, cast, sorted or encoded, and by a walk of its own:
-it shares nothing with what it checks.
+it shares nothing with what it checks. The least and the greatest value are those of the footers of files.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from pyiceberg.types import StructType
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.metrics import fields_below, leaves
+from icesize.parquet.files.metrics import Leaf, fields_below, leaves
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.reading.extremes import Extremes
+from icesize.parquet.format.footer import Footer
+from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends, file_at_fault, stored_ends, written_ends
 
 FIELD_ID = b"PARQUET:field_id"
 
 
 class Count(NamedTuple):
     """Entries of a column as Parquet counts them, NULLs and empty lists above it included, and how many of them have
-    no value; None for what is not known."""
+    no value; None for what is not known. `ends` are its least and greatest value."""
 
     entries: int | None = 0
     nulls: int | None = 0
+    ends: Ends = NO_ENDS
 
     def __str__(self) -> str:
         return f"{self.entries} entries, {'some' if self.nulls is None else self.nulls} of them NULL,"
@@ -42,11 +45,16 @@ class Count(NamedTuple):
         return Count(
             self.entries + other.entries if both else None,  # type: ignore[operator]
             self.nulls + other.nulls if known else None,  # type: ignore[operator]
+            self.ends.plus(other.ends),
         )
 
     def agrees(self, other: Count) -> bool:
         """Return whether both may be the count of one column."""
-        return all(a is None or b is None or a == b for a, b in zip(self, other, strict=True))
+        return self.counts_agree(other) and self.ends.agrees(other.ends)
+
+    def counts_agree(self, other: Count) -> bool:
+        """Return the same of the counts alone."""
+        return all(a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True))
 
 
 Names = Mapping[str, MappedField]
@@ -58,16 +66,33 @@ Counts = Mapping[int, Count]
 class Conservation:
     """Adds up what was read of the files of one partition, or of new rows; `check` compares it with what was written.
 
-    `constants` are the columns that have a value in all rows of files that lack them. The `extremes` of the files that
-    are read are compared, too, where all their rows stay.
+    `constants` are the columns that have a value in all rows of files that lack them, `paths` the files that were read.
     """
 
     settings: WriteSettings
     constants: frozenset[int] = frozenset()
-    extremes: Extremes | None = None
+    paths: set[str] = field(default_factory=set)
     sums: dict[int, Count] = field(default_factory=dict)
+    _is_open: bool = False
     _last: tuple[pa.Schema, Sequence[str] | None, _Source] | None = None
     _last_new: tuple[pa.Schema, _Source] | None = None
+
+    def clear(self) -> None:
+        """Forget all rows: they are read again."""
+        self.paths.clear()
+        self.sums.clear()
+        self._is_open = False
+
+    def add_file(self, path: str, footer: Footer | None) -> None:
+        """Add the ends of a file's columns, once; `footer` is None where they are not known, or not those of the rows
+        that stay."""
+        if path in self.paths:
+            return
+        self.paths.add(path)
+        if (found := stored_ends(footer, self.settings)) is None:
+            self._open()
+        else:
+            self.add({leaf: Count(ends=ends) for leaf, ends in found.items()})
 
     def add_rows(self, rows: pa.Table, stored: pa.Schema, names: Sequence[str] | None) -> None:
         """Add rows of a file whose schema is `stored`, of which the columns `names` were read, None for all.
@@ -86,45 +111,55 @@ class Conservation:
             by_name = self.settings.derived(_by_name)
             self._last_new = last = rows.schema, _Source.of(rows.schema, None, by_name, self._target)
         self._add_rows(rows, last[1], frozenset())
+        self._open()
 
     def add(self, counts: Counts) -> None:
         """Add what was counted elsewhere."""
         for leaf, count in counts.items():
-            self.add_count(leaf, *count)
-
-    def add_count(self, leaf: int, entries: int | None, nulls: int | None) -> None:
-        """Add the entries of a leaf column, by field id, and those of them without a value; None for unknown."""
-        self.sums[leaf] = self.sums.get(leaf, Count()).plus(Count(entries, nulls))
+            self.sums[leaf] = self.sums.get(leaf, Count()).plus(count)
 
     def check(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
         """Return the files, without their counts, if they have the values and NULLs that were read.
 
         Raises `RewriteFailed` with the attribute `column`, the name of the first column of which they do not, or whose
-        least or greatest value is another.
+        least or greatest value is another. The attribute `path` is a file that was read whose footer has other ones
+        than its pages, None if there is none.
         """
-        files, written = list(files), dict[int, Count]()
-        for file in files:
-            for leaf, count in file.counts.items():
-                written[leaf] = written.get(leaf, Count()).plus(Count(*count))
-        if (column := self.difference(written)) is not None:
-            before, after = self.sums.get(column, Count()), written.get(column, Count())
-            name = self.settings.schema.find_column_name(column)
-            raise RewriteFailed(
-                f"Cannot rewrite rows: column '{name}' has {before} and {after} in the files that were written; they "
-                "are removed. Report this",
-                path=None,
-                column=name,
-            )
-        if self.extremes is not None:
-            self.extremes.check(files)
+        files = list(files)
+        if (leaf := self.difference(files)) is not None:
+            raise self._error(leaf, self._written(leaf, files))
         return [replace(file, counts={}) if file.counts else file for file in files]
 
-    def difference(self, written: Mapping[int, Count] | Mapping[int, tuple[int | None, int | None]]) -> int | None:
-        """Return the field id of the first column that was not written as often as it was read."""
-        for leaf in self._target.leaves:
-            if not self.sums.get(leaf, Count()).agrees(Count(*written.get(leaf, Count()))):
-                return leaf
-        return None
+    def difference(self, files: Sequence[WrittenFile]) -> Leaf | None:
+        """Return the first column that was not written as it was read."""
+        return next((leaf for leaf in leaves(self.settings) if not self._agree(leaf, self._written(leaf, files))), None)
+
+    def _agree(self, leaf: Leaf, written: Count) -> bool:
+        return self.sums.get(leaf.field_id, Count()).agrees(written)
+
+    def _written(self, leaf: Leaf, files: Iterable[WrittenFile]) -> Count:
+        found = Count()
+        for file in files:
+            ends = written_ends(leaf, file) if self.paths else OPEN
+            found = found.plus(Count(*file.counts.get(leaf.field_id, (0, 0)), ends))
+        return found
+
+    def _error(self, leaf: Leaf, written: Count) -> RewriteFailed:
+        read = self.sums.get(leaf.field_id, Count())
+        if not read.counts_agree(written):
+            why = f"column '{leaf.name}' has {read} and {written} in the files that were written"
+        else:
+            path = file_at_fault(sorted(self.paths), self.settings, leaf)
+            if path is not None:
+                return _contradicted(path, leaf)
+            why = f"column '{leaf.name}' has another least or greatest value in the files that were written"
+        return RewriteFailed(f"Cannot rewrite rows: {why}; they are removed. Report this", path=None, column=leaf.name)
+
+    def _open(self) -> None:
+        """Count rows whose least and greatest values are not known."""
+        if not self._is_open:
+            self._is_open = True
+            self.add(dict.fromkeys(self._target.leaves, Count(ends=OPEN)))
 
     @property
     def _target(self) -> _Target:
@@ -143,6 +178,15 @@ class Conservation:
         for leaf, parent in source.added.items():
             slots = rows.num_rows if parent is None else found.get(parent, Count()).entries
             self.add({leaf: Count(slots, 0 if leaf in constants else slots)})
+
+
+def _contradicted(path: str, leaf: Leaf) -> RewriteFailed:
+    return RewriteFailed(
+        f"Cannot rewrite {path}: its footer has another least or greatest value of column '{leaf.name}' than its "
+        "pages. Check it with python -m icesize.parquet.verify, and write it again if its values are right",
+        path=path,
+        column=leaf.name,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
-"""The least and the greatest value of each column by the footers of the files that are read: files that take the place
-of all their rows have the same.
+"""The least and the greatest value of each column: by the footers of the files that are read, and of the files that
+take the place of their rows.
 
 Footers of writers that readers do not trust say nothing here, nor do bounds that may be shortened values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import Leaf, Serialise, bound_value, leaves
 from icesize.parquet.files.settings import WriteSettings
@@ -21,62 +20,98 @@ from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.schema import BOOLEAN, DOUBLE, FLOAT, INT32, INT64, Element
-from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.format.sources import BytesSource, StreamSource
 from icesize.parquet.format.statistics import are_trusted, merge_statistics, order_of
 from icesize.parquet.format.thrift import Fields, binary, boolean, integer
+from icesize.parquet.verify.values import ValueReader, extremes_of
 
 _NEVER_SHORTENED = frozenset({BOOLEAN, INT32, INT64, FLOAT, DOUBLE})
 _LEAST_CHUNK_BYTES = 128 * 2**10
 """Least bytes of a column chunk, on average: reading its statistics takes 40 µs, 1 % of decoding so many bytes."""
-
-Ends = tuple[Any, Any]
-"""The least and the greatest value, or their beginnings, as `bound_value` has them; None for one that is not known."""
-_UNKNOWN: Ends = (None, None)
 _EXACT = {Statistics.MIN_VALUE: Statistics.IS_MIN_VALUE_EXACT, Statistics.MAX_VALUE: Statistics.IS_MAX_VALUE_EXACT}
 
 
-@dataclass
-class Extremes:
-    """Collects the bounds of all files whose rows are read; `check` compares them with those of what was written."""
+class Ends(NamedTuple):
+    """The least and the greatest value of a column, or their beginnings, as `bound_value` has them; None for one that
+    is not known.
 
-    settings: WriteSettings
-    _seen: set[str] = field(default_factory=set)
-    _found: dict[int, list[Ends]] | None = field(default_factory=dict)
+    `is_open`: other rows may have values beyond them.
+    """
 
-    def add(self, path: str, footer: Footer | None) -> None:
-        """Add a file, once; None for a footer that was not read."""
-        if self._found is None or path in self._seen:
-            return
-        self._seen.add(path)
-        if footer is None or not _pays(footer) or not are_trusted(footer):
-            self._found = None
-            return
-        places = {column.element.field_id: at for at, column in enumerate(footer.columns)}
-        elements = self.settings.derived(_elements)
-        for leaf in leaves(self.settings):
-            if leaf.flat and leaf.lower is not None:
-                at = places.get(leaf.field_id)
-                known = at is not None and _kind(footer.columns[at].element) == elements.get(leaf.field_id)
-                ends = _ends(footer, at, leaf) if known and at is not None else _UNKNOWN
-                if ends is not None:
-                    self._found.setdefault(leaf.field_id, []).append(ends)
+    lower: Any = None
+    upper: Any = None
+    is_open: bool = False
 
-    def check(self, files: Sequence[WrittenFile]) -> None:
-        """Raise `RewriteFailed` with the attribute `column` for the first column whose exact bounds changed."""
-        for leaf in leaves(self.settings):
-            found = (self._found or {}).get(leaf.field_id, [])
-            written = [ends for file in files if (ends := _written(leaf, file)) is not None]
-            if found and written and _differ(_outermost(found), _outermost(written)):
-                raise RewriteFailed(
-                    f"Cannot rewrite rows: column '{leaf.name}' has another least or greatest value in the files that "
-                    "were written than by the footers of the input files; they are removed. Check the input files with "
-                    "python -m icesize.parquet.verify, and report this if they have no problem",
-                    path=None,
-                    column=leaf.name,
-                )
+    def plus(self, other: Ends) -> Ends:
+        """Return the outermost ends of both."""
+        if other is NO_ENDS or other is self:
+            return self
+        lower = [end for end in (self.lower, other.lower) if end is not None]
+        upper = [end for end in (self.upper, other.upper) if end is not None]
+        return Ends(min(lower, default=None), max(upper, default=None), self.is_open or other.is_open)
+
+    def agrees(self, other: Ends) -> bool:
+        """Return whether both may be the ends of one column."""
+        return (other.is_open or not self._exceeds(other)) and (self.is_open or not other._exceeds(self))
+
+    def _exceeds(self, other: Ends) -> bool:
+        below = self.lower is not None and other.lower is not None and self.lower < other.lower
+        return below or (self.upper is not None and other.upper is not None and self.upper > other.upper)
 
 
-def _pays(footer: Footer) -> bool:
+NO_ENDS = Ends()
+"""No row was read, or none that has a value."""
+OPEN = Ends(is_open=True)
+
+
+def stored_ends(footer: Footer | None, settings: WriteSettings) -> Mapping[int, Ends] | None:
+    """Return the ends of flat columns by the footer of a file, by field id; None where it says nothing of any column,
+    or was not read."""
+    if footer is None or not _is_worth_it(footer) or not are_trusted(footer):
+        return None
+    places = {column.element.field_id: at for at, column in enumerate(footer.columns)}
+    elements = settings.derived(_elements)
+    found = dict[int, Ends]()
+    for leaf in leaves(settings):
+        if leaf.flat and leaf.lower is not None:
+            at = places.get(leaf.field_id)
+            is_alike = at is not None and _kind(footer.columns[at].element) == elements.get(leaf.field_id)
+            found[leaf.field_id] = _ends(footer, at, leaf) if is_alike and at is not None else OPEN
+    return found
+
+
+def written_ends(leaf: Leaf, file: WrittenFile) -> Ends:
+    """Return the ends of a column in a new file."""
+    i = leaf.field_id
+    if file.null_value_counts.get(i) == file.value_counts.get(i, -1):
+        return NO_ENDS
+    return _known(bound_value(leaf.type, file.lower_bounds.get(i)), bound_value(leaf.type, file.upper_bounds.get(i)))
+
+
+def file_at_fault(paths: Iterable[str], settings: WriteSettings, leaf: Leaf) -> str | None:
+    """Return the first file whose footer has another least or greatest value of a column than its pages have."""
+    for path in paths:
+        with suppress(CopyRefused, pa.ArrowException, OSError), settings.storage.stream(path) as stream:
+            footer = read_footer(StreamSource(stream))
+            ends = (stored_ends(footer, settings) or {}).get(leaf.field_id, OPEN)
+            if ends[:2] != (None, None) and _contradicts(footer, stream, leaf.field_id):
+                return path
+    return None
+
+
+def _contradicts(footer: Footer, stream: Any, field_id: int) -> bool:
+    at, element = next((i, c.element) for i, c in enumerate(footer.columns) if c.element.field_id == field_id)
+    find = extremes_of(element)
+    with closing(ValueReader(stream, footer)) as reader:
+        for number, group in enumerate(footer.row_groups):
+            found = (find and find(reader.read(number, at).values)) or ()
+            known = [_exact(element, group.chunks[at].statistics, bound) for bound in _EXACT]
+            if any(a is not None and a == a and a != b for a, b in zip(known, found, strict=False)):
+                return True
+    return False
+
+
+def _is_worth_it(footer: Footer) -> bool:
     chunks = len(footer.columns) * len(footer.row_groups)
     return sum(group.size_bytes for group in footer.row_groups) >= _LEAST_CHUNK_BYTES * chunks
 
@@ -93,39 +128,30 @@ def _elements(settings: WriteSettings) -> dict[int | None, tuple[object, ...]]:
     return {column.element.field_id: _kind(column.element) for column in columns}
 
 
-def _ends(footer: Footer, at: int, leaf: Leaf) -> Ends | None:
-    """The bounds of a column in one file; None where it has no values."""
+def _ends(footer: Footer, at: int, leaf: Leaf) -> Ends:
+    """Return the ends of a column in one file."""
     element, chunks = footer.columns[at].element, [group.chunks[at] for group in footer.row_groups]
     try:
         merged = merge_statistics(element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
     except CopyRefused:
-        return _UNKNOWN
+        return OPEN
     if integer(merged, Statistics.NULL_COUNT) == sum(chunk.values for chunk in chunks):
-        return None
-    lower = _exact(element, merged, Statistics.MIN_VALUE, leaf.lower)
-    upper = _exact(element, merged, Statistics.MAX_VALUE, leaf.upper)
-    return bound_value(leaf.type, lower), bound_value(leaf.type, upper)
+        return NO_ENDS
+    lower = _serialised(leaf.lower, _exact(element, merged, Statistics.MIN_VALUE))
+    upper = _serialised(leaf.upper, _exact(element, merged, Statistics.MAX_VALUE))
+    return _known(bound_value(leaf.type, lower), bound_value(leaf.type, upper))
 
 
-def _exact(element: Element, merged: Fields, field_id: int, serialise: Serialise | None) -> bytes | None:
-    """A bound as manifests have it, if it is that of a value."""
-    order, raw, exact = order_of(element), binary(merged, field_id), boolean(merged, _EXACT[field_id])
+def _known(lower: Any, upper: Any) -> Ends:
+    return Ends(lower, upper, lower is None or upper is None)
+
+
+def _serialised(serialise: Serialise | None, value: Any) -> bytes | None:
+    return None if serialise is None or value is None else serialise(value)
+
+
+def _exact(element: Element, statistics: Fields, field_id: int) -> Any:
+    """Return a bound if it is that of a value."""
+    order, raw, exact = order_of(element), binary(statistics, field_id), boolean(statistics, _EXACT[field_id])
     sure = exact or (exact is None and element.type in _NEVER_SHORTENED)
-    return serialise(order(raw)) if sure and order is not None and raw is not None and serialise is not None else None
-
-
-def _written(leaf: Leaf, file: WrittenFile) -> Ends | None:
-    """The bounds of a column in a new file; None where it has no values."""
-    i = leaf.field_id
-    if file.null_value_counts.get(i) == file.value_counts.get(i, -1):
-        return None
-    return bound_value(leaf.type, file.lower_bounds.get(i)), bound_value(leaf.type, file.upper_bounds.get(i))
-
-
-def _outermost(found: Iterable[Ends]) -> Ends:
-    lower, upper = zip(*found, strict=True)
-    return None if None in lower else min(lower), None if None in upper else max(upper)
-
-
-def _differ(one: Ends, other: Ends) -> bool:
-    return any(a is not None and b is not None and a != b for a, b in zip(one, other, strict=True))
+    return order(raw) if sure and order is not None and raw is not None else None

@@ -95,9 +95,9 @@ def read_inputs(
     if counted is not None:
         counted.constants = projection.constants
     for run in _runs(chain.from_iterable(begun), RUN_SHARE * settings.limits.decoded_bytes):
-        if counted is not None and counted.extremes is not None:
+        if counted is not None:
             for some in run:
-                counted.extremes.add(some.path, some.footer)
+                counted.add_file(some.path, None if deleted.get(some.path) else some.footer)
         yield _projected(run, counted)
 
 

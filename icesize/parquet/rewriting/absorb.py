@@ -50,8 +50,9 @@ def write_with(
     """Write all batches, after the rows of the files that this writer takes along.
 
     Where one file of a partition cannot be read, those of that partition stay as they are, and `failed` tells why.
-    Raises `SchemaMismatch` when new rows do not fit the table, `RewriteFailed` or `OSError` when storage fails; on any
-    error what was written is removed, best effort.
+    Raises `SchemaMismatch` when new rows do not fit the table, `RewriteFailed` or `OSError` when storage fails, and
+    `RewriteFailed` with the attribute `column` when older rows would come out changed; on any error what was written is
+    removed, best effort.
     """
     taken, failed = list(absorption.by_writer.get(writer, ())), list[str]()
     while True:

@@ -185,7 +185,7 @@ class _Reading:
         if fillings <= 1:
             yield _Part(self.order.fit(_keys(self.order, rows)), rows, Held())
             return
-        self.counted.sums.clear()  # all rows are read again
+        self.counted.clear()  # all rows are read again
         parts = math.ceil(fillings / PART_SHARE)
         if most_parts is not None and parts > most_parts:
             raise TooLarge(f"their rows are ordered in {parts} parts")

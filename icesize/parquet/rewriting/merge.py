@@ -17,7 +17,6 @@ from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
-from icesize.parquet.reading.extremes import Extremes
 from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import with_short_dictionaries
@@ -118,7 +117,7 @@ class _Decoding:
     def files(self, fetched: Fetched) -> list[WrittenFile]:
         """The live rows of all input files, in their order."""
         settings, group = self.new_files.settings, self.group
-        counted = Conservation(settings, extremes=None if self.deleted.rows else Extremes(settings))
+        counted = Conservation(settings)
         live = read_inputs(group, settings, fetched, self.texts, self.deleted.positions, counted)
         tables = Stream(live, settings.limits.decoded_bytes)
         outputs = output_rows(group.inputs, [*map(self.deleted.live_rows, group.inputs)], group.outputs)

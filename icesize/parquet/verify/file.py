@@ -97,7 +97,7 @@ def verify(source: Source, name: str) -> Verification:
         return Verification((f"{name}: footer: {error}",))
     problems = list(_told(name, "footer", _check_footer(source, footer)))
     try:
-        reader = ValueReader(source, footer)
+        reader = ValueReader(source.stream(), footer)
     except DAMAGE as error:
         return Verification((*problems, f"{name}: footer: values {unreadable(error)}"))
     file = OpenFile(source, footer, _ordered(footer), reader)

@@ -23,7 +23,6 @@ from icesize.parquet.format.fields import RowGroup as RowGroupIds
 from icesize.parquet.format.footer import MAGIC, Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import DOUBLE, FLOAT, INT32, INT64, Element
-from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import Order, order_of
 from icesize.parquet.format.thrift import Fields, bytes_field, struct_field, structs_field, structs_of, write_struct
 
@@ -74,19 +73,20 @@ class Leaves:
 
 
 class ValueReader:
-    """Reads a file's columns one by one; checksums of pages are verified. Close it after use.
+    """Reads a file's columns one by one from a seekable `stream`; checksums of pages are verified. Close it after use,
+    which closes the stream.
 
     Raises pyarrow's exceptions, `OSError`, and `CopyRefused` when pyarrow sees other columns in the schema.
     """
 
-    def __init__(self, source: Source, footer: Footer) -> None:
+    def __init__(self, stream: Any, footer: Footer) -> None:
         raw = _bare_footer(footer)
         tail = MAGIC + raw + struct.pack("<I", len(raw)) + MAGIC
         metadata = pq.read_metadata(pa.BufferReader(tail))
         if metadata.num_columns != len(footer.columns):
             raise CopyRefused(Refusal.CORRUPT_FOOTER, f"pyarrow sees {metadata.num_columns} columns")
         self._paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
-        self._stream = source.stream()
+        self._stream = stream
         self._file = pq.ParquetFile(self._stream, metadata=metadata, page_checksum_verification=True)
 
     def close(self) -> None:

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
-from icesize.parquet.files.settings import Limits
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.ordering.cluster_order import Ranking
-from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
@@ -177,15 +177,14 @@ class Shuffle:
         gather = Gather(tuple(assignments), destinations, order, settings)
         answers = map(read_answer, run_job(to_tasks(blobs, tasks), gather, "cluster files"))
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
-        conserved = {n: Conservation(settings) for n in divisions}
-        for number, found, counted in sorted(answers, key=lambda answer: int(answer[0])):
+        counted: dict[int, list[Counts]] = {n: [] for n in divisions}
+        for number, found, counts in sorted(answers, key=lambda answer: int(answer[0])):
             group = assignments[number].group
             if found:  # files, or a failure
                 gathered[group].append(found)
-            for counts in counted:
-                conserved[group].add(counts)
+            counted[group] += counts
         settings.storage.note(file.path for found in gathered.values() for file in _files(found))
-        return {n: checked(found, conserved[n]) for n, found in gathered.items()}
+        return {n: checked(found, counted[n], self.work.groups[n], settings) for n, found in gathered.items()}
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
         """The input files of the groups, in bins of about equal bytes."""
@@ -201,18 +200,22 @@ class Shuffle:
         return tuple((n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in inputs.items())
 
 
-def checked(gathered: list[Gathered], counted: Conservation) -> list[Gathered]:
-    """Return what became of the assignments of a group, its files held against the values and NULLs of the rows read.
+def checked(
+    gathered: list[Gathered], counts: Iterable[Counts], group: MergeGroup, settings: WriteSettings
+) -> list[Gathered]:
+    """Return what became of the assignments of a group, its files compared with the `counts` of the rows read.
 
     It is a failure, and the files are removed, if these differ.
     """
     if _failure(gathered) is not None:
         return gathered
-    files = _files(gathered)
+    files, counted = _files(gathered), Conservation(settings, paths={file.path for file in group.inputs})
+    for some in counts:
+        counted.add(some)
     try:
         known = {file.path: file for file in counted.check(files)}
     except RewriteFailed as error:
-        remove_files(counted.settings.storage, files)
+        remove_files(settings.storage, files)
         return [MergeFailure(str(error))]
     return [[known[file.path] for file in found] for found in gathered if not isinstance(found, MergeFailure)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +23,7 @@ from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.statistics import bounds_differ, count_of
 from icesize.parquet.reading.conservation import Conservation, Count
+from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends
 from icesize.planning.files import PartitionKey
 from tests.support.examples import examples
 from tests.support.parquet_files import settings_of
@@ -65,7 +67,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 def counted(rows: pa.Table) -> dict[int, Count]:
     found = Conservation(options())
     found.add_new(rows)
-    return found.sums
+    return {leaf: Count(*count[:2]) for leaf, count in found.sums.items()}
 
 
 @given(tables())
@@ -95,7 +97,7 @@ def test_rows_of_files_and_new_ones_do_not_mix() -> None:
     rows = pa.table([pa.array([1, 2])], schema=pa.schema(fields))
     found.add_rows(rows, rows.schema, None)
     found.add_new(rows)
-    assert found.sums[LEAVES[0]] == Count(4, 2)
+    assert found.sums[LEAVES[0]][:2] == (4, 2)
 
 
 def test_values_behind_a_null_do_not_count() -> None:
@@ -139,9 +141,11 @@ def test_what_is_unknown_agrees_with_everything() -> None:
     """A footer may lack null counts; the entries are compared all the same."""
     count = Conservation(options())
     count.add(dict.fromkeys(LEAVES, Count(3, 1)))
-    assert count.difference(dict.fromkeys(LEAVES, (3, None))) is None
-    assert count.difference({**dict.fromkeys(LEAVES, (3, None)), LEAVES[2]: (4, None)}) == LEAVES[2]
-    file = WrittenFile("f", 1, 3, PartitionKey(0), counts={**dict.fromkeys(LEAVES, (3, 1)), LEAVES[0]: (3, 2)})
+    file = WrittenFile("f", 1, 3, PartitionKey(0), counts=dict.fromkeys(LEAVES, (3, None)))
+    assert count.difference([file]) is None
+    leaf = count.difference([replace(file, counts={**file.counts, LEAVES[2]: (4, None)})])
+    assert leaf is leaves(options())[2]
+    file = replace(file, counts={**dict.fromkeys(LEAVES, (3, 1)), LEAVES[0]: (3, 2)})
     with pytest.raises(RewriteFailed, match="column 'a' has 3 entries, 1 of them NULL, and 3 entries, 2 of") as caught:
         count.check([file])
     assert caught.value.column == "a"
@@ -163,3 +167,22 @@ def test_only_exact_bounds_are_compared() -> None:
     assert not bounds_differ(kind, zeros, chunk(0.0, 2.0)[1])
     (text, short), (_, long) = chunk("a", "b"), chunk("a", "c")
     assert bounds_differ(text, short, long)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.booleans()), max_size=4))
+@examples(200)
+def test_ends_of_some_files_enclose_no_more_than_all_rows(files: list[tuple[list[int], bool]]) -> None:
+    """Right ends always agree. Other ones do not where all files are known, nor do those that lack a known value."""
+
+    def ends(values: list[int]) -> Ends:
+        return Ends(min(values), max(values)) if values else NO_ENDS
+
+    read, written = NO_ENDS, ends([value for values, _ in files for value in values])
+    for values, is_known in files:
+        read = read.plus(ends(values) if is_known else OPEN)
+    assert read.agrees(written)
+    if read.lower is not None:
+        assert not read.agrees(Ends(read.lower + 1, 10))
+        assert not read.agrees(Ends(0, read.upper - 1))
+        assert read.agrees(Ends(-1, 10)) == read.is_open
+        assert read.agrees(Ends(5, 5, is_open=True)) == (read.is_open or read.lower <= 5 <= read.upper)

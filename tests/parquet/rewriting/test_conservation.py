@@ -28,8 +28,10 @@ from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.thrift import Fields, i64, integer, struct_field, struct_of
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.reading import projection
+from icesize.parquet.reading import extremes, projection
 from icesize.parquet.reading.casting import nulls
+from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.parquet.rewriting.cluster import cluster
@@ -37,7 +39,7 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import SORT
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
-from tests.support.footers import edited
+from tests.support.footers import edited, with_other_bounds
 from tests.support.leaf_entries import entries_of
 from tests.support.parquet_files import (
     REMOTE,
@@ -183,8 +185,22 @@ def _with(rows: pa.Table, name: str, column: Any) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), column)
 
 
+def raise_the_greatest(rows: pa.Table) -> pa.Table:
+    """The last value of a column is one that no row has."""
+    column = rows.column("id")
+    return _with(rows, "id", pa.chunked_array([*column[:-1].chunks, pa.array([99], pa.int64())]))
+
+
 COUNTED = {drop_a_child: "s.x", swap_unlike_columns: "id", end_lists_early: "l.element.p"}
-"""The column that the count names; what the others do shows in the entries alone."""
+BOUNDED = {swap_like_columns: "id", raise_the_greatest: "id"}
+"""The column that the count names, or its least and greatest value; what the others do shows in the entries alone."""
+
+
+@pytest.fixture
+def bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteSettings:
+    """Footers are read of the smallest files, too."""
+    monkeypatch.setattr(extremes, "_LEAST_CHUNK_BYTES", 0)
+    return with_limits(settings_of(tmp_path, SCHEMA), whole_file_bytes=500)
 
 
 def inputs_of(options: WriteSettings) -> tuple[FileFact, ...]:
@@ -385,15 +401,29 @@ def _encoded_otherwise(file: FileFact, number: int) -> FileFact:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "mutation",
-    [drop_a_child, swap_unlike_columns, swap_like_columns, shift_levels, shift_offsets, end_lists_early],
+    [*COUNTED, *BOUNDED, shift_levels, shift_offsets],
 )
 def test_rows_that_change_on_their_way_are_noticed(
-    tmp_path: Path, path: str, mutation: Callable[[pa.Table], pa.Table], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    bounded: WriteSettings,
+    path: str,
+    mutation: Callable[[pa.Table], pa.Table],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the counts before anything can be committed, nothing being left; or by the entries."""
-    options = settings_of(tmp_path, SCHEMA)
-    small = inputs_of(options)
+    """By counts, or by least and greatest values, before anything can be committed, nothing being left; else by the
+    entries."""
+    options, small = bounded, inputs_of(bounded)
     before = entries_of(local(file.path) for file in small)
+    _mutate_all_columns(mutation, monkeypatch)
+    if (column := (COUNTED | BOUNDED).get(mutation)) is None:
+        assert entries_of(local(file.path) for file in PATHS[path](options, small)) != before
+        return
+    with pytest.raises(RewriteFailed, match="Report this") as caught:
+        PATHS[path](options, small)
+    assert (caught.value.column, len(files_below(tmp_path))) == (column, 3)
+
+
+def _mutate_all_columns(mutation: Callable[[pa.Table], pa.Table], monkeypatch: pytest.MonkeyPatch) -> None:
     right = projection.Fitted.__call__
 
     def wrong(self: projection.Fitted, rows: pa.Table) -> pa.Table:
@@ -401,12 +431,58 @@ def test_rows_that_change_on_their_way_are_noticed(
         return mutation(done) if len(done.schema) == len(SCHEMA.fields) else done  # keys are read alone before
 
     monkeypatch.setattr(projection.Fitted, "__call__", wrong)
-    if (column := COUNTED.get(mutation)) is None:
-        assert entries_of(local(file.path) for file in PATHS[path](options, small)) != before
-        return
-    with pytest.raises(RewriteFailed, match="Report this") as caught:
-        PATHS[path](options, small)
-    assert (caught.value.column, len(files_below(tmp_path))) == (column, 3)
+
+
+def test_least_and_greatest_values_of_older_rows_stay_beside_new_ones(
+    tmp_path: Path, bounded: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New rows may have values beyond them; a file that lacks those of older rows is not written."""
+    absorption = Absorption({0: (MergeGroup(inputs_of(bounded), PartitionKey(0), 1),)})
+    done = write_with(absorption, 0, [rows_from(50)], bounded, NEW)
+    assert sum(file.rows for file in done.files) == 30
+    _mutate_all_columns(lambda rows: _with(rows, "id", pa.chunked_array([[13] * len(rows)])), monkeypatch)
+    with pytest.raises(RewriteFailed, match="column 'id' has another least or greatest value") as caught:
+        write_with(absorption, 0, [rows_from(50)], bounded, NEW)
+    assert (caught.value.path, len(files_below(tmp_path))) == (None, 4)
+
+
+def test_files_of_which_rows_are_deleted_are_not_compared(bounded: WriteSettings) -> None:
+    """The row with the least value may be one of them; least and greatest values of the other files stay."""
+    small, counted = inputs_of(bounded), Conservation(bounded)
+    deleted = {small[0].path: BitMap([0]), small[1].path: BitMap()}
+    for _ in read_inputs(MergeGroup(small, PartitionKey(0)), bounded, deleted=deleted, counted=counted):
+        continue
+    lower, upper, is_open = counted.sums[1].ends
+    assert (lower, upper, is_open) == (6, 19, True)
+
+
+@pytest.mark.parametrize("path", ["merge", "absorb", "cluster", "spill"])
+def test_a_footer_that_contradicts_its_pages_is_named(tmp_path: Path, bounded: WriteSettings, path: str) -> None:
+    """The error has the path of the file, on each path that decodes rows."""
+    small = inputs_of(bounded)
+    small = (replace(small[0], size_bytes=with_other_bounds(Path(local(small[0].path)), 0)), *small[1:])
+    with pytest.raises(RewriteFailed, match="its footer has another least or greatest value of column 'id'") as caught:
+        PATHS[path](bounded, small[::-1])
+    assert (caught.value.path, caught.value.column) == (small[0].path, "id")
+    assert len(files_below(tmp_path)) == 3
+
+
+def test_a_decoded_file_beside_copied_pages_has_its_own_bounds(
+    bounded: WriteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are compared by themselves: those of the copied files hide nothing."""
+    small = inputs_of(bounded)
+    before = entries_of(local(file.path) for file in small)
+    right, calls = projection.Fitted.__call__, list[int]()
+
+    def wrong_once(self: projection.Fitted, rows: pa.Table) -> pa.Table:
+        calls.append(rows.num_rows)
+        done = right(self, rows)
+        return _with(done, "id", pa.chunked_array([[13] * len(done)])) if len(calls) == 1 else done
+
+    monkeypatch.setattr(projection.Fitted, "__call__", wrong_once)
+    (file,) = by_pages_and_rows(bounded, small)
+    assert (file.bytes_copied, entries_of([local(file.path)])) == (0, before)
 
 
 @pytest.mark.parametrize("rows", [0, 1])

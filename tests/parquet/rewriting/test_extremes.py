@@ -31,14 +31,14 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.format.fields import ColumnMetaData, FileMetaData, Statistics
-from icesize.parquet.format.thrift import Fields, boolean_field, bytes_field, struct_field, struct_of
+from icesize.parquet.format.fields import FileMetaData, Statistics
+from icesize.parquet.format.thrift import Fields, boolean_field, bytes_field
 from icesize.parquet.reading import extremes, projection
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from tests.support.copying import with_ids
-from tests.support.footers import Tree, edited
+from tests.support.footers import Tree, with_other_bounds
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 
 VALUES: dict[str, tuple[Any, pa.DataType, Callable[[int], Any]]] = {
@@ -91,19 +91,9 @@ def merged(options: WriteSettings, inputs: tuple[FileFact, ...]) -> MergeResult:
     return merge(MergeGroup(inputs, PartitionKey(0), 1), options, FileNames("s1-8", 0, 0))
 
 
-def with_other_bounds(file: FileFact, column: int, bounds: Fields, edit: Callable[[Tree], object] = id) -> FileFact:
-    """The same pages under a footer in which a column has other bounds; `edit` changes more of it."""
-    path = Path(local(file.path))
-
-    def change(tree: Tree) -> None:
-        for metadata in tree.metadata:
-            statistics = struct_of(metadata[column], ColumnMetaData.STATISTICS) or {}
-            least = {Statistics.MIN_VALUE: statistics[Statistics.MAX_VALUE]}  # the value of another row
-            metadata[column][ColumnMetaData.STATISTICS] = struct_field({**statistics, **least, **bounds})
-        edit(tree)
-
-    path.write_bytes(edited(path.read_bytes(), change))
-    return replace(file, size_bytes=path.stat().st_size)
+def lying(file: FileFact, column: str, bounds: Fields, edit: Callable[[Tree], object] = id) -> FileFact:
+    """The same file under a footer in which a column has other bounds."""
+    return replace(file, size_bytes=with_other_bounds(Path(local(file.path)), [*VALUES].index(column), bounds, edit))
 
 
 def test_bounds_that_are_right_stay(tmp_path: Path) -> None:
@@ -114,13 +104,14 @@ def test_bounds_that_are_right_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", VALUES)
-def test_other_bounds_fail_and_name_the_column(tmp_path: Path, column: str) -> None:
+def test_other_bounds_fail_and_name_file_and_column(tmp_path: Path, column: str) -> None:
     """Nothing is left of what was written."""
     options, small = small_files(tmp_path)
-    small = tuple(with_other_bounds(file, list(VALUES).index(column), {}) for file in small)
-    with pytest.raises(RewriteFailed, match=f"column '{column}' has another least or greatest value") as caught:
+    small = tuple(lying(file, column, {}) for file in small)
+    with pytest.raises(RewriteFailed, match=f"another least or greatest value of column '{column}'") as caught:
         merged(options, small)
     assert (caught.value.column, len(files_below(tmp_path))) == (column, 2)
+    assert caught.value.path in {file.path for file in small}
 
 
 def _by_an_old_writer(tree: Tree) -> None:
@@ -135,7 +126,7 @@ def _of_no_known_order(tree: Tree) -> None:
 def test_footers_that_readers_do_not_trust_are_not_compared(tmp_path: Path, edit: Callable[[Tree], None]) -> None:
     """Old writers had wrong statistics: their files can be merged."""
     options, small = small_files(tmp_path)
-    small = (with_other_bounds(small[0], 0, {}, edit), small[1])
+    small = (lying(small[0], "long", {}, edit), small[1])
     assert sum(file.rows for file in merged(options, small).files) == 16
 
 
@@ -150,7 +141,7 @@ def test_footers_that_readers_do_not_trust_are_not_compared(tmp_path: Path, edit
 def test_bounds_that_may_not_be_values_are_not_compared(tmp_path: Path, column: str, bounds: Fields) -> None:
     """Shortened ones, and NaN."""
     options, small = small_files(tmp_path)
-    small = tuple(with_other_bounds(file, list(VALUES).index(column), bounds) for file in small)
+    small = tuple(lying(file, column, bounds) for file in small)
     assert sum(file.rows for file in merged(options, small).files) == 16
 
 

@@ -27,11 +27,11 @@ from pyspark.sql import SparkSession
 from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading import extremes
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
@@ -45,6 +45,7 @@ from icesize.spark.clustering.shuffle import checked, divide
 from icesize.spark.engine import jobs
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.worker import RewriteGroups, read_answer
+from tests.support.footers import with_other_bounds
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
 from tests.support.unit_deletes import position_deletes
@@ -512,33 +513,63 @@ def _without_users(some: pa.Table) -> pa.Table:
     return some.set_column(0, some.schema.field(0), pa.chunked_array([pa.nulls(some.num_rows, some.schema.types[0])]))
 
 
-@pytest.mark.parametrize("mutate", [None, _without_users])
-def test_rows_that_change_between_tasks_are_noticed(
-    settings: WriteSettings, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pa.Table], pa.Table] | None
-) -> None:
-    """What all tasks have read is held against what all have written, before anything can be committed."""
-    task = group(settings, [rows(v) for v in range(3)], 4)
+def _at_one_time(some: pa.Table) -> pa.Table:
+    return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
+
+
+def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[WrittenFile]]:
+    """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))
     division, outputs = divide(ranking, order.keys(rows(0)), 8.0, 4, 2)
+    destination = Destination(ranking, "k1o-1", task.partition, 7)
+    work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
+    answers = answered(work, scattered(task, division, order, settings))
+    counts = [some for *_, counts in answers for some in counts]
+    found = checked([made for _, made, _ in answers], counts, task, settings)
+    return found, [file for _, made, _ in answers for file in made]
+
+
+@pytest.fixture
+def bounded(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> WriteSettings:
+    """Footers are read of the smallest files, too."""
+    monkeypatch.setattr(extremes, "_LEAST_CHUNK_BYTES", 0)
+    return with_limits(settings, whole_file_bytes=500)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "why"),
+    [
+        (None, ""),
+        (_without_users, "Cannot rewrite rows: column 'user' has"),
+        (_at_one_time, "Cannot rewrite rows: column 'at' has another least or greatest value"),
+    ],
+)
+def test_rows_that_change_between_tasks_are_noticed(
+    bounded: WriteSettings, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pa.Table], pa.Table] | None, why: str
+) -> None:
+    """What all tasks have read is held against what all have written, before anything can be committed."""
+    task = group(bounded, [rows(v) for v in range(3)], 4)
     if mutate is not None:
         right = scatter._blob
         monkeypatch.setattr(scatter, "_blob", lambda some: right(mutate(some)))
-    work = Gather(
-        tuple(Assignment(0, n) for n in outputs), {0: Destination(ranking, "k1o-1", task.partition, 7)}, order, settings
-    )
-    answers = answered(work, scattered(task, division, order, settings))
-    counted = Conservation(settings)
-    for _, _, counts in answers:
-        for some in counts:
-            counted.add(some)
-    found = checked([made for _, made, _ in answers], counted)
-    written = [file for _, made, _ in answers for file in made]
+    found, written = through_tasks(task, bounded)
     assert [Path(local(file.path)).exists() for file in written] == [mutate is None] * len(written)
     if mutate is None:
         assert sum(file.rows for made in found for file in made) == task.rows
     else:
-        assert "Cannot rewrite rows: column 'user' has" in found[0].why
+        assert why in found[0].why
+
+
+def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: WriteSettings) -> None:
+    """Its values alone are not those that its footer says."""
+    task = group(bounded, [rows(0)], 4)
+    size_bytes = with_other_bounds(Path(local(task.inputs[0].path)), 1)
+    task = replace(task, inputs=(replace(task.inputs[0], size_bytes=size_bytes),))
+    found, written = through_tasks(task, bounded)
+    assert not any(Path(local(file.path)).exists() for file in written)
+    why = f"Cannot rewrite {task.inputs[0].path}: its footer has another least or greatest value of column 'at'"
+    assert found[0].why.startswith(why)
 
 
 @pytest.mark.internal_error
