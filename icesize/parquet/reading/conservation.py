@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
@@ -327,19 +328,18 @@ def _values(array: pa.Array) -> tuple[pa.Array, int]:
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind)):
         lengths = np.asarray(array.value_lengths().fill_null(0))
         return array.flatten(), int(np.count_nonzero(lengths == 0))
-    hidden = _hidden(array)
-    if hidden == len(array):  # Arrow cannot drop all lists of an extension type
-        return array.values.slice(0, 0), hidden
-    if hidden:
-        array = array.drop_null()
     offsets = np.asarray(array.offsets)
+    filled = offsets[1:] != offsets[:-1]
+    if array.null_count and (filled > _is_there(array)).any():  # values that do not count
+        if array.null_count == len(array):  # Arrow cannot drop all lists of an extension type
+            return array.values.slice(0, 0), len(array)
+        values, without = _values(array.drop_null())
+        return values, without + array.null_count
     first, last = int(offsets[0]), int(offsets[-1])
-    return array.values.slice(first, last - first), hidden + int(np.count_nonzero(offsets[1:] == offsets[:-1]))
+    return array.values.slice(first, last - first), len(array) - int(np.count_nonzero(filled))
 
 
-def _hidden(array: pa.Array) -> int:
-    """Return how many lists are NULL, if there are values behind any of them; 0 if all of those are empty, too."""
-    if not array.null_count:
-        return 0
-    lengths = np.diff(np.asarray(array.offsets))
-    return int(array.null_count) if lengths[np.asarray(array.is_null())].any() else 0
+def _is_there(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return 1 for each list that is not NULL, ten times as fast as `is_null` becomes an array of NumPy."""
+    bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)]
