@@ -159,12 +159,11 @@ def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
     return merged or None
 
 
-@damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
     """Return how many entries a chunk has, NULLs and empty lists above it included, and how many of them have no value,
     None where its metadata do not say so.
 
-    Raises `CopyRefused` where they cannot be read.
+    Raises `DamagedFile` if they cannot be read.
     """
     if not column.levels[1]:
         return chunk.values, 0
