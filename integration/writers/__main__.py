@@ -124,8 +124,11 @@ def many(folder: Path, options: argparse.Namespace) -> int:
     print(f"{len(made)} files by {len({file.writer for file in made})} writers", flush=True)
     _cases(options, made, lake, tally, keeps=spark is not None)
     if spark is not None:
-        for case, why in spark.read(lake.kept):
+        failures, unread = spark.read(lake)
+        for case, why in failures:
             tally.fail(case, why)
+        for why, count in unread.most_common():
+            print(f"no reader: Spark refuses {count} merged tables and an input file of each, {why}")
         print(f"Spark read {len(lake.kept)} merged tables in both modes")
         spark.stop()
     tally.print(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from integration.jars import spark_jars
 from integration.servers import catalog_settings, session_settings
 from integration.writers.cases import Case
+from integration.writers.merging import Lake, difference, input_rows
 from integration.writers.pool import Made
 from integration.writers.rows import FLAT, NESTED, arrow_types, make_rows, spelt
 
@@ -28,6 +30,7 @@ class Reader:
     """A session with the catalog `lake` of the run's folder."""
 
     spark: SparkSession
+    inputs: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @staticmethod
     def start(folder: Path) -> Reader:
@@ -66,21 +69,36 @@ class Reader:
         rows_there = pq.read_metadata(path).num_rows
         return Made(name, str(path), writer, encoding, codec, pages, "nowhere", columns, rows_there)
 
-    def read(self, kept: Sequence[tuple[Case, str, list[str]]]) -> Iterator[tuple[Case, str]]:
-        """Read merged tables with and without vectors; yields the cases of which rows differ, and how."""
-        for case, table, live in kept:
-            for vectorized in ("true", "false"):
-                try:
-                    frame = self.spark.read.option("vectorization-enabled", vectorized).table(f"lake.{table}")
-                    found = spelt(frame.toArrow())
-                except Exception as error:
-                    yield case, f"Spark (vectorized {vectorized}) fails: {str(error)[:400]}"
-                    continue
-                if found != live:
-                    yield (
-                        case,
-                        f"Spark (vectorized {vectorized}) reads {len(found)} rows of {len(live)}, or other values",
-                    )
+    def read(self, lake: Lake) -> tuple[list[tuple[Case, str]], Counter[str]]:
+        """Read the kept tables with and without vectors; returns the cases that fail with why, and what Spark refuses.
+
+        A merged table may be refused in a mode that refuses one of its input files, too.
+        """
+        failures, refused = list[tuple[Case, str]](), Counter[str]()
+        for (case, table, live), vectorized in itertools.product(lake.kept, ("true", "false")):
+            if not (wrong := self._wrong(table, live, vectorized)):
+                continue
+            inputs = [found for file in case.files if (found := self._wrong_input(lake, file, vectorized))]
+            if inputs:
+                refused[f"vectorized {vectorized}: {inputs[0]}"] += 1
+            else:
+                failures.append((case, f"Spark (vectorized {vectorized}) {wrong}"))
+        return failures, refused
+
+    def _wrong(self, table: str, wanted: list[str], vectorized: str) -> str:
+        """What is wrong with the rows that Spark reads, empty if nothing is."""
+        try:
+            found = spelt(self.spark.read.option("vectorization-enabled", vectorized).table(f"lake.{table}").toArrow())
+        except Exception as error:
+            return f"fails: {_cause(error)}"
+        return f"reads other rows: {difference(wanted, found)}" if found != wanted else ""
+
+    def _wrong_input(self, lake: Lake, file: Made, vectorized: str) -> str:
+        if (file.name, vectorized) not in self.inputs:
+            table = lake.table_of(file)
+            why = self._wrong(table, sorted(input_rows(file)), vectorized)
+            self.inputs[file.name, vectorized] = why and f"{file.writer}/{file.encoding}/{file.codec} {why}"
+        return self.inputs[file.name, vectorized]
 
     def stop(self) -> None:
         """End the session."""
@@ -88,3 +106,9 @@ class Reader:
 
 
 _TYPES: dict[str, pa.DataType] = arrow_types(fixed=False, category=False)
+
+
+def _cause(error: Exception) -> str:
+    """The innermost cause of an error of the JVM."""
+    lines = [line.strip() for line in str(error).splitlines() if "Caused by: " in line]
+    return (lines or [f"{type(error).__name__}: {error}"])[-1][:400]

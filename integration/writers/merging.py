@@ -77,6 +77,12 @@ class Lake:
                     change.delete_column(name)
         return table
 
+    def table_of(self, file: Made) -> str:
+        """The name of a new table of one file of a writer, as it is."""
+        table = self.table(file.columns)
+        append(table, [_entry(file.path, file)])
+        return ".".join(table.name()[-2:])
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -177,8 +183,8 @@ def _written(path: str) -> WrittenFile:
 
 
 @lru_cache(100)
-def _input_rows(file: Made) -> tuple[str, ...]:
-    """The rows of a file in their order, as pyarrow reads them."""
+def input_rows(file: Made) -> tuple[str, ...]:
+    """Return the rows of a file in their order, as pyarrow reads them."""
     try:
         table = pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us").read()
     except OSError as error:
@@ -205,7 +211,7 @@ def _with_deletes(table: Table, case: Case, paths: Sequence[str]) -> tuple[Table
     chance, left = random.Random(case.seed), list[str]()
     at, values = dict[str, list[int]](), list[int]()
     for file, path in zip(case.files, paths, strict=True):
-        rows = _input_rows(file)
+        rows = input_rows(file)
         gone = set[int]()
         if case.deletes in ("position", "both"):
             share = chance.choice((0.01, 0.3, 1.0)) if len(case.files) > 1 else 0.3
