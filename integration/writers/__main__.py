@@ -8,25 +8,29 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
-from integration.writers.cases import DELETES, PATHS, Case, case_of
+from integration.writers.cases import DELETES, PATHS, Case, Cases, Cell
 from integration.writers.merging import Lake, Outcome, run
-from integration.writers.pool import EMPTY, HERE, NEEDED, Made, check_in, checked_in, make_pool
+from integration.writers.pool import HERE, NEEDED, check_in, checked_in, make_pool
 
 SPARK_WRITERS = ("spark-v1", "spark-v2")
 LEAST = 20
 """Merges that a cell of the table should have."""
+MOST_TRIES = 4 * LEAST
+"""Cases that aim at a cell which is not reached often enough."""
 
 
 @dataclass
 class Tally:
     """What the cases of a run reached."""
 
-    cells: dict[tuple[str, str], Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
+    cells: Counter[Cell] = field(default_factory=Counter)
+    tried: Counter[Cell] = field(default_factory=Counter)
     moved: Counter[str] = field(default_factory=Counter)
     decoded: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -41,32 +45,45 @@ class Tally:
         elif outcome.refused:
             self.refused[_kind(outcome.refused)] += 1
         else:
-            self.moved.update(outcome.moved.split(", "))
             self.decoded[f"{case.path}: {outcome.why}"] += bool(outcome.why)
-            for file in case.files:
-                self.cells[file.writer, file.encoding][case.path, case.deletes] += 1
+            self.moved.update({way for ways in outcome.moved.values() for way in ways})
+            ways = ((file, way) for file in case.files for way in outcome.moved[file.name])
+            self.cells.update({Cell(file.writer, file.encoding, way, case.deletes) for file, way in ways})
+
+    def lacks(self, cell: Cell) -> bool:
+        """Return whether a case should aim at a cell."""
+        return self.cells[cell] < LEAST and self.tried[cell] < MOST_TRIES
 
     def fail(self, case: Case, why: str) -> None:
         """Print a case that failed."""
         self.failures.append(f"{case}: {why}")
         print(f"FAILED {self.failures[-1]}\nagain: --replay {case.seed}", flush=True)
 
-    def print(self, missing: dict[str, str], full: bool) -> None:
+    def print(self, cases: Cases, missing: Mapping[str, str], full: bool) -> None:
         """Print the table of merges by writer, encoding, path and deletes, the empty cells and what was refused."""
-        columns = [(path, deletes) for path in PATHS for deletes in DELETES]
         if full:
-            print("writer | encoding | " + " | ".join(f"{path} {deletes}" for path, deletes in columns))
-            for key, found in sorted(self.cells.items()):
-                print(" | ".join((*key, *(str(found[column]) for column in columns))))
-        counts = [found[column] for found in self.cells.values() for column in columns]
+            self._print_table(cases)
+        counts = [self.cells[cell] for cell in cases.cells]
         few = sum(0 < count < LEAST for count in counts)
         print(f"{len(counts)} cells: {counts.count(0)} empty, {few} below {LEAST}, {max(counts, default=0)} the most")
-        for writer, why in sorted({**EMPTY, **missing}.items()):
+        print("; ".join(f"{' '.join(cell)}: {self.cells[cell]}" for cell in cases.cells if self.cells[cell] < LEAST))
+        for (writer, encoding), why in cases.never_copied.items():
+            print(f"nothing is copied of {writer} {encoding}: {why}")
+        for writer, why in sorted(missing.items()):
             print(f"no files of {writer}: {why}")
         for why, count in self.refused.most_common():
             print(f"refused {count} times: {why}")
         print(f"decoded because {dict(+self.decoded)}")
         print(f"{self.cases} cases, moved {dict(self.moved)}, {len(self.failures)} failed", flush=True)
+
+    def _print_table(self, cases: Cases) -> None:
+        """A cell that cannot be reached has a dash."""
+        columns, reachable = list(product(PATHS, DELETES)), set(cases.cells)
+        print("writer | encoding | " + " | ".join(map(" ".join, columns)))
+        for writer, encoding in sorted({cell[:2] for cell in cases.cells}):
+            row = [Cell(writer, encoding, *column) for column in columns]
+            found = [str(self.cells[cell]) if cell in reachable or self.cells[cell] else "-" for cell in row]
+            print(" | ".join((writer, encoding, *found)))
 
 
 def _kind(refused: str) -> str:
@@ -79,7 +96,7 @@ def main() -> int:
     options = _options()
     logging.getLogger("icesize").setLevel(logging.CRITICAL)
     if options.check_in:
-        check_in(options.first_seed, 4)
+        check_in(list(NEEDED) if options.writers is None else options.writers.split(","), options.first_seed, 4)
         return 0
     folder = Path(tempfile.mkdtemp(prefix="writers-", dir=options.folder))
     try:
@@ -120,9 +137,12 @@ def many(folder: Path, options: argparse.Namespace) -> int:
         from integration.writers.in_spark import Reader  # a JVM
 
         spark = Reader.start(folder)
-        made += spark.write(folder / "pool", options.pool_seed, max(6, options.each // 3))
+        made += spark.write(folder / "pool", options.pool_seed, max(9, options.each // 2))
+    else:
+        missing |= dict.fromkeys(SPARK_WRITERS, "without --spark")
     print(f"{len(made)} files by {len({file.writer for file in made})} writers", flush=True)
-    _cases(options, made, lake, tally, keeps=spark is not None)
+    cases = Cases(tuple(made))
+    _run(options, cases, lake, tally, most_kept=options.spark_reads if spark is not None else 0)
     if spark is not None:
         failures, unread = spark.read(lake)
         for case, why in failures:
@@ -131,20 +151,29 @@ def many(folder: Path, options: argparse.Namespace) -> int:
             print(f"no reader: Spark refuses {count} merged tables and an input file of each, {why}")
         print(f"Spark read {len(lake.kept)} merged tables in both modes")
         spark.stop()
-    tally.print(
-        missing if spark is not None else {**missing, **dict.fromkeys(SPARK_WRITERS, "without --spark")}, options.table
-    )
+    tally.print(cases, missing, options.table)
     return 1 if tally.failures else 0
 
 
-def _cases(options: argparse.Namespace, made: Sequence[Made], lake: Lake, tally: Tally, keeps: bool) -> None:
-    began = time.monotonic()
-    seeds = options.replay or range(options.first_seed, sys.maxsize)
-    for seed in seeds:
-        if options.replay is None and time.monotonic() - began > options.seconds:
-            return
-        case = case_of(seed, made)
-        tally.add(case, run(lake, case, keep=keeps and len(lake.kept) < options.spark_reads))
+def _run(options: argparse.Namespace, cases: Cases, lake: Lake, tally: Tally, most_kept: int) -> None:
+    """Run the cases of the seeds that aim at a cell which needs more merges; a case does not depend on others.
+
+    Tables are kept for Spark, one for each writer, encoding and path.
+    """
+    began, kept = time.monotonic(), set[tuple[str, ...]]()
+    for seed in options.replay or range(options.first_seed, sys.maxsize):
+        cell = cases.aim(seed)
+        if options.replay is None:
+            if time.monotonic() - began > options.seconds or not any(map(tally.lacks, cases.cells)):
+                return
+            if not tally.lacks(cell):
+                continue
+            tally.tried[cell] += 1
+        keep = cell[:3] not in kept and len(lake.kept) < most_kept
+        before = len(lake.kept)
+        tally.add(case := cases.of(seed), run(lake, case, keep=keep))
+        if len(lake.kept) > before:
+            kept.add(cell[:3])
 
 
 if __name__ == "__main__":

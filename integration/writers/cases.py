@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from integration.writers.pool import MANY_ROWS, Made
+from integration.writers.ways import COPYING, alike, why_not_copied
 
-PATHS = ("decode", "pages", "whole", "natural", "absorb", "cluster", "maintain")
+PATHS = ("decode", *COPYING, "natural", "absorb", "cluster", "maintain")
 DELETES = ("none", "position", "equality", "both")
+
+
+class Cell(NamedTuple):
+    """What a case aims at: a way in which the bytes of a writer's file move."""
+
+    writer: str
+    encoding: str
+    path: str
+    deletes: str
 
 
 @dataclass(frozen=True)
 class Case:
-    """One merge."""
+    """One merge; its first file is the one that it aims at."""
 
     seed: int
     files: tuple[Made, ...]
@@ -29,40 +42,79 @@ class Case:
         return f"seed {self.seed}: {self.path}, {self.deletes} deletes, {names}"
 
 
-_COPYING = ("pages", "whole", "natural")
-_TURNS = (*PATHS, "pages", "whole")
+@dataclass(frozen=True)
+class Cases:
+    """The cases of some files: seeds that follow each other aim at all cells in turn, far from each other."""
+
+    files: tuple[Made, ...]
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells that can be reached."""
+        return tuple(cell for cell in self._all_cells() if self._is_possible(cell))
+
+    @cached_property
+    def never_copied(self) -> dict[tuple[str, str], str]:
+        """The writers and encodings of which no bytes are copied, and why."""
+        why = {kind: [why_not_copied(file) for file in files] for kind, files in self._kinds.items()}
+        return {kind: ", ".join(sorted(set(filter(None, found)))) for kind, found in why.items() if all(found)}
+
+    def aim(self, seed: int) -> Cell:
+        """Return the cell at which the case of a seed aims."""
+        count = len(self.cells)
+        step = next(n for n in range(int(count * 0.618) or 1, 2 * count + 2) if math.gcd(n, count) == 1)
+        return self.cells[seed * step % count]
+
+    def of(self, seed: int) -> Case:
+        """Return the case of a seed, which is the same each time."""
+        chance, cell = random.Random(seed), self.aim(seed)
+        copied = cell.path in COPYING
+        files = self._copied if copied else self._kinds
+        one = chance.choice(_of_size(files[cell.writer, cell.encoding], cell.path, chance))
+        others = [f for f in self.files if f.name != one.name and (f.rows < MANY_ROWS or one.rows >= MANY_ROWS)]
+        count = 1 if one.rows >= MANY_ROWS else chance.choice((1, 5, 9))
+        if one.rows >= MANY_ROWS:
+            others = [f for f in others if f.form == one.form] or others
+        elif copied and chance.random() < 0.9:
+            near = [f for kind in self._copied.values() for f in kind if f.name != one.name]
+            others = [f for f in near if alike(f, cell.path) == alike(one, cell.path)] or others
+        elif chance.random() < 0.8:  # files with some ids are often refused, and all with them
+            others = [f for f in others if f.ids != "partly"]
+        return Case(seed, (one, *_of_many_kinds(others, count, chance)), cell.path, cell.deletes)
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str, str], list[Made]]:
+        found = defaultdict[tuple[str, str], list[Made]](list)
+        for file in self.files:
+            found[file.writer, file.encoding].append(file)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def _copied(self) -> dict[tuple[str, str], list[Made]]:
+        """The files of which bytes can be copied."""
+        found = {kind: [file for file in files if not why_not_copied(file)] for kind, files in self._kinds.items()}
+        return {kind: files for kind, files in found.items() if files}
+
+    def _all_cells(self) -> Iterator[Cell]:
+        for writer, encoding in self._kinds:
+            yield from (Cell(writer, encoding, path, deletes) for path in PATHS for deletes in DELETES)
+
+    def _is_possible(self, cell: Cell) -> bool:
+        if cell.path == "cut" and cell.deletes == "none":
+            return False
+        return cell.path not in COPYING or (cell.writer, cell.encoding) in self._copied
 
 
-def case_of(seed: int, files: Sequence[Made]) -> Case:
-    """Return the case of a seed: paths and deletes in turn, and writers equally often, however many files they have.
-
-    Of most files whose bytes may be copied, those are merged that can be.
-    """
-    chance = random.Random(seed)
-    path, deletes = _TURNS[seed % len(_TURNS)], DELETES[seed // len(_TURNS) % len(DELETES)]
-    files = _of_size(path, files, chance)
-    forms = Counter(file.form for file in files if file.ids == "everywhere")
-    copied = [file for file in files if forms[file.form] > 1] if path in _COPYING and chance.random() < 0.8 else []
-    own = _of_one_writer(copied or files, chance)
-    one = chance.choice(own)
-    others = own if len(own) > 1 and chance.random() < 0.3 else files
-    if copied:
-        others = [file for file in own if file.form == one.form]
-    rest = [file for file in others if file.name != one.name]
-    if chance.random() < 0.6:  # those that can be copied together
-        rest = [f for f in rest if f.columns == one.columns and f.ids == one.ids] or rest
-    count = 1 if one.rows >= MANY_ROWS else chance.choice((1, 1, 1, 2, 3))
-    return Case(seed, (one, *chance.sample(rest, min(len(rest), count))), path, deletes)
-
-
-def _of_size(path: str, files: Sequence[Made], chance: random.Random) -> list[Made]:
+def _of_size(files: Sequence[Made], path: str, chance: random.Random) -> Sequence[Made]:
     """Large files have one path, which takes long, the others all."""
     large = [file for file in files if file.rows >= MANY_ROWS]
-    if path == "natural" and large and chance.random() < 0.3:
-        return large
-    return [file for file in files if file.rows < MANY_ROWS]
+    small = [file for file in files if file.rows < MANY_ROWS]
+    return large if large and (not small or (path == "natural" and chance.random() < 0.1)) else small
 
 
-def _of_one_writer(files: Sequence[Made], chance: random.Random) -> list[Made]:
-    writer = chance.choice(sorted({file.writer for file in files}))
-    return [file for file in files if file.writer == writer]
+def _of_many_kinds(files: Sequence[Made], count: int, chance: random.Random) -> list[Made]:
+    """Files of other writers and encodings each, as far as there are such."""
+    kinds = defaultdict[tuple[str, str], list[Made]](list)
+    for file in files:
+        kinds[file.writer, file.encoding].append(file)
+    return [chance.choice(kinds[kind]) for kind in chance.sample(sorted(kinds), min(count, len(kinds)))]

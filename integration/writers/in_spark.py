@@ -18,7 +18,7 @@ from integration.jars import spark_jars
 from integration.servers import catalog_settings, session_settings
 from integration.writers.cases import Case
 from integration.writers.merging import Lake, difference, input_rows
-from integration.writers.pool import Made
+from integration.writers.pool import ALIKE, Made, all_ids
 from integration.writers.rows import FLAT, NESTED, arrow_types, make_rows, spelt
 
 WRITERS = {"spark-v1": "PARQUET_1_0", "spark-v2": "PARQUET_2_0"}
@@ -52,22 +52,31 @@ class Reader:
         return [self._file(folder, writer, seed, n) for writer in WRITERS for n in range(each)]
 
     def _file(self, folder: Path, writer: str, seed: int, number: int) -> Made:
-        name = f"{writer}-{seed}-{number}"
-        chance = random.Random(name)
-        columns = tuple(c for c in ((*FLAT, *NESTED) if chance.random() < 0.5 else FLAT) if c != "money")
-        count, encoding = chance.choice((1, 30, 300)), ("plain", "dictionary", "fallback")[number % 3]
-        rows = make_rows(name, count, columns, chance.choice((0.0, 0.1)), chance.choice((1, 4, 60)), _TYPES)
-        codec, out = chance.choice(_CODECS), folder / name
+        name, form = f"{writer}-{seed}-{number}", number // ALIKE
+        chance = random.Random(f"{writer}-{seed}-{form}")
+        encoding = ("plain", "dictionary", "fallback")[form % 3]
+        # elements of lists get no field id
+        ids = "nowhere" if form // 3 % 3 == 1 else "everywhere"
+        named = (*FLAT, *NESTED) if ids == "nowhere" and chance.random() < 0.7 else FLAT
+        columns = tuple(c for c in named if c != "money")
+        nulls, few, codec = chance.choice((0.0, 0.1)), chance.choice((1, 4, 60)), chance.choice(_CODECS)
+        count, out = random.Random(name).choice((1, 30, 120, 300)), folder / name
+        rows = make_rows(name, count, columns, nulls, few, _TYPES)
         options = {"compression": codec, "parquet.writer.version": WRITERS[writer]}
         options["parquet.enable.dictionary"] = str(encoding != "plain").lower()
         if encoding == "fallback":
             options["parquet.dictionary.page.size"] = "256"
         frame = self.spark.createDataFrame(rows).coalesce(1)
+        if ids == "everywhere":
+            found = all_ids()
+            frame = frame.select(*(frame[c].alias(c, metadata={"parquet.field.id": found[c]}) for c in columns))
+        # timestamps of 96 bits, as by default, are never copied
+        kind = "INT96" if chance.random() < 0.2 else "TIMESTAMP_MICROS"
+        self.spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
         frame.write.options(**options).parquet(str(out))
         (path,) = out.glob("*.parquet")
         pages = WRITERS[writer][8:].replace("_", ".")
-        rows_there = pq.read_metadata(path).num_rows
-        return Made(name, str(path), writer, encoding, codec, pages, "nowhere", columns, rows_there)
+        return Made(name, str(path), writer, encoding, codec, pages, ids, columns, pq.read_metadata(path).num_rows)
 
     def read(self, lake: Lake) -> tuple[list[tuple[Case, str]], Counter[str]]:
         """Read the kept tables with and without vectors; returns the cases that fail with why, and what Spark refuses.
@@ -94,11 +103,11 @@ class Reader:
         return f"reads other rows: {difference(wanted, found)}" if found != wanted else ""
 
     def _wrong_input(self, lake: Lake, file: Made, vectorized: str) -> str:
-        if (file.name, vectorized) not in self.inputs:
+        if (file.path, vectorized) not in self.inputs:
             table = lake.table_of(file)
             why = self._wrong(table, sorted(input_rows(file)), vectorized)
-            self.inputs[file.name, vectorized] = why and f"{file.writer}/{file.encoding}/{file.codec} {why}"
-        return self.inputs[file.name, vectorized]
+            self.inputs[file.path, vectorized] = why and f"{file.writer}/{file.encoding}/{file.codec} {why}"
+        return self.inputs[file.path, vectorized]
 
     def stop(self) -> None:
         """End the session."""

@@ -7,7 +7,7 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,38 +16,33 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import Table
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from sqlalchemy.event import listen
 
 import icesize
 from icesize.errors import IcesizeError, RewriteFailed
-from icesize.parquet.copying.copy_merge import plan_copy
-from icesize.parquet.deletes.deleted_rows import deleted_rows
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.settings import NAME_MAPPING, Limits, WriteSettings
-from icesize.parquet.format.refusals import CopyRefused
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.parquet.rewriting.cluster import cluster
-from icesize.parquet.rewriting.merge import merge, with_enough_outputs
+from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 from integration.writers.cases import Case
 from integration.writers.pool import Made
-from integration.writers.rows import NESTED, SCHEMA, id_of, spelt, with_empty_lists
-from tests.support.delete_files import delete_equal, delete_positions
-from tests.support.parquet_files import append, local
+from integration.writers.rows import NESTED, id_of, metadata_of, spelt, with_empty_lists
+from integration.writers.ways import COPYING, limits_of, ways_of
+from tests.support.delete_files import commit_row_delta, equality_deletes, position_deletes
+from tests.support.parquet_files import append, data_file, local
 
-_ANY = {"least_chunk_bytes": 1, "least_page_rows": 1, "least_page_bytes": 1, "least_copied_bytes": 1, "open_ns": 10**9}
-LIMITS = {
-    "natural": Limits(),
-    "pages": Limits(good_group_rows=10**9, good_group_bytes=2**50, **_ANY),
-    "whole": Limits(good_group_rows=1, **_ANY),
-}
 NAMES = FileNames("writers", 0, 0)
 _numbers = itertools.count()
 
@@ -64,18 +59,20 @@ class Lake:
     def create(folder: Path) -> Lake:
         """A catalog in an empty folder, which Spark's catalog `lake` may share."""
         catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db", warehouse=f"file://{folder}/lake")
+        # what a crash of the machine would lose is needed by nothing
+        listen(catalog.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+        catalog.engine.dispose()
         catalog.create_namespace_if_not_exists("db")
         return Lake(folder, catalog)
 
     def table(self, columns: Collection[str]) -> Table:
         """A new table of these columns, whose files are read by field id, or else by name."""
-        properties = {"format-version": "2", NAME_MAPPING: SCHEMA.name_mapping.model_dump_json()}
-        table = self.catalog.create_table(f"db.t{next(_numbers)}", SCHEMA, properties=properties)
-        if others := [field.name for field in SCHEMA.fields if field.name not in columns]:
-            with table.update_schema() as change:
-                for name in others:
-                    change.delete_column(name)
-        return table
+        name = f"t{next(_numbers)}"
+        folder = self.folder / "lake" / "db" / name
+        metadata = folder / "metadata" / "00000-new.metadata.json"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(metadata_of(columns, f"file://{folder}"))
+        return self.catalog.register_table(f"db.{name}", f"file://{metadata}")
 
     def table_of(self, file: Made) -> str:
         """The name of a new table of one file of a writer, as it is."""
@@ -90,7 +87,8 @@ class Outcome:
 
     failure: str | None = None
     refused: str | None = None
-    moved: str = "decoded"
+    moved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The ways in which the bytes of each file came into the merged ones, by its name."""
     why: str = ""
 
 
@@ -109,31 +107,37 @@ def _run(lake: Lake, table: Table, case: Case, keep: bool) -> Outcome:
     data = Path(local(table.location())) / "data"
     data.mkdir(parents=True)
     paths = [shutil.copy(file.path, data / f"{file.name}.parquet") for file in case.files]
-    append(table, [_entry(path, file) for path, file in zip(paths, case.files, strict=True)])
-    table, live = _with_deletes(lake.catalog.load_table(table.name()), case, paths)
+    entries = [data_file(_entry(path, file)) for path, file in zip(paths, case.files, strict=True)]
+    table, live = _with_deletes(commit_row_delta(table, (), entries), case, paths)
     before = [Path(path).read_bytes() for path in paths]
     try:
-        outputs, moved = _merged(lake, table, case)
+        outputs, moved, why = _merged(lake, table, case)
     except (IcesizeError, RewriteFailed) as error:
         if [Path(path).read_bytes() for path in paths] != before:
             return Outcome(f"an input file changed, and: {error}")
         return Outcome(refused=str(error)) if _is_right(error, case) else Outcome(f"refused: {error}")
     if problems := _problems(outputs, case):
         return Outcome(f"verify: {problems[:3]}")
-    out = lake.table([f.name for f in table.schema().fields])
-    append(out, [_written(path) for path in outputs])
+    if problem := _wrong_rows(table, outputs, live):
+        return Outcome(problem)
+    if keep:
+        out = lake.table([field.name for field in table.schema().fields])
+        append(out, [_written(path) for path in outputs])
+        lake.kept.append((case, ".".join(out.name()[-2:]), live))
+    return Outcome(moved=moved, why=why)
+
+
+def _wrong_rows(table: Table, outputs: Sequence[str], live: list[str]) -> str | None:
+    """What a reader of the merged files finds instead of the rows that are left; None if all find these."""
     for name, read in _READERS.items():
         if name == "PyIceberg" and any(map(_has_fixed_lists, outputs)):
             continue
-        found = sorted(read(out, [local(path) for path in outputs]))
-        wanted = live
-        if name == "PyIceberg":
+        found, wanted = sorted(read(table, outputs)), live
+        if name == "PyIceberg" and found != wanted:
             wanted, found = with_empty_lists(live), with_empty_lists(found)
         if found != wanted:
-            return Outcome(f"{name} reads other rows: {difference(wanted, found)}")
-    if keep:
-        lake.kept.append((case, ".".join(out.name()[-2:]), live))
-    return Outcome(moved=moved[0], why=moved[1])
+            return f"{name} reads other rows: {difference(wanted, found)}"
+    return None
 
 
 def _is_right(error: IcesizeError, case: Case) -> bool:
@@ -175,14 +179,18 @@ def _kind(problem: str) -> tuple[str, ...]:
 
 
 def _entry(path: str, file: Made) -> WrittenFile:
-    return WrittenFile(f"file://{path}", Path(path).stat().st_size, file.rows, PartitionKey(0))
+    return _of_rows(f"file://{path}", file.rows)
 
 
 def _written(path: str) -> WrittenFile:
-    return WrittenFile(path, Path(local(path)).stat().st_size, pq.read_metadata(local(path)).num_rows, PartitionKey(0))
+    return _of_rows(path, pq.read_metadata(local(path)).num_rows)
 
 
-@lru_cache(100)
+def _of_rows(path: str, rows: int) -> WrittenFile:
+    return WrittenFile(path, Path(local(path)).stat().st_size, rows, PartitionKey(0))
+
+
+@lru_cache(2_000)
 def input_rows(file: Made) -> tuple[str, ...]:
     """Return the rows of a file in their order, as pyarrow reads them."""
     try:
@@ -210,31 +218,41 @@ def _with_deletes(table: Table, case: Case, paths: Sequence[str]) -> tuple[Table
     """Delete rows by position, by value or both; returns the table and the rows that are left."""
     chance, left = random.Random(case.seed), list[str]()
     at, values = dict[str, list[int]](), list[int]()
+    # whole row groups and pages are copied of files without deleted rows only
+    spared = case.files[0] if case.path in ("whole", "pages") and len(case.files) > 1 else None
     for file, path in zip(case.files, paths, strict=True):
         rows = input_rows(file)
         gone = set[int]()
+        if file is spared and chance.random() < 0.8:
+            left += rows
+            continue
         if case.deletes in ("position", "both"):
-            share = chance.choice((0.01, 0.3, 1.0)) if len(case.files) > 1 else 0.3
+            share = chance.choice((0.01, 0.3, 1.0)) if len(case.files) > 1 and case.path != "cut" else 0.3
             run = chance.randrange(len(rows) + 1)
             gone = {i for i in range(len(rows)) if chance.random() < share}
             if share < 1 and chance.random() < 0.5:  # whole pages stay as they are, and others are cut
                 gone = set(range(run, min(len(rows), run + len(rows) // 10 + 1)))
+            if file is case.files[-1] and not gone:
+                gone = {chance.randrange(len(rows))}
             at[f"file://{path}"] = sorted(gone)
         if case.deletes in ("equality", "both"):
-            some = [i for i in range(len(rows)) if chance.random() < 0.05]
+            some = [i for i in range(len(rows)) if chance.random() < 0.05] or [0] * (file is case.files[-1])
             values += [id_of(rows[i]) for i in some]
             gone.update(some)
         left += [row for i, row in enumerate(rows) if i not in gone]
-    ids = set(values)
-    if places := {path: found for path, found in at.items() if found}:
-        table = delete_positions(table, places)
+    places, ids, deletes = {path: found for path, found in at.items() if found}, set(values), list[DataFile]()
+    if places:
+        deletes.append(position_deletes(table, places, PartitionKey(0)))
     if ids:
-        table = delete_equal(table, ["id"], [[i] for i in sorted(ids)])
+        deletes.append(equality_deletes(table, ["id"], [[i] for i in sorted(ids)]))
+    if deletes:
+        table = commit_row_delta(table, deletes)
     return table, sorted(row for row in left if id_of(row) not in ids)
 
 
-def _merged(lake: Lake, table: Table, case: Case) -> tuple[list[str], tuple[str, str]]:
-    """The paths of the files that there are instead, and how their bytes came there, and why they were decoded."""
+def _merged(lake: Lake, table: Table, case: Case) -> tuple[list[str], dict[str, frozenset[str]], str]:
+    """The paths of the files that there are instead, how the bytes of each input came there, and why some were
+    decoded."""
     opened = icesize.open(None, ".".join(("lake", *table.name()[-2:])), catalog=lake.catalog)
     if case.path == "maintain":
         opened.maintain()
@@ -242,7 +260,7 @@ def _merged(lake: Lake, table: Table, case: Case) -> tuple[list[str], tuple[str,
         files = lake.catalog.load_table(table.name()).inspect.files()
         if any(content for content in files["content"].to_pylist()):
             raise RewriteFailed("Cannot finish: maintain left delete files", path=None)
-        return files["file_path"].to_pylist(), ("maintained", "")
+        return files["file_path"].to_pylist(), _all_by("maintain", case), ""
     groups = opened.plan().groups
     if [len(group.inputs) for group in groups] != [len(case.files)]:
         raise RewriteFailed("Cannot merge all files together: the plan leaves some apart", path=None)
@@ -250,57 +268,28 @@ def _merged(lake: Lake, table: Table, case: Case) -> tuple[list[str], tuple[str,
     return _rewritten(groups[0], settings, case)
 
 
-def _rewritten(group: MergeGroup, settings: WriteSettings, case: Case) -> tuple[list[str], tuple[str, str]]:
+def _all_by(path: str, case: Case) -> dict[str, frozenset[str]]:
+    return {file.name: frozenset({path}) for file in case.files}
+
+
+def _rewritten(
+    group: MergeGroup, settings: WriteSettings, case: Case
+) -> tuple[list[str], dict[str, frozenset[str]], str]:
     if case.path == "absorb":
         written = write_with(Absorption({0: (group,)}), 0, [], settings, NAMES)
         if written.failed:
             raise RewriteFailed(written.failed[0], path=None)
-        return [file.path for file in written.files], ("absorbed", "")
+        return [file.path for file in written.files], _all_by("absorb", case), ""
     if case.path == "cluster":
         done = cluster(group, _order(settings), settings, NAMES)
-        return [file.path for file in done.files], ("clustered", "")
-    settings = replace(settings, merge_by_copying=case.path != "decode", limits=_limits(case))
+        return [file.path for file in done.files], _all_by("cluster", case), ""
+    settings = replace(settings, merge_by_copying=case.path != "decode", limits=limits_of(case.path, case.seed))
     merged = merge(group, settings, NAMES)
     if "internal-error" in merged.decoded_because:
         raise AssertionError("an internal error of icesize in a copy")
-    ways = "decoded" if case.path == "decode" else ", ".join(_ways(group, settings, merged))
-    return [file.path for file in merged.files], (ways, ", ".join(sorted(merged.decoded_because)))
-
-
-def _ways(group: MergeGroup, settings: WriteSettings, merged: MergeResult) -> list[str]:
-    """How the bytes of a merge moved, by its plan."""
-    with Fetched(settings, 1) as fetched:
-        deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
-        outputs = with_enough_outputs(group, settings, deleted).outputs
-        try:
-            plan = plan_copy(group.inputs, outputs, settings, fetched.fetch, deleted=deleted.positions)
-        except CopyRefused:
-            return ["decoded"]
-    if dict(plan.decoded_because) != dict(merged.decoded_because):
-        return ["decoded"]  # pages are read after the plan is made
-    columns = [
-        (run, run.plan.is_copied(i, run.parts), column.top in run.plan.reencode, run.plan.numbers[i])
-        for run in plan.runs
-        for i, column in enumerate(run.parts[0].footer.columns)
-    ]
-    changed = [(run, numbers) for run, copied, again, numbers in columns if not copied and not again]
-    happened = {
-        "whole": any(output.whole for output in plan.outputs),
-        "pages": any(copied for _, copied, _, _ in columns),
-        "cut pages": any(part.deleted for run, _ in changed for part in run.parts),
-        "renumbered": any(numbers for _, numbers in changed),
-        "columns encoded again": any(again for _, _, again, _ in columns),
-        "files decoded beside": bool(plan.refused),
-    }
-    return [way for way, found in happened.items() if found]
-
-
-def _limits(case: Case) -> Limits:
-    """The limits of a path; where the path is forced, pages are cut or renumbered, or their columns encoded again."""
-    limits, chance = LIMITS.get(case.path, Limits()), random.Random(case.seed)
-    if case.path not in ("pages", "whole"):
-        return limits
-    return replace(limits, cut_cost=chance.choice((0.0, 0.0, 100.0)), renumber_page_ns=chance.choice((0, 10**9)))
+    ways = ways_of(group, settings, merged) if case.path in COPYING else {}
+    moved = _all_by(case.path if case.path == "natural" else "decode", case) | ways
+    return [file.path for file in merged.files], moved, ", ".join(sorted(merged.decoded_because))
 
 
 def _order(settings: WriteSettings) -> RowOrder:
@@ -309,19 +298,35 @@ def _order(settings: WriteSettings) -> RowOrder:
     return RowOrder.of(ClusterBy(names, ids, SORT, 2**40), settings)
 
 
+def _by_pyarrow(table: Table, paths: Sequence[str]) -> list[str]:
+    return [row for path in paths for row in spelt(pq.read_table(local(path)))]
+
+
 def _by_duckdb(table: Table | None, paths: Sequence[str]) -> list[str]:
-    rows = list[str]()
-    for path in paths:
-        with duckdb.connect() as connection:
-            connection.sql("SET TimeZone = 'UTC'")
-            rows += spelt(connection.sql(f"SELECT * FROM read_parquet('{path}')").to_arrow_table())
-    return rows
+    return [
+        row
+        for path in paths
+        for row in spelt(_duckdb().sql(f"SELECT * FROM read_parquet('{local(path)}')").to_arrow_table())
+    ]
+
+
+@lru_cache(None)
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.sql("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _by_pyiceberg(table: Table, paths: Sequence[str]) -> list[str]:
+    """Read the files as a scan of the table reads files that are planned."""
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    return spelt(scan.to_table([FileScanTask(data_file(_written(path))) for path in paths]))
 
 
 _READERS: dict[str, Callable[[Table, Sequence[str]], list[str]]] = {
-    "pyarrow": lambda table, paths: [row for path in paths for row in spelt(pq.read_table(path))],
+    "pyarrow": _by_pyarrow,
     "DuckDB": _by_duckdb,
-    "PyIceberg": lambda table, paths: spelt(table.refresh().scan().to_arrow()) if paths else [],
+    "PyIceberg": _by_pyiceberg,
 }
 
 

@@ -21,7 +21,6 @@ CACHE = "ICESIZE_WRITERS_CACHE"
 """Names the folder of the Pythons that have other writers; they are made when they are missing."""
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures" / "writers"
 _CHILD = Path(__file__).with_name("write_files.py")
-_OLDER = ("10.0.1", "12.0.1", "14.0.2", "17.0.0", "21.0.0")
 NEEDED: Mapping[str, Sequence[str]] = {
     **{
         f"pyarrow-{v.split('.')[0]}": (f"pyarrow=={v}", "numpy<2")
@@ -35,8 +34,6 @@ NEEDED: Mapping[str, Sequence[str]] = {
 _LIBRARY = {"arrow-rs": "arro3"}
 HERE = ("pyarrow", "duckdb", "polars")
 """Writers of the development environment, beside Spark's."""
-EMPTY: Mapping[str, str] = {"iceberg-go": "no program writes files with it here"}
-"""Writers without files, and why."""
 _ENCODINGS: Mapping[str, Sequence[str]] = {
     "pyarrow": ("plain", "dictionary", "fallback", "delta", "split"),
     "arrow-rs": ("plain", "dictionary", "fallback"),
@@ -49,20 +46,20 @@ _CODECS: Mapping[str, Sequence[str]] = {
 }
 _ALL_CODECS = ("zstd", "zstd", "zstd", "none", "snappy", "gzip", "brotli", "lz4")
 _IDS: Mapping[str, Sequence[str]] = {
-    "pyarrow": ("nowhere", "everywhere", "everywhere", "everywhere", "partly"),
-    "arrow-rs": ("nowhere", "everywhere", "everywhere", "everywhere", "partly"),
-    "duckdb": ("nowhere", "everywhere", "everywhere"),
+    "pyarrow": ("everywhere", "nowhere", "everywhere", "everywhere", "partly"),
+    "arrow-rs": ("everywhere", "nowhere", "everywhere", "everywhere", "partly"),
+    "duckdb": ("everywhere", "nowhere", "everywhere"),
 }
-"""Copying needs field ids in the files."""
+"""In turn for the forms of an encoding: copying needs field ids in the files."""
 _LACKING: Mapping[str, Sequence[str]] = {"fastparquet": ("day", "money"), "chdb": ("raw",)}
 """Columns that a writer cannot write as the table has them: fastparquet fails for dates and stores decimals as doubles,
 chDB marks all bytes as UTF-8, which these are not, so that no reader takes them."""
 _MOST_KEPT_BYTES = 12_000
 """Larger files are not checked in."""
-_ROW_COUNTS = (1, 30, 150, 300, 900)
-_ALIKE = 3
+_ROW_COUNTS = (1, 20, 60, 120, 300)
+ALIKE = 3
 """Files that follow each other and differ in their rows only: of such ones bytes are copied."""
-_LARGE: Mapping[int, int] = {4: 20_000, 9: 100_000, 14: 20_000}
+_LARGE: Mapping[int, int] = {7: 20_000, 11: 100_000, 18: 20_000}
 """Rows of some files of writers with field ids: by default limits their pages and row groups are copied."""
 _HARDLY_COMPRESSED = ("id", "many", "number", "at")
 MANY_ROWS = 20_000
@@ -98,18 +95,20 @@ def make_pool(folder: Path, writers: Iterable[str], seed: int, each: int) -> tup
     made, missing = list[Made](), dict[str, str]()
     for writer in writers:
         try:
-            python = _python(writer)
+            command = _command(writer)
         except (OSError, subprocess.SubprocessError) as error:
-            missing[writer] = f"its Python cannot be made: {str(error)[:200]}"
+            missing[writer] = f"it cannot be made: {str(error)[:200]}"
             continue
         jobs = [_job(folder, writer, seed, n) for n in range(each)]
-        failed = _written(python, jobs)
+        failed = _written(command, jobs)
         made += [_made(job) for job in jobs if job["out"] not in failed]
         for job in jobs:
             Path(job["rows"]).unlink()
-        if len(failed) == each:
-            missing[writer] = next(iter(failed.values()))
-        elif failed:
+        written = {job["encoding"] for job in jobs if job["out"] not in failed}
+        for job in jobs:
+            if job["encoding"] not in written:
+                missing[f"{writer}/{job['encoding']}" if written else writer] = failed[job["out"]]
+        if written and failed:
             print(f"{writer}: {len(failed)} of {each} files were not written: {sorted(set(failed.values()))[:3]}")
     return made, missing
 
@@ -122,13 +121,17 @@ def checked_in() -> list[Made]:
     ]
 
 
-def check_in(seed: int, each: int) -> None:
-    """Make the files that are checked in again, a few small ones of each writer."""
-    made, missing = make_pool(FIXTURES, NEEDED, seed, each)
+def check_in(writers: Sequence[str], seed: int, each: int) -> None:
+    """Make the files that are checked in of these writers again, a few small ones of each."""
+    before = [file for file in checked_in() if file.writer in writers]
+    for file in before:
+        Path(file.path).unlink()
+    others = [file for file in checked_in() if file not in before]
+    made, missing = make_pool(FIXTURES, writers, seed, each)
     kept = [file for file in made if Path(file.path).stat().st_size <= _MOST_KEPT_BYTES]
     for file in set(made) - set(kept):
         Path(file.path).unlink()
-    described = [{**asdict(file), "path": Path(file.path).name} for file in kept]
+    described = [{**asdict(file), "path": Path(file.path).name} for file in (*others, *kept)]
     (FIXTURES / "files.json").write_text(json.dumps(described, indent=1) + "\n")
     print(f"{len(kept)} files, missing: {missing}")
 
@@ -141,29 +144,30 @@ def all_ids() -> dict[str, int]:
     return {name: field_id for field_id, name in names.items()}
 
 
-def _python(writer: str) -> str:
-    """The Python that has the writer, made when it is missing."""
+def _command(writer: str) -> list[str]:
+    """What runs the jobs of a writer; its Python or its program is made when it is missing."""
     if writer in HERE:
-        return sys.executable
-    cache = Path(os.environ.get(CACHE) or Path(__file__).parents[1] / "target" / "writers")
-    folder = cache / writer
+        return [sys.executable, str(_CHILD)]
+    folder = Path(os.environ.get(CACHE) or Path(__file__).parents[1] / "target" / "writers") / writer
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=300)
         install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED[writer]]
         subprocess.run(install, check=True, timeout=900)
         (folder / "ready").touch()
-    return str(python)
+    return [str(python), str(_CHILD)]
 
 
 def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
-    form, name = number // _ALIKE, f"{writer}-{seed}-{number}"
+    form, name = number // ALIKE, f"{writer}-{seed}-{number}"
     chance = random.Random(f"{writer}-{seed}-{form}")
     kind = family(writer)
-    encodings = _ENCODINGS.get(kind, ("dictionary",))
+    encodings, ids = _ENCODINGS.get(kind, ("dictionary",)), _IDS.get(kind, ("nowhere",))
     large = _LARGE.get(form) if kind in _IDS else None
     count = large or random.Random(name).choice(_ROW_COUNTS)
-    columns = _HARDLY_COMPRESSED if large else _columns(kind, chance)
+    turn = form // len(encodings)
+    is_common = kind in _IDS and turn % 3 != 1  # bytes of such files can be copied together, whoever wrote them
+    columns = _HARDLY_COMPRESSED if large else _columns(writer, chance, is_common)
     is_arrow = kind in ("pyarrow", "arrow-rs")
     types = arrow_types(fixed=is_arrow and chance.random() < 0.4, category=is_arrow and chance.random() < 0.3)
     nulls, few = chance.choice((0.0, 0.1, 0.1, 0.6)), chance.choice((1, 4, 60))
@@ -180,31 +184,34 @@ def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
         "out": str(folder / f"{name}.parquet"),
         "count": count,
         "encoding": encodings[form % len(encodings)],
-        "codec": chance.choice(_CODECS.get(kind, _ALL_CODECS)),
+        "codec": "zstd" if is_common and chance.random() < 0.6 else chance.choice(_CODECS.get(kind, _ALL_CODECS)),
         "pages": chance.choice(("1.0", "2.0")),
-        "group_rows": 10**6 if large else chance.choice((100, 700, 10**6)),
+        "group_rows": 10**6 if large else chance.choice((50, 200, 10**6)),
+        "small_pages": chance.random() < 0.4,
         "store_schema": chance.random() < 0.5,
-        "ids": "everywhere" if large else chance.choice(_IDS.get(kind, ("nowhere",))),
+        "ids": "everywhere" if large else ids[turn % len(ids)],
         "columns": columns,
         "all_ids": all_ids(),
     }
 
 
-def _columns(kind: str, chance: random.Random) -> tuple[str, ...]:
-    columns = (*FLAT, *NESTED) if kind != "fastparquet" and chance.random() < 0.5 else FLAT
-    if chance.random() < 0.15:
+def _columns(writer: str, chance: random.Random, is_common: bool) -> tuple[str, ...]:
+    # pyarrow 10 writes no field ids of lists, maps and structs
+    is_flat = writer == "fastparquet" or (writer == "pyarrow-10" and is_common) or chance.random() < 0.5
+    columns = FLAT if is_flat else (*FLAT, *NESTED)
+    if not is_common and chance.random() < 0.3:
         columns = tuple(c for c in columns if c == "id" or chance.random() < 0.7)
-    elif chance.random() < 0.7:  # decimals have a form of their own in the files of many writers
+    elif is_common or chance.random() < 0.4:  # decimals have a form of their own in the files of many writers
         columns = tuple(c for c in columns if c != "money")
-    return tuple(c for c in columns if c not in _LACKING.get(kind, ()))
+    return tuple(c for c in columns if c not in _LACKING.get(writer, ()))
 
 
-def _written(python: str, jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _written(command: Sequence[str], jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Write the files; returns why some could not be, by their paths."""
     lines = "".join(json.dumps(job) + "\n" for job in jobs)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [python, str(_CHILD)], input=lines, capture_output=True, text=True, timeout=600, env=environment, check=False
+        command, input=lines, capture_output=True, text=True, timeout=600, env=environment, check=False
     )
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     failed = {answer["out"]: answer["error"] for answer in answers if "error" in answer}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table.metadata import TableMetadataV2
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -27,6 +30,8 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
+
+from icesize.parquet.files.settings import NAME_MAPPING
 
 _COLUMNS = Schema(
     NestedField(1, "id", LongType()),
@@ -67,6 +72,19 @@ FLAT = ("id", "few", "many", "small", "number", "flag", "at", "day", "money", "r
 NESTED = ("items", "record", "pairs", "deep", "vector", "points")
 _POINT = pa.struct([("u", pa.int64()), ("v", pa.string())])
 _START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+
+def metadata_of(columns: Collection[str], location: str, properties: Mapping[str, str] | None = None) -> str:
+    """Return the metadata, as JSON, of a new table of these columns; files without field ids are read by name."""
+    return TableMetadataV2(
+        location=location,
+        last_column_id=SCHEMA.highest_field_id,
+        schemas=[Schema(*(field for field in SCHEMA.fields if field.name in columns))],
+        partition_specs=[UNPARTITIONED_PARTITION_SPEC],
+        last_partition_id=UNPARTITIONED_PARTITION_SPEC.last_assigned_field_id,
+        sort_orders=[UNSORTED_SORT_ORDER],
+        properties={NAME_MAPPING: SCHEMA.name_mapping.model_dump_json(), **(properties or {})},
+    ).model_dump_json()
 
 
 def arrow_types(fixed: bool, category: bool) -> dict[str, pa.DataType]:

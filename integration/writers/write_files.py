@@ -38,19 +38,22 @@ def pyarrow(job):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows, how = _rows(job), job["encoding"]
+    rows, how, version = _rows(job), job["encoding"], int(pa.__version__.split(".")[0])
     if job["ids"] != "nowhere":
         rows = rows.cast(_with_ids(rows.schema, job["all_ids"], job["ids"]))
     options = {"compression": job["codec"], "data_page_version": job["pages"], "row_group_size": job["group_rows"]}
     options["use_dictionary"] = how in ("dictionary", "fallback")
     if how == "fallback":
         options.update(dictionary_pagesize_limit=256, write_batch_size=64)
+    if job["small_pages"]:
+        options.update(data_page_size=200, write_batch_size=20)
     if how == "delta":
-        names = {"many": "DELTA_BYTE_ARRAY", "id": "DELTA_BINARY_PACKED", "raw": "DELTA_LENGTH_BYTE_ARRAY"}
+        names = {"id": "DELTA_BINARY_PACKED"}
+        if version >= 14:
+            names.update(many="DELTA_BYTE_ARRAY", raw="DELTA_LENGTH_BYTE_ARRAY")
         options["column_encoding"] = {k: v for k, v in names.items() if k in rows.column_names}
     if how == "split":
         options["column_encoding"] = {k: "BYTE_STREAM_SPLIT" for k in ("number",) if k in rows.column_names}
-    version = int(pa.__version__.split(".")[0])
     if version >= 19:
         options["store_decimal_as_integer"] = True
     if version >= 12:
@@ -102,7 +105,8 @@ def arro3(job):
         writer_version="parquet_2_0" if job["pages"] == "2.0" else "parquet_1_0",
         dictionary_enabled=job["encoding"] in ("dictionary", "fallback"),
         dictionary_page_size_limit=256 if job["encoding"] == "fallback" else None,
-        max_row_group_size=job["group_rows"], write_batch_size=64, skip_arrow_metadata=not job["store_schema"],
+        max_row_group_size=job["group_rows"], write_batch_size=20 if job["small_pages"] else 64,
+        data_page_size_limit=200 if job["small_pages"] else None, skip_arrow_metadata=not job["store_schema"],
     )  # fmt: skip
 
 
