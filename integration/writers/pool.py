@@ -15,12 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from integration.writers.rows import FLAT, NESTED, SCHEMA, arrow_types, make_rows
+from integration.writers.rows import FLAT, NESTED, SCHEMA, arrow_types, make_rows, metadata_of
 
 CACHE = "ICESIZE_WRITERS_CACHE"
 """Names the folder of the Pythons that have other writers; they are made when they are missing."""
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures" / "writers"
 _CHILD = Path(__file__).with_name("write_files.py")
+_GO = Path(__file__).with_name("go")
 NEEDED: Mapping[str, Sequence[str]] = {
     **{
         f"pyarrow-{v.split('.')[0]}": (f"pyarrow=={v}", "numpy<2")
@@ -29,8 +30,9 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "arrow-rs": ("arro3-io", "arro3-core", "pyarrow"),
     "fastparquet": ("fastparquet", "pyarrow"),
     "chdb": ("chdb", "pyarrow"),
+    "iceberg-go": (),
 }
-"""Writers that the development environment lacks, and what a Python needs to have them."""
+"""Writers that the development environment lacks, and what a Python needs to have them; one is a program in Go."""
 _LIBRARY = {"arrow-rs": "arro3"}
 HERE = ("pyarrow", "duckdb", "polars")
 """Writers of the development environment, beside Spark's."""
@@ -39,6 +41,7 @@ _ENCODINGS: Mapping[str, Sequence[str]] = {
     "arrow-rs": ("plain", "dictionary", "fallback"),
     "duckdb": ("plain", "dictionary"),
     "chdb": ("plain", "dictionary", "fallback"),
+    "iceberg-go": ("plain", "dictionary", "fallback"),
 }
 _CODECS: Mapping[str, Sequence[str]] = {
     "fastparquet": ("none", "snappy", "gzip", "zstd", "brotli"),
@@ -49,6 +52,7 @@ _IDS: Mapping[str, Sequence[str]] = {
     "pyarrow": ("everywhere", "nowhere", "everywhere", "everywhere", "partly"),
     "arrow-rs": ("everywhere", "nowhere", "everywhere", "everywhere", "partly"),
     "duckdb": ("everywhere", "nowhere", "everywhere"),
+    "iceberg-go": ("everywhere",),
 }
 """In turn for the forms of an encoding: copying needs field ids in the files."""
 _LACKING: Mapping[str, Sequence[str]] = {"fastparquet": ("day", "money"), "chdb": ("raw",)}
@@ -149,13 +153,16 @@ def _command(writer: str) -> list[str]:
     if writer in HERE:
         return [sys.executable, str(_CHILD)]
     folder = Path(os.environ.get(CACHE) or Path(__file__).parents[1] / "target" / "writers") / writer
-    python = folder / "bin" / "python"
+    program, python = folder / "write_files", folder / "bin" / "python"
     if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=300)
-        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED[writer]]
-        subprocess.run(install, check=True, timeout=900)
+        if writer == "iceberg-go":
+            subprocess.run(["go", "build", "-o", str(program), "."], cwd=_GO, check=True, timeout=1_800)
+        else:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=300)
+            install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED[writer]]
+            subprocess.run(install, check=True, timeout=900)
         (folder / "ready").touch()
-    return [str(python), str(_CHILD)]
+    return [str(program)] if writer == "iceberg-go" else [str(python), str(_CHILD)]
 
 
 def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
@@ -176,7 +183,7 @@ def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
-    return {
+    job = {
         "library": _LIBRARY.get(kind, kind),
         "writer": writer,
         "name": name,
@@ -193,6 +200,22 @@ def _job(folder: Path, writer: str, seed: int, number: int) -> dict[str, Any]:
         "columns": columns,
         "all_ids": all_ids(),
     }
+    return {**job, "metadata": _go_metadata(job)} if writer == "iceberg-go" else job
+
+
+def _go_metadata(job: Mapping[str, Any]) -> str:
+    """The metadata of the table for which iceberg-go writes: its properties say what is asked for."""
+    properties = {
+        "write.parquet.compression-codec": {"none": "uncompressed", "lz4": "lz4raw"}.get(job["codec"], job["codec"]),
+        "write.parquet.page-version": job["pages"][:1],
+        "write.parquet.row-group-limit": str(job["group_rows"]),
+        "parquet.enable.dictionary": str(job["encoding"] != "plain").lower(),
+    }
+    if job["encoding"] == "fallback" or job["small_pages"]:
+        properties |= {"write.parquet.page-row-limit": "20", "write.parquet.page-size-bytes": "200"}
+    if job["encoding"] == "fallback":
+        properties["write.parquet.dict-size-bytes"] = "256"
+    return metadata_of(job["columns"], job["out"] + ".table", properties)
 
 
 def _columns(writer: str, chance: random.Random, is_common: bool) -> tuple[str, ...]:
