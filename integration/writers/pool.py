@@ -135,7 +135,10 @@ def check_in(writers: Sequence[str], seed: int, each: int) -> None:
     kept = [file for file in made if Path(file.path).stat().st_size <= _MOST_KEPT_BYTES]
     for file in set(made) - set(kept):
         Path(file.path).unlink()
-    described = [{**asdict(file), "path": Path(file.path).name} for file in (*others, *kept)]
+    # the names differ from those of files that a run makes of the same seed
+    described = [asdict(file) for file in others] + [{**asdict(file), "name": f"kept-{file.name}"} for file in kept]
+    for each in described:
+        each["path"] = Path(each["path"]).name
     (FIXTURES / "files.json").write_text(json.dumps(described, indent=1) + "\n")
     print(f"{len(kept)} files, missing: {missing}")
 

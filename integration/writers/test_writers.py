@@ -24,3 +24,17 @@ def test_files_of_many_writers_keep_their_rows(tmp_path: Path) -> None:
     assert tally.failures == []
     assert missing == {}
     assert {cell.path for cell in tally.cells} == set(PATHS)
+
+
+def test_seeds_aim_at_all_cells_in_turn() -> None:
+    """As many seeds as there are cells aim at each once, and the case of a seed is the same in another run."""
+    files = tuple(checked_in())
+    cases, again = Cases(files), Cases(files)
+    seeds = range(700, 700 + len(cases.cells))
+    assert {cases.aim(seed) for seed in seeds} == set(cases.cells)
+    for seed in seeds:
+        case, cell = cases.of(seed), cases.aim(seed)
+        assert (case.path, case.deletes) == (cell.path, cell.deletes)
+        assert (case.files[0].writer, case.files[0].encoding) == (cell.writer, cell.encoding)
+        assert case == again.of(seed)
+        assert len({file.name for file in case.files}) == len(case.files)
