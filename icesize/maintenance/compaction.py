@@ -167,7 +167,7 @@ def merge_changed(context: TableContext) -> Report:
 def _with_few_deletes(
     context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite], most_deletes: int
 ) -> Report:
-    """Put delete files together once the merges are committed; the report says what hinders it."""
+    """Rewrite delete files once the merges are committed; the report names what hinders it."""
     from icesize.maintenance.delete_rewrites import rewrite_deletes  # with what writes files
 
     try:

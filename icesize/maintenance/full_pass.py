@@ -133,7 +133,7 @@ class _Search(Protocol):
 
 
 def _counted(search: _Search) -> OrphanReport:
-    """Count orphan files and delete none, so that no other table of the catalog has to be loaded; a note says that."""
+    """Count orphan files and delete none: no other table has to be loaded, and a note warns of that."""
     found = search(trust_location=True)
     return replace(found, notes=(*found.notes, UNCHECKED)) if found.files_found else found
 

@@ -118,7 +118,7 @@ R = TypeVar("R", bound=Noting)
 def ended_by(end: IcesizeError | RoundsEnd, report: R, left: str = "") -> R:
     """Return the report of what was committed before an error, with a sentence about the error, which `left` begins.
 
-    Raises the error if nobody knows what it left in the table, with `report` as an attribute.
+    Raises an error of unknown outcome, with `report` as an attribute.
     """
     if isinstance(end, CommitStateUnknown):
         end.facts["report"] = report
@@ -141,7 +141,7 @@ def carried_out(
 
     A round of which every rewrite fails keeps no other from being made, and is the first thing that the report notes;
     raises RewriteFailed when there is no other. If `run` or `again` raises another error after the first report, or
-    `again` RoundsEnd, the rounds end as `ended_by` says, and the report has how many rewrites (`what`) are left.
+    `again` RoundsEnd, the rounds end by `ended_by`, and the report has how many rewrites (`what`) are left.
     """
     done, failed = list[R](), list[RewriteFailed]()
     ended: tuple[IcesizeError | RoundsEnd, str] | None = None

@@ -34,7 +34,7 @@ FEW_DELETES: Mapping[str, object] = {
     "delete-ratio-threshold": 1,
     "close-file-cost-bytes": 0,
 }
-"""Two delete files are put together, though by the other policy the deleted rows of a file soon make a merge due."""
+"""Two delete files become one, though by the other policy the deleted rows of a file soon make a merge due."""
 KEPT = timedelta(seconds=60)
 """Flink looks for its newest checkpoint in the snapshots when it starts again: an expiry has to leave it that long."""
 

@@ -289,7 +289,7 @@ def upserted_twice(lake: SqlCatalog) -> None:
 @pytest.mark.internal_error
 @pytest.mark.parametrize("where", ["reading", "writing"])
 def test_a_bug_fails_its_partition_alone(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """The report says that it is one of icesize, nothing of the partition stays, and the other one is done."""
+    """The report names it as one of icesize, nothing of the partition stays, and the other one is done."""
     upserted_twice(lake)
     before, right, bug = seen(lake), rewrite.deleted_rows, IndexError("list index out of range")
 

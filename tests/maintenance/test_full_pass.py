@@ -193,7 +193,7 @@ def test_cold_partitions_that_cannot_be_merged_do_not_keep_the_others_from_it() 
 
 
 def test_files_of_other_tables_are_counted_with_a_note(lake: SqlCatalog) -> None:
-    """A pass loads no other table, and its report says so; orphan cleanup does, and leaves their files alone."""
+    """A pass loads no other table, which its report notes; orphan cleanup does, and leaves their files alone."""
     make_table(lake)
     table = append(lake, [1])
     theirs = make_table(lake, properties={"write.data.path": f"{table.location()}/data"}, name="db.other")
@@ -232,7 +232,7 @@ def test_merges_that_do_not_land_are_not_repeated() -> None:
 
 
 def test_an_unknown_outcome_ends_the_pass() -> None:
-    """Nobody goes on deleting while it is not known what the table is; the error has what was done before."""
+    """Nothing more is deleted while the state of the table is unknown; the error has what was done before."""
 
     class Unknown(FakeTable):
         def rewrite_manifests(self) -> ManifestReport:
