@@ -48,6 +48,10 @@ class Cases:
 
     files: tuple[Made, ...]
 
+    def __post_init__(self) -> None:
+        if len({file.name for file in self.files}) < len(self.files):
+            raise ValueError("Cannot merge files of which two have one name: they would be one path")
+
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """All cells that can be reached."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from integration.writers.__main__ import Tally
 from integration.writers.cases import PATHS, Cases
 from integration.writers.merging import Lake, run
@@ -37,4 +39,10 @@ def test_seeds_aim_at_all_cells_in_turn() -> None:
         assert (case.path, case.deletes) == (cell.path, cell.deletes)
         assert (case.files[0].writer, case.files[0].encoding) == (cell.writer, cell.encoding)
         assert case == again.of(seed)
-        assert len({file.name for file in case.files}) == len(case.files)
+
+
+def test_files_of_one_name_are_refused() -> None:
+    """Two files of one name would be one path in a merge, so that the deletes of one would be lost."""
+    files = checked_in()
+    with pytest.raises(ValueError, match="two have one name"):
+        Cases((*files, files[0]))
