@@ -7,8 +7,9 @@ it shares nothing with what it checks. The least and the greatest value are thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.footer import Footer
+from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends, file_at_fault, stored_ends, written_ends
 
 FIELD_ID = b"PARQUET:field_id"
@@ -195,13 +197,14 @@ class _Target:
     """The table's leaf columns, the fields around each field, and those within lists and maps, which need no name."""
 
     leaves: tuple[int, ...]
-    parents: Mapping[int, int]
+    parents: Mapping[int, int | None]
     within: Mapping[int, tuple[int, ...]]
 
     @staticmethod
     def of(settings: WriteSettings) -> _Target:
         """Return the leaves of a table's schema."""
-        parents, within = dict[int, int](), dict[int, tuple[int, ...]]()
+        parents = dict[int, int | None].fromkeys(settings.schema.field_ids)
+        within = dict[int, tuple[int, ...]]()
         for field_id in settings.schema.field_ids:
             kind = settings.schema.find_type(field_id)
             below = tuple(field.field_id for _, field in fields_below(kind))
@@ -231,6 +234,13 @@ class _Node:
         own = frozenset[int]() if self.id is None else frozenset({self.id})
         return own.union(*(node.ids for node in self.below))
 
+    def misplaced(self, parent: int | None, target: _Target) -> Iterator[int]:
+        """Return the ids of the field, which is in `parent`, and of all within it that the table has in another one."""
+        if self.id is not None and target.parents.get(self.id, parent) != parent:
+            yield self.id
+        for node in self.below:
+            yield from node.misplaced(self.id, target)
+
 
 @dataclass(frozen=True)
 class _Source:
@@ -247,6 +257,8 @@ class _Source:
         of names."""
         entries = [None if mapping is None else mapping.get(name) for name in schema.names]
         nodes = [_node(f, None, entry, target, mapping is None) for f, entry in zip(schema, entries, strict=True)]
+        for misplaced in chain.from_iterable(node.misplaced(None, target) for node in nodes):
+            raise CastingError(f"field id {misplaced} is not where the table has it; write the file with its field ids")
         wanted = schema.names if names is None else set(names)
         read = [node for node, name in zip(nodes, schema.names, strict=True) if name in wanted]
         present, everywhere = (frozenset[int]().union(*(node.ids for node in some)) for some in (read, nodes))

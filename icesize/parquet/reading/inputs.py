@@ -231,7 +231,9 @@ def open_parquet(stream: Any, footer: pq.FileMetaData | None = None, texts: Sequ
     """A Parquet file, whose columns of these `texts` are read as dictionaries; raises one of `UNREADABLE_ROWS`, as
     reading it does."""
     parquet = _open(stream, footer, texts)
-    if asks_in_vain(parquet):
+    categories = {field.name for field in parquet.schema_arrow if types.is_dictionary(field.type)}
+    if categories and (found := _footer(stream)) is not None and asks_in_vain(found, categories):
+        # the Arrow schema in the file requests dictionaries of pages of which pyarrow makes none
         parquet = _open(stream, without_arrow_schema(parquet.metadata), texts)
     groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
     if groups and (min(groups) < 0 or sum(groups) != parquet.metadata.num_rows):

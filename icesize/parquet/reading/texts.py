@@ -50,10 +50,6 @@ _READ_AS_DICTIONARIES = DICTIONARY_ENCODINGS | {PLAIN}
 they give up a dictionary."""
 
 
-_READABLE_AS_DICTIONARIES = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
-"""The same as pyarrow spells them, with those of levels."""
-
-
 def _all_in_dictionary(chunk: Chunk) -> bool:
     if not 0 < chunk.dictionary_offset < chunk.data_offset or not _encodings(chunk) <= _READ_AS_DICTIONARIES:
         return False
@@ -166,12 +162,13 @@ def _plain_field(field: pa.Field) -> pa.Field:
     return field.with_type(plain_type(field.type))
 
 
-def asks_in_vain(parquet: pq.ParquetFile) -> bool:
-    """Return whether the Arrow schema in a file requests dictionaries of pages of which pyarrow makes none."""
-    asked = {field.name for field in parquet.schema_arrow if types.is_dictionary(field.type)}
-    groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups if asked else 0)]
-    chunks = (group.column(i) for group in groups for i in range(group.num_columns))
-    return any(not _READABLE_AS_DICTIONARIES.issuperset(c.encodings) for c in chunks if c.path_in_schema in asked)
+def asks_in_vain(footer: Footer, dictionaries: Collection[str]) -> bool:
+    """Return whether pyarrow makes no dictionaries of some pages of these columns."""
+    return any(
+        column.top in dictionaries and not _encodings(chunk) <= _READ_AS_DICTIONARIES
+        for group in footer.row_groups
+        for column, chunk in zip(footer.columns, group.chunks, strict=True)
+    )
 
 
 def without_arrow_schema(footer: pq.FileMetaData) -> pq.FileMetaData:

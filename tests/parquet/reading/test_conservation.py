@@ -22,6 +22,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.format.statistics import bounds_differ, count_of
+from icesize.parquet.reading.casting import CastingError
 from icesize.parquet.reading.conservation import Conservation, Count
 from icesize.parquet.reading.extremes import NO_ENDS, OPEN, Ends
 from icesize.planning.files import PartitionKey
@@ -128,6 +129,16 @@ def test_elements_keys_and_values_count_whatever_ids_they_have() -> None:
     rows, found = pa.table([maps], schema=pa.schema(fields)), Conservation(options())
     found.add_rows(rows, rows.schema, None)
     assert [found.sums[leaf] for leaf in LEAVES[-2:]] == [Count(1, 0), Count(3, 1)]
+
+
+def test_a_field_id_at_another_place_is_refused() -> None:
+    """A field in a struct has the id of a top-level column: its values are none of that column, nor is that NULL."""
+    inner = pa.field("x", pa.int64(), metadata={"PARQUET:field_id": str(LEAVES[0])})
+    (struct_id,) = (top.field_id for top in options().schema.fields if top.name == "s")
+    fields = [pa.field("s", pa.struct([inner]), metadata={"PARQUET:field_id": str(struct_id)})]
+    rows = pa.table([pa.array([{"x": 1}], fields[0].type)], schema=pa.schema(fields))
+    with pytest.raises(CastingError, match=f"field id {LEAVES[0]} is not where the table has it"):
+        Conservation(options()).add_rows(rows, rows.schema, None)
 
 
 def test_columns_that_rows_lack_are_null_once_for_each_slot() -> None:

@@ -14,8 +14,10 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.fields import ColumnMetaData, SizeStatistics
 from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.format.thrift import LIST, struct_field
 from icesize.parquet.reading import inputs
 from icesize.parquet.reading.inputs import Texts, read_inputs
 from icesize.parquet.reading.texts import plain_bytes
@@ -286,3 +288,19 @@ def test_categories_in_pages_of_deltas_are_merged(tmp_path: Path, whole: int) ->
     assert sorted(pq.read_table(path, columns=["id", "few"]).to_pylist(), key=lambda row: row["id"]) == [
         {"id": row["id"], "few": row["few"]} for at in (0, 200) for row in rows(options, at).to_pylist()
     ]
+
+
+def test_categories_of_a_file_with_damaged_size_statistics_are_refused(tmp_path: Path) -> None:
+    """The footer is read for them without pyarrow, which ends the process at a histogram of another length."""
+    options = options_of(tmp_path)
+    data = rows(options, 0)
+    texts = data["few"].cast(pa.string()).dictionary_encode()
+    (file,) = stored(options, data.set_column(0, data.schema.field("few").with_type(texts.type), texts))
+    path = Path(local(file.path))
+    four_zeros = {SizeStatistics.REPETITION_LEVEL_HISTOGRAM: (LIST, b"\x46\x00\x00\x00\x00")}
+    histogram = {ColumnMetaData.SIZE_STATISTICS: struct_field(four_zeros)}
+    path.write_bytes(edited(path.read_bytes(), lambda tree: tree.metadata[0][0].update(histogram)))
+    damaged = replace(file, size_bytes=path.stat().st_size)
+    with pytest.raises(RewriteFailed, match="Repetition level histogram size mismatch") as refused:
+        merged(options, (damaged, *stored(options, rows(options, 200))))
+    assert refused.value.path == file.path
