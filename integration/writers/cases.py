@@ -65,9 +65,9 @@ class Cases:
 
     def aim(self, seed: int) -> Cell:
         """Return the cell at which the case of a seed aims."""
-        count = len(self.cells)
+        count = len(self._aims)
         step = next(n for n in range(int(count * 0.618) or 1, 2 * count + 2) if math.gcd(n, count) == 1)
-        return self.cells[seed * step % count]
+        return self._aims[seed * step % count]
 
     def of(self, seed: int) -> Case:
         """Return the case of a seed, which is the same each time."""
@@ -85,6 +85,11 @@ class Cases:
         elif chance.random() < 0.8:  # files with some ids are often refused, and all with them
             others = [f for f in others if f.ids != "partly"]
         return Case(seed, (one, *_of_many_kinds(others, count, chance)), cell.path, cell.deletes)
+
+    @cached_property
+    def _aims(self) -> tuple[Cell, ...]:
+        """The cells, copies three times: fewer files can be copied together, and not all of them are."""
+        return tuple(cell for cell in self.cells for _ in range(3 if cell.path in COPYING else 1))
 
     @cached_property
     def _kinds(self) -> dict[tuple[str, str], list[Made]]:
