@@ -156,7 +156,9 @@ _OTHER_TYPE = re.compile(r"Cannot read \S* ?column '(\w+)' is binary, the table 
 
 
 def _stores_bytes(file: Made, column: str) -> bool:
-    return file.writer == "fastparquet" and pa.types.is_binary(pq.read_schema(file.path).field(column).type)
+    if file.writer != "fastparquet" or column not in file.columns:
+        return False
+    return pa.types.is_binary(pq.read_schema(file.path).field(column).type)
 
 
 def _problems(outputs: Sequence[str], case: Case) -> list[str]:
