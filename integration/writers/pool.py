@@ -49,8 +49,8 @@ _CODECS: Mapping[str, Sequence[str]] = {
 }
 _ALL_CODECS = ("zstd", "zstd", "zstd", "none", "snappy", "gzip", "brotli", "lz4")
 _IDS: Mapping[str, Sequence[str]] = {
-    "pyarrow": ("everywhere", "nowhere", "everywhere", "everywhere", "partly"),
-    "arrow-rs": ("everywhere", "nowhere", "everywhere", "everywhere", "partly"),
+    "pyarrow": ("everywhere", "nowhere", "everywhere", "partly"),
+    "arrow-rs": ("everywhere", "nowhere", "everywhere", "partly"),
     "duckdb": ("everywhere", "nowhere", "everywhere"),
     "iceberg-go": ("everywhere",),
 }
