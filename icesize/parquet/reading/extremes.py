@@ -7,12 +7,14 @@ Footers of writers that readers do not trust say nothing here, nor do bounds tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icesize.errors import is_from_outside
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import Leaf, Serialise, bound_value, leaves
 from icesize.parquet.files.settings import WriteSettings
@@ -29,6 +31,8 @@ _NEVER_SHORTENED = frozenset({BOOLEAN, INT32, INT64, FLOAT, DOUBLE})
 _LEAST_CHUNK_BYTES = 128 * 2**10
 """Least bytes of a column chunk, on average: reading its statistics takes 40 µs, 1 % of decoding so many bytes."""
 _EXACT = {Statistics.MIN_VALUE: Statistics.IS_MIN_VALUE_EXACT, Statistics.MAX_VALUE: Statistics.IS_MAX_VALUE_EXACT}
+_LARGEST_FLOATS = frozenset({float(np.finfo(kind).max) for kind in (np.float32, np.float64)})
+"""Arrow C++ to version 21 and DuckDB 1.1 begin there to look for the least value, and it stays if all are infinite."""
 
 
 class Ends(NamedTuple):
@@ -69,7 +73,7 @@ def stored_ends(footer: Footer | None, settings: WriteSettings) -> Mapping[int, 
     or was not read."""
     if footer is None or not _is_worth_it(footer) or not are_trusted(footer):
         return None
-    places = {column.element.field_id: at for at, column in enumerate(footer.columns)}
+    places = _places(footer)
     elements = settings.derived(_elements)
     found = dict[int, Ends]()
     for leaf in leaves(settings):
@@ -88,19 +92,31 @@ def written_ends(leaf: Leaf, file: WrittenFile) -> Ends:
     return _known(bound_value(leaf.type, file.lower_bounds.get(i)), bound_value(leaf.type, file.upper_bounds.get(i)))
 
 
+def _places(footer: Footer) -> dict[int | None, int]:
+    """Return the place of each flat column by its field id; fields within lists and maps go by position, not by id."""
+    # the first of two columns with one id is the one that is read
+    return {column.element.field_id: at for at, column in [*enumerate(footer.columns)][::-1] if column.flat}
+
+
 def file_at_fault(paths: Iterable[str], settings: WriteSettings, leaf: Leaf) -> str | None:
     """Return the first file whose footer has another least or greatest value of a column than its pages have."""
     for path in paths:
-        with suppress(CopyRefused, pa.ArrowException, OSError), settings.storage.stream(path) as stream:
-            footer = read_footer(StreamSource(stream))
-            ends = (stored_ends(footer, settings) or {}).get(leaf.field_id, OPEN)
-            if ends[:2] != (None, None) and _contradicts(footer, stream, leaf.field_id):
-                return path
+        try:
+            with settings.storage.stream(path) as stream:
+                footer = read_footer(StreamSource(stream))
+                ends = (stored_ends(footer, settings) or {}).get(leaf.field_id, OPEN)
+                if ends[:2] != (None, None) and _contradicts(footer, stream, leaf.field_id):
+                    return path
+        except Exception as error:
+            # it must not hide the error that led here; a mistake of ours is none of storage
+            if not isinstance(error, CopyRefused) and not is_from_outside(error):
+                raise
     return None
 
 
 def _contradicts(footer: Footer, stream: Any, field_id: int) -> bool:
-    at, element = next((i, c.element) for i, c in enumerate(footer.columns) if c.element.field_id == field_id)
+    at = _places(footer)[field_id]
+    element = footer.columns[at].element
     find = extremes_of(element)
     with closing(ValueReader(stream, footer)) as reader:
         for number, group in enumerate(footer.row_groups):
@@ -143,7 +159,13 @@ def _ends(footer: Footer, at: int, leaf: Leaf) -> Ends:
 
 
 def _known(lower: Any, upper: Any) -> Ends:
+    lower, upper = _value(lower), _value(upper)
     return Ends(lower, upper, lower is None or upper is None)
+
+
+def _value(bound: Any) -> Any:
+    """Return a bound, None for one that may be no value."""
+    return None if isinstance(bound, float) and abs(bound) in _LARGEST_FLOATS else bound
 
 
 def _serialised(serialise: Serialise | None, value: Any) -> bytes | None:
@@ -154,4 +176,4 @@ def _exact(element: Element, statistics: Fields, field_id: int) -> Any:
     """Return a bound if it is that of a value."""
     order, raw, exact = order_of(element), binary(statistics, field_id), boolean(statistics, _EXACT[field_id])
     sure = exact or (exact is None and element.type in _NEVER_SHORTENED)
-    return order(raw) if sure and order is not None and raw is not None else None
+    return _value(order(raw)) if sure and order is not None and raw is not None else None

@@ -22,7 +22,9 @@ from pyiceberg.types import (
     DoubleType,
     FloatType,
     IntegerType,
+    ListType,
     LongType,
+    NestedField,
     StringType,
     TimestampType,
 )
@@ -31,6 +33,7 @@ from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.fields import FileMetaData, Statistics
 from icesize.parquet.format.thrift import Fields, boolean_field, bytes_field
 from icesize.parquet.reading import extremes, projection
@@ -38,8 +41,18 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from tests.support.copying import with_ids
+from tests.support.failing_storage import HttpError
 from tests.support.footers import Tree, with_other_bounds
-from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
+from tests.support.parquet_files import (
+    fact,
+    files_below,
+    foreign_file,
+    local,
+    schema_of,
+    settings_of,
+    with_limits,
+    write_one,
+)
 
 VALUES: dict[str, tuple[Any, pa.DataType, Callable[[int], Any]]] = {
     "long": (LongType(), pa.int64(), lambda n: 2**40 * n),
@@ -143,6 +156,51 @@ def test_bounds_that_may_not_be_values_are_not_compared(tmp_path: Path, column: 
     options, small = small_files(tmp_path)
     small = tuple(lying(file, column, bounds) for file in small)
     assert sum(file.rows for file in merged(options, small).files) == 16
+
+
+@pytest.mark.parametrize(("kind", "largest"), [(DoubleType(), "ffffffffffffef7f"), (FloatType(), "ffff7f7f")])
+def test_the_largest_number_may_stand_for_infinity(tmp_path: Path, kind: Any, largest: str) -> None:
+    """Some writers store it as the least value of a chunk of nothing but infinity."""
+    options = options_of(tmp_path, schema_of(("n", kind)))
+    file = fact(write_one(options, pa.table({"n": [math.inf] * 80})))
+    least = {Statistics.MIN_VALUE: bytes_field(bytes.fromhex(largest))}
+    file = replace(file, size_bytes=with_other_bounds(Path(local(file.path)), 0, least))
+    assert sum(file.rows for file in merged(options, (file, file)).files) == 160
+
+
+def test_a_field_in_lists_lends_no_bounds_to_a_column_of_its_id(tmp_path: Path) -> None:
+    """Elements of lists go by their position, so another writer may give them any id."""
+    options = options_of(
+        tmp_path, Schema(NestedField(1, "id", LongType()), NestedField(2, "l", ListType(3, LongType())))
+    )
+
+    def field(name: str, kind: pa.DataType, own: int) -> pa.Field:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": str(own)})
+
+    stored = pa.schema([field("id", pa.int64(), 1), field("l", pa.list_(field("element", pa.int64(), 1)), 2)])
+    paths = [
+        foreign_file(tmp_path, pa.table([[number] * 10, [[100]] * 10], schema=stored), f"{number}.parquet")
+        for number in range(2)
+    ]
+    inputs = tuple(FileFact(str(path), path.stat().st_size, 10, PartitionKey(0)) for path in paths)
+    (file,) = merged(options, inputs).files
+    assert set(pq.read_table(local(file.path)).column("id").to_pylist()) == {0, 1}
+
+
+def test_storage_that_fails_while_the_file_is_looked_for_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the column then, and no file."""
+    options, small = small_files(tmp_path)
+    small = tuple(lying(file, "long", {}) for file in small)
+
+    def fails(self: Storage, location: str) -> None:
+        raise HttpError("503")
+
+    monkeypatch.setattr(Storage, "stream", fails)
+    with pytest.raises(RewriteFailed, match="another least or greatest value") as caught:
+        merged(options, small)
+    assert (caught.value.column, caught.value.path) == ("long", None)
 
 
 def test_columns_that_change_places_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
