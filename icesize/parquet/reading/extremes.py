@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from icesize.errors import is_from_outside
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.parquet.files.metrics import Leaf, Serialise, bound_value, leaves
-from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.refusals import CopyRefused
@@ -28,8 +28,6 @@ from icesize.parquet.format.thrift import Fields, binary, boolean, integer
 from icesize.parquet.verify.values import ValueReader, extremes_of
 
 _NEVER_SHORTENED = frozenset({BOOLEAN, INT32, INT64, FLOAT, DOUBLE})
-_LEAST_CHUNK_BYTES = 128 * 2**10
-"""Least bytes of a column chunk, on average: reading its statistics takes 40 µs, 1 % of decoding so many bytes."""
 _EXACT = {Statistics.MIN_VALUE: Statistics.IS_MIN_VALUE_EXACT, Statistics.MAX_VALUE: Statistics.IS_MAX_VALUE_EXACT}
 _LARGEST_FLOATS = frozenset({float(np.finfo(kind).max) for kind in (np.float32, np.float64)})
 """Arrow C++ to version 21 and DuckDB 1.1 begin there to look for the least value, and it stays if all are infinite."""
@@ -71,7 +69,7 @@ OPEN = Ends(is_open=True)
 def stored_ends(footer: Footer | None, settings: WriteSettings) -> Mapping[int, Ends] | None:
     """Return the ends of flat columns by the footer of a file, by field id; None where it says nothing of any column,
     or was not read."""
-    if footer is None or not _is_worth_it(footer) or not are_trusted(footer):
+    if footer is None or not _is_worth_it(footer, settings.limits) or not are_trusted(footer):
         return None
     places = _places(footer)
     elements = settings.derived(_elements)
@@ -127,9 +125,9 @@ def _contradicts(footer: Footer, stream: Any, field_id: int) -> bool:
     return False
 
 
-def _is_worth_it(footer: Footer) -> bool:
+def _is_worth_it(footer: Footer, limits: Limits) -> bool:
     chunks = len(footer.columns) * len(footer.row_groups)
-    return sum(group.size_bytes for group in footer.row_groups) >= _LEAST_CHUNK_BYTES * chunks
+    return sum(group.size_bytes for group in footer.row_groups) >= limits.compared_chunk_bytes * chunks
 
 
 def _kind(element: Element) -> tuple[object, ...]:

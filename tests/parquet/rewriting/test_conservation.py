@@ -28,7 +28,7 @@ from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.thrift import Fields, i64, integer, struct_field, struct_of
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.reading import extremes, projection
+from icesize.parquet.reading import projection
 from icesize.parquet.reading.casting import nulls
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
@@ -197,10 +197,9 @@ BOUNDED = {swap_like_columns: "id", raise_the_greatest: "id"}
 
 
 @pytest.fixture
-def bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteSettings:
+def bounded(tmp_path: Path) -> WriteSettings:
     """Footers are read of the smallest files, too."""
-    monkeypatch.setattr(extremes, "_LEAST_CHUNK_BYTES", 0)
-    return with_limits(settings_of(tmp_path, SCHEMA), whole_file_bytes=500)
+    return with_limits(settings_of(tmp_path, SCHEMA), whole_file_bytes=500, compared_chunk_bytes=0)
 
 
 def inputs_of(options: WriteSettings) -> tuple[FileFact, ...]:

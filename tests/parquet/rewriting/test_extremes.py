@@ -36,7 +36,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.fields import FileMetaData, Statistics
 from icesize.parquet.format.thrift import Fields, boolean_field, bytes_field
-from icesize.parquet.reading import extremes, projection
+from icesize.parquet.reading import projection
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
@@ -77,14 +77,10 @@ SPECIAL: dict[str, tuple[Any, pa.DataType, Callable[[int], Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _compared_in_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extremes, "_LEAST_CHUNK_BYTES", 0)
-
-
 def options_of(folder: Path, schema: Schema) -> WriteSettings:
     """Everything is decoded, and footers are read of the smallest files, too."""
-    return replace(with_limits(settings_of(folder, schema), whole_file_bytes=500), merge_by_copying=False)
+    options = with_limits(settings_of(folder, schema), whole_file_bytes=500, compared_chunk_bytes=0)
+    return replace(options, merge_by_copying=False)
 
 
 def small_files(folder: Path) -> tuple[WriteSettings, tuple[FileFact, ...]]:

@@ -31,7 +31,6 @@ from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, 
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
-from icesize.parquet.reading import extremes
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
@@ -531,10 +530,9 @@ def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any],
 
 
 @pytest.fixture
-def bounded(settings: WriteSettings, monkeypatch: pytest.MonkeyPatch) -> WriteSettings:
+def bounded(settings: WriteSettings) -> WriteSettings:
     """Footers are read of the smallest files, too."""
-    monkeypatch.setattr(extremes, "_LEAST_CHUNK_BYTES", 0)
-    return with_limits(settings, whole_file_bytes=500)
+    return with_limits(settings, whole_file_bytes=500, compared_chunk_bytes=0)
 
 
 @pytest.mark.parametrize(
