@@ -34,8 +34,8 @@ from icesize.parquet.format.levels import count_levels
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Readable, StreamSource
-from icesize.parquet.format.statistics import count_of, merge_statistics, order_of
-from icesize.parquet.format.thrift import binary, integer
+from icesize.parquet.format.statistics import count_of, merge_statistics, null_count, order_of
+from icesize.parquet.format.thrift import binary
 from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.conservation import Conservation, Count
 from icesize.planning.files import FileFact, PartitionKey
@@ -295,8 +295,7 @@ def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> W
 def _null_count(chunks: Sequence[Chunk]) -> int | None:
     total = 0
     for chunk in chunks:
-        count = integer(chunk.statistics, Statistics.NULL_COUNT)
-        if count is None or not 0 <= count <= chunk.values:
+        if (count := null_count(chunk.statistics, chunk.values)) is None:
             return None
         total += count
     return total

@@ -287,7 +287,11 @@ class FileMetrics:
         return self.nan_value_counts.get(field_id)
 
     def may_hold(self, leaf: Leaf) -> bool:
-        """Whether there may be a value that is neither null nor NaN."""
+        """Whether there may be a value that is neither null nor NaN: there is one where there are bounds, whatever the
+        counts are."""
+        bounds = (each.get(leaf.field_id) for each in (self.lower_bounds, self.upper_bounds))
+        if any(bound_value(leaf.type, bound) is not None for bound in bounds):
+            return True
         missing = self._outside(leaf.field_id) + self.null_value_counts.get(leaf.field_id, 0)
         if leaf.is_float:
             missing += self.nan_value_counts.get(leaf.field_id, 0)

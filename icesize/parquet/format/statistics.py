@@ -53,6 +53,7 @@ _ORDERED: dict[int | None, set[int | None]] = {
 geometries and variants have none; FLOAT16 has one that no reader needs."""
 _INTEGERS = {INT32: 4, INT64: 8}
 _FLOATS = {FLOAT: struct.Struct("<f"), DOUBLE: struct.Struct("<d")}
+_BOUNDS = frozenset({Statistics.MAX, Statistics.MIN, Statistics.MAX_VALUE, Statistics.MIN_VALUE})
 _CONVERTED_SIGNED = {kind: kind >= 15 for kind in range(11, 19)}
 """Converted types UINT_8 to UINT_64, then INT_8 to INT_64."""
 
@@ -119,6 +120,18 @@ def order_of(element: Element) -> Order | None:
     return lambda raw: raw if length is None or len(raw) <= length else None
 
 
+def null_count(fields: Fields, values: int) -> int | None:
+    """Return how many of so many entries have no value by these Statistics, None where they do not say so.
+
+    A number that cannot be true says nothing: some writers count all entries of a list as NULLs, and give bounds.
+    Raises `DamagedFile` if it cannot be read.
+    """
+    count = integer(fields, Statistics.NULL_COUNT)
+    if count is None or not 0 <= count <= values or (0 < count == values and _BOUNDS & fields.keys()):
+        return None
+    return count
+
+
 @damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]]) -> Fields | None:
     """Statistics of a chunk out of (Statistics, number of values, nulls included) of its parts.
@@ -129,7 +142,7 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
     Raises `CopyRefused` where Statistics cannot be read.
     """
     filled = [(fields or {}, values) for fields, values in parts if values]
-    nulls = [_null_count(fields, values) for fields, values in filled]
+    nulls = [null_count(fields, values) for fields, values in filled]
     merged: Fields = {}
     if filled and None not in nulls:
         merged[Statistics.NULL_COUNT] = i64(sum(count or 0 for count in nulls))
@@ -167,7 +180,7 @@ def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
     """
     if not column.levels[1]:
         return chunk.values, 0
-    nulls = _null_count(chunk.statistics, chunk.values)
+    nulls = null_count(chunk.statistics, chunk.values)
     if nulls is None:
         levels = integers_of(chunk.size_statistics, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM)
         nulls = sum(levels[:-1]) if len(levels) == column.levels[1] + 1 and sum(levels) == chunk.values else None
@@ -214,11 +227,6 @@ def _merged_bounds(element: Element, order: Order, needed: list[Fields]) -> Fiel
         if lowest.key == 0:
             fields[Statistics.MIN_VALUE] = bytes_field(layout.pack(-0.0))
     return fields
-
-
-def _null_count(fields: Fields, values: int) -> int | None:
-    count = integer(fields, Statistics.NULL_COUNT)
-    return count if count is not None and 0 <= count <= values else None
 
 
 def _bound(fields: Fields, field_id: int, exact_id: int, order: Order) -> _Bound | None:

@@ -1661,9 +1661,9 @@ def test_what_pyarrow_stumbles_over_is_not_looked_at(tmp_path: Path, edit: Calla
     assert (file.value_counts, file.null_value_counts) == (good.value_counts, good.null_value_counts)
 
 
-@pytest.mark.parametrize("nulls", [-1, 51])
+@pytest.mark.parametrize("nulls", [-1, 10, 51])
 def test_null_counts_that_cannot_be_true_are_unknown(tmp_path: Path, nulls: int) -> None:
-    """So is that of a column of which one chunk has none."""
+    """Those of all entries beside bounds, too; so is that of a column of which one chunk has none."""
     assert set(described(tmp_path, edited(DATA, statistics(f3=i64(nulls)))).null_value_counts) == {2, 3, 4}
     without = edited(DATA, lambda tree: tree.metadata[0][1].pop(12))
     assert 12 not in footer_of(without).row_groups[0].chunks[1].metadata

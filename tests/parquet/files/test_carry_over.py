@@ -431,6 +431,12 @@ def test_a_bound_that_cannot_be_read_counts_as_absent(kind: PrimitiveType, bound
     assert bounds(kind, raw(bound, bound)) == (None, None)
 
 
+def test_a_file_with_bounds_has_values_whatever_its_null_count_is() -> None:
+    """The manifest may have a null count out of the footer of a writer that counts wrongly."""
+    wrong = replace(metrics(LONG, 1, 5), null_value_counts={X: 2})
+    assert bounds(LONG, wrong, metrics(LONG, 3)) == (to_bytes(LONG, 1), to_bytes(LONG, 5))
+
+
 def test_bounds_are_compared_as_values() -> None:
     """Little-endian numbers and decimals of different lengths by value, text by its UTF-8 bytes."""
     assert bounds(LONG, metrics(LONG, 256), metrics(LONG, 2, -1)) == (to_bytes(LONG, -1), to_bytes(LONG, 256))

@@ -203,6 +203,19 @@ def test_a_missing_null_count_is_not_guessed() -> None:
     assert merge_statistics(kind.element, [(full, 2), (statistics(kind, [None], nulls=None), 1)]) is None
 
 
+@pytest.mark.parametrize("bound", ["min_value", "max_value", "old_min", "old_max"])
+def test_a_part_with_a_bound_has_a_value_whatever_its_null_count_is(bound: str) -> None:
+    """DuckDB counted all entries of lists as NULLs; with one bound, or old ones alone, the merged chunk has none."""
+    kind = KINDS["double"]
+    one, other = statistics(kind, [0.1, 0.5], nulls=25), statistics(kind, [0.6, None])
+    merged = merge_statistics(kind.element, [(one, 25), (other, 2)])
+    assert merged is not None
+    assert (integer(merged, 3), bounds(kind, merged)) == (None, (0.1, 0.6))
+    field = {"max_value": 5, "min_value": 6, "old_max": 1, "old_min": 2}[bound]
+    alone = {3: i64(25), field: bytes_field(kind.pack(0.1))}
+    assert merge_statistics(kind.element, [(alone, 25), (other, 2)]) is None
+
+
 @pytest.mark.parametrize("nulls", [-1, 3])
 def test_an_impossible_null_count_counts_as_missing(nulls: int) -> None:
     """A part with fewer nulls than none, or more than values, has no null count."""
