@@ -267,6 +267,7 @@ def _merged(lake: Lake, table: Table, case: Case) -> tuple[list[str], dict[str, 
     if [len(group.inputs) for group in groups] != [len(case.files)]:
         raise RewriteFailed("Cannot merge all files together: the plan leaves some apart", path=None)
     settings = WriteSettings.of(table.metadata, table.io.properties, 2**29)
+    settings = replace(settings, limits=limits_of(case.path, case.seed))
     return _rewritten(groups[0], settings, case)
 
 
@@ -285,7 +286,7 @@ def _rewritten(
     if case.path == "cluster":
         done = cluster(group, _order(settings), settings, NAMES)
         return [file.path for file in done.files], _all_by("cluster", case), ""
-    settings = replace(settings, merge_by_copying=case.path != "decode", limits=limits_of(case.path, case.seed))
+    settings = replace(settings, merge_by_copying=case.path != "decode")
     merged = merge(group, settings, NAMES)
     if "internal-error" in merged.decoded_because:
         raise AssertionError("an internal error of icesize in a copy")

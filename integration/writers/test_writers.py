@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from integration.writers.__main__ import Tally
-from integration.writers.cases import PATHS, Cases
+from integration.writers.cases import PATHS, Case, Cases
 from integration.writers.merging import Lake, run
-from integration.writers.pool import HERE, checked_in, make_pool
+from integration.writers.pool import HERE, Made, checked_in, make_pool
+from integration.writers.ways import limits_of
+from tests.support.footers import with_other_bounds
 
 CASES = 100
 """A number and not a time, so that a faster machine meets the same cases."""
@@ -26,6 +30,28 @@ def test_files_of_many_writers_keep_their_rows(tmp_path: Path) -> None:
     assert tally.failures == []
     assert missing == {}
     assert {cell.path for cell in tally.cells} == set(PATHS)
+
+
+COMPARED = [seed for seed in range(300) if not limits_of("decode", seed).compared_chunk_bytes]
+"""Seeds whose cases compare least and greatest values in small files."""
+
+
+@pytest.mark.parametrize("path", ["decode", "absorb", "cluster"])
+def test_a_third_of_the_cases_compare_least_and_greatest_values(tmp_path: Path, path: str) -> None:
+    """Files are small, so that a footer that lies about them would not be noticed by default limits."""
+    assert 80 < len(COMPARED) < 120
+    some = (file for file in checked_in() if file.rows == 30 and file.writer in ("pyarrow-14", "pyarrow-21"))
+    case = Case(COMPARED[0], tuple(lying(file, tmp_path) for file in some), path, "none")
+    failure = run(Lake.create(tmp_path), case).failure
+    assert failure is not None
+    assert "another least or greatest value of column 'id'" in failure
+
+
+def lying(file: Made, folder: Path) -> Made:
+    """The same file under a footer in which the greatest id is the least, too."""
+    path = Path(shutil.copy(file.path, folder))
+    with_other_bounds(path, file.columns.index("id"))
+    return replace(file, path=str(path))
 
 
 def test_seeds_aim_at_all_cells_in_turn() -> None:

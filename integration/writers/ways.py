@@ -34,11 +34,20 @@ COPYING = ("whole", "pages", "cut", "again")
 _ANY = {"least_chunk_bytes": 1, "least_page_rows": 1, "least_page_bytes": 1, "least_copied_bytes": 1, "open_ns": 10**9}
 _WHOLE = Limits(good_group_rows=1, **_ANY)
 _PAGES = Limits(good_group_rows=10**9, good_group_bytes=2**50, **_ANY)
+_COMPARED = {"whole_file_bytes": 10_000, "compared_chunk_bytes": 0}
+"""Least and greatest values are compared in small files, too, except those of a few rows."""
 
 
 def limits_of(path: str, seed: int) -> Limits:
-    """Return the limits of a path; where it is forced, pages are cut or renumbered, or their columns encoded again."""
-    chance = random.Random(seed)
+    """Return the limits of a path; where it is forced, pages are cut or renumbered, or their columns encoded again.
+
+    A third of the seeds compare the least and greatest values of files of any size.
+    """
+    compared = _COMPARED if random.Random(f"compared {seed}").random() < 1 / 3 else {}
+    return replace(_limits_of(path, random.Random(seed)), **compared)
+
+
+def _limits_of(path: str, chance: random.Random) -> Limits:
     if path not in COPYING:
         return Limits()
     cut_cost = {"cut": 0.0, "again": 100.0}.get(path, chance.choice((0.0, 100.0)))
