@@ -22,6 +22,7 @@ from integration.writers.pool import ALIKE, Made, all_ids
 from integration.writers.rows import FLAT, NESTED, arrow_types, make_rows, spelt
 
 WRITERS = {"spark-v1": "PARQUET_1_0", "spark-v2": "PARQUET_2_0"}
+_FAILS = "fails: "
 _CODECS = ("zstd", "snappy", "gzip", "none", "lz4_raw")
 
 
@@ -81,32 +82,35 @@ class Reader:
     def read(self, lake: Lake) -> tuple[list[tuple[Case, str]], Counter[str]]:
         """Read the kept tables with and without vectors; returns the cases that fail with why, and what Spark refuses.
 
-        A merged table may be refused in a mode that refuses one of its input files, too.
+        A merged table may fail in a mode that fails for one of its input files, too; other rows are never right.
         """
         failures, refused = list[tuple[Case, str]](), Counter[str]()
         for (case, table, live), vectorized in itertools.product(lake.kept, ("true", "false")):
             if not (wrong := self._wrong(table, live, vectorized)):
                 continue
-            inputs = [found for file in case.files if (found := self._wrong_input(lake, file, vectorized))]
-            if inputs:
+            if inputs := self._failing_inputs(lake, case, vectorized) if wrong.startswith(_FAILS) else []:
                 refused[f"vectorized {vectorized}: {inputs[0]}"] += 1
             else:
                 failures.append((case, f"Spark (vectorized {vectorized}) {wrong}"))
         return failures, refused
+
+    def _failing_inputs(self, lake: Lake, case: Case, vectorized: str) -> list[str]:
+        """Return for which input files Spark fails, too, and why."""
+        found = ((file, self._wrong_input(lake, file, vectorized)) for file in case.files)
+        return [f"{file.writer}/{file.encoding}/{file.codec} {why}" for file, why in found if why.startswith(_FAILS)]
 
     def _wrong(self, table: str, wanted: list[str], vectorized: str) -> str:
         """What is wrong with the rows that Spark reads, empty if nothing is."""
         try:
             found = spelt(self.spark.read.option("vectorization-enabled", vectorized).table(f"lake.{table}").toArrow())
         except Exception as error:
-            return f"fails: {_cause(error)}"
+            return f"{_FAILS}{_cause(error)}"
         return f"reads other rows: {difference(wanted, found)}" if found != wanted else ""
 
     def _wrong_input(self, lake: Lake, file: Made, vectorized: str) -> str:
         if (file.path, vectorized) not in self.inputs:
             table = lake.table_of(file)
-            why = self._wrong(table, sorted(input_rows(file)), vectorized)
-            self.inputs[file.path, vectorized] = why and f"{file.writer}/{file.encoding}/{file.codec} {why}"
+            self.inputs[file.path, vectorized] = self._wrong(table, sorted(input_rows(file)), vectorized)
         return self.inputs[file.path, vectorized]
 
     def stop(self) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from integration.writers.__main__ import Tally
 from integration.writers.cases import PATHS, Case, Cases
+from integration.writers.in_spark import Reader
 from integration.writers.merging import Lake, run
 from integration.writers.pool import HERE, Made, checked_in, make_pool
 from integration.writers.ways import limits_of
@@ -52,6 +55,39 @@ def lying(file: Made, folder: Path) -> Made:
     path = Path(shutil.copy(file.path, folder))
     with_other_bounds(path, file.columns.index("id"))
     return replace(file, path=str(path))
+
+
+@dataclass
+class Found(Reader):
+    """A reader of whose tables it is known already what is wrong with their rows; "" stands for those of inputs."""
+
+    spark: Any = None
+    wrong: Mapping[str, str] = field(default_factory=dict)
+
+    def _wrong(self, table: str, wanted: list[str], vectorized: str) -> str:
+        return self.wrong.get(table, self.wrong[""])
+
+
+@pytest.mark.parametrize(
+    ("merged", "inputs", "failures"),
+    [
+        ("", "fails: none", 0),
+        ("fails: a", "fails: b", 0),
+        ("fails: a", "", 2),
+        ("fails: a", "reads other rows: b", 2),
+        ("reads other rows: a", "fails: b", 2),
+        ("reads other rows: a", "reads other rows: a", 2),
+    ],
+)
+def test_spark_may_only_fail_where_it_fails_for_an_input(
+    tmp_path: Path, merged: str, inputs: str, failures: int
+) -> None:
+    """Other rows in a merged table are a failure in both modes, whatever Spark makes of its input files."""
+    lake, file = Lake.create(tmp_path), checked_in()[0]
+    lake.kept.append((Case(0, (file,), "decode", "none"), "db.merged", []))
+    found, refused = Found(wrong={"db.merged": merged, "": inputs}).read(lake)
+    assert len(found) == failures
+    assert refused.total() == (2 if merged and not failures else 0)
 
 
 def test_seeds_aim_at_all_cells_in_turn() -> None:
