@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.errors import CommitConflict, IcesizeError, UnsupportedTable
+from icesize.errors import CommitConflict, CommitStateUnknown, UnsupportedTable
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.maintenance.rounds import (
     Budget,
     RoundsEnd,
     as_they_are,
+    can_end,
     carried_out,
     ended_by,
     noting_rounds,
@@ -42,6 +44,9 @@ from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
+
+if TYPE_CHECKING:
+    from icesize.maintenance.delete_rewrites import DeletesReport
 
 _KEYS_SHARE = 8
 """Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
@@ -172,12 +177,19 @@ def _with_few_deletes(
 
     try:
         deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})
-    except IcesizeError as error:
-        if not report.snapshot_ids and not isinstance(error, CommitConflict):
+    except Exception as error:
+        may_be_first = isinstance(error, (CommitConflict, CommitStateUnknown))
+        if not can_end(error) or not (report.snapshot_ids or may_be_first):
             raise
-        return ended_by(error, report)
+        before = error.facts.get("report") if isinstance(error, CommitStateUnknown) else None
+        return ended_by(error, _with_deletes(report, before, report.delete_files_max) if before else report)
     if deletes.snapshot_ids:
         context.engine.refresh(context.handle)
+    return _with_deletes(report, deletes, most_deletes)
+
+
+def _with_deletes(report: Report, deletes: DeletesReport, most_deletes: int) -> Report:
+    """Return both as one report; `most_deletes` are the delete files of a file that rewrites leave."""
     notes, most = (str(deletes),) if deletes.snapshot_ids else deletes.notes, report.delete_files_max
     left = deletes.conflicts or not deletes.snapshot_ids
     return replace(

@@ -7,9 +7,10 @@ from dataclasses import Field, dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed
+from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.plan import MergeGroup, Plan
+from icesize.table.catalog.access_errors import brief
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
 
 
@@ -107,6 +108,8 @@ class Noting(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
+    def snapshot_ids(self) -> tuple[int, ...]: ...
+    @property
     def conflicts(self) -> tuple[str, ...]: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
@@ -115,17 +118,24 @@ class Noting(Protocol):
 R = TypeVar("R", bound=Noting)
 
 
-def ended_by(end: IcesizeError | RoundsEnd, report: R, left: str = "") -> R:
+def can_end(error: Exception) -> bool:
+    """Return whether a report of what was committed before this error can name it: it is no mistake in icesize."""
+    return isinstance(error, (IcesizeError, RoundsEnd)) or is_from_outside(error)
+
+
+def ended_by(end: Exception, report: R, left: str = "") -> R:
     """Return the report of what was committed before an error, with a sentence about the error, which `left` begins.
 
-    Raises an error of unknown outcome, with `report` as an attribute.
+    Raises an error of unknown outcome, with `report` as an attribute if anything was committed.
     """
+    why = end if isinstance(end, (IcesizeError, RoundsEnd)) else brief(end)
     if isinstance(end, CommitStateUnknown):
-        end.facts["report"] = report
+        if report.snapshot_ids:
+            end.facts["report"] = report
         raise end
     if isinstance(end, CommitConflict):
-        return replace(report, conflicts=(*report.conflicts, f"{left}{end}"))
-    return replace(report, notes=(*report.notes, f"{left}{end}"))
+        return replace(report, conflicts=(*report.conflicts, f"{left}{why}"))
+    return replace(report, notes=(*report.notes, f"{left}{why}"))
 
 
 def carried_out(
@@ -140,18 +150,19 @@ def carried_out(
     and in each further round on what `again` returns.
 
     A round of which every rewrite fails keeps no other from being made, and is the first thing that the report notes;
-    raises RewriteFailed when there is no other. If `run` or `again` raises another error after the first report, or
-    `again` RoundsEnd, the rounds end by `ended_by`, and the report has how many rewrites (`what`) are left.
+    raises RewriteFailed when there is no other. If `run` or `again` raises another error after the first report, of
+    icesize or from outside, or `again` RoundsEnd, the rounds end by `ended_by`, and the report has how many rewrites
+    (`what`) are left.
     """
     done, failed = list[R](), list[RewriteFailed]()
-    ended: tuple[IcesizeError | RoundsEnd, str] | None = None
+    ended: tuple[Exception, str] | None = None
     for number, groups in enumerate(rounds):
         try:
             done.append(run(again() if number else first, groups))
         except RewriteFailed as error:
             failed.append(error)
-        except (IcesizeError, RoundsEnd) as end:
-            if not done and isinstance(end, IcesizeError):
+        except Exception as end:
+            if not can_end(end) or not (done or isinstance(end, RoundsEnd)):
                 raise
             ended = end, f"{format_count(len([*groups, *chain.from_iterable(rounds)]), what)} left: "
     if not done:

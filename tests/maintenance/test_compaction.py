@@ -19,7 +19,6 @@ from icesize.errors import (
     CommitConflict,
     CommitStateUnknown,
     EngineUnavailable,
-    IcesizeError,
     PolicyError,
     RewriteFailed,
     TableError,
@@ -29,6 +28,7 @@ from icesize.errors import (
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.sized_table import SizedTable
+from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.armed import failing_at
 from tests.support.delete_files import live_deletes
@@ -567,8 +567,10 @@ def test_rounds_before_the_end_are_reported(lake: SqlCatalog, monkeypatch: pytes
     assert ids_of(lake) == list(range(9))
 
 
-@pytest.mark.parametrize("error", [CommitConflict("others won"), TableError("no answer"), CommitStateUnknown("lost")])
-def test_rounds_before_an_error_are_reported(lake: SqlCatalog, error: IcesizeError) -> None:
+@pytest.mark.parametrize(
+    "error", [CommitConflict("others won"), TableError("no answer"), CommitStateUnknown("lost"), OSError("no storage")]
+)
+def test_rounds_before_an_error_are_reported(lake: SqlCatalog, error: Exception) -> None:
     """A commit that fails in a later round ends the call; a report has the round before it and what is left."""
     make_table(lake)
     fill(lake, 3, "abc")
@@ -585,18 +587,47 @@ def test_rounds_before_an_error_are_reported(lake: SqlCatalog, error: IcesizeErr
     assert isinstance(report, Report)
     assert report.snapshot_ids == (after.metadata.current_snapshot_id,)
     assert (report.files_added, report.files_removed) == (1, 3)
-    sentences = {CommitConflict: report.conflicts, TableError: report.notes[-1:]}.get(type(error))
-    assert sentences in (None, (f"2 merges left: {error}",))
+    if not isinstance(error, CommitStateUnknown):
+        sentences = report.conflicts if isinstance(error, CommitConflict) else report.notes[-1:]
+        why = f"OSError: {error}" if isinstance(error, OSError) else str(error)
+        assert sentences == (f"2 merges left: {why}",)
     assert ids_of(lake) == list(range(9))
 
 
-def test_a_conflict_of_the_first_round_is_raised(lake: SqlCatalog) -> None:
+def test_an_error_while_a_later_round_is_planned_is_reported(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage that fails while manifests are read again ends the call; a report has the round before it."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    table, right, reads = opened(lake, rounds_of(lake, 1)), LayoutReader.read, list[None]()
+
+    def read(*given: Any, **options: Any) -> Any:
+        reads.append(None)
+        if len(reads) == 2:
+            raise OSError("no storage")
+        return right(*given, **options)
+
+    monkeypatch.setattr(LayoutReader, "read", read)
+    report = table.compact()
+    assert (len(report.snapshot_ids), report.notes[-1]) == (1, "2 merges left: OSError: no storage")
+
+
+@pytest.mark.internal_error
+def test_a_bug_in_a_later_round_is_raised(lake: SqlCatalog) -> None:
+    """No report makes a mistake in icesize look like a property of the table."""
+    make_table(lake)
+    fill(lake, 3, "abc")
+    with failing_at(2, "files-written", IndexError("a bug")), pytest.raises(IndexError, match="a bug"):
+        opened(lake, rounds_of(lake, 1)).compact()
+
+
+@pytest.mark.parametrize("error", [CommitConflict("others won"), OSError("no storage")])
+def test_an_error_of_the_first_round_is_raised(lake: SqlCatalog, error: Exception) -> None:
     """A call that has committed nothing raises what hindered it."""
     make_table(lake)
     fill(lake, 3, "abc")
     with (
-        failing_at(1, "files-written", CommitConflict("others won")),
-        pytest.raises(CommitConflict, match="others won"),
+        failing_at(1, "files-written", error),
+        pytest.raises(type(error), match=str(error)),
     ):
         opened(lake, rounds_of(lake, 1)).compact()
     assert operations(lake.load_table("db.t"))[-1] == "append"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,11 +17,12 @@ from pyiceberg.table.snapshots import Operation
 
 import icesize
 from icesize.clock import Environment, WorkLimits
-from icesize.errors import CommitConflict
+from icesize.errors import CommitConflict, CommitStateUnknown
 from icesize.failpoints import FailpointReached, armed
 from icesize.parquet.deletes import rewrite
 from icesize.parquet.deletes.deleted_rows import DeletedRows
 from icesize.planning.files import FileFact, PartitionKey
+from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from tests.support.armed import failing_at
@@ -318,6 +319,28 @@ def test_a_conflict_of_a_later_round_is_reported(lake: SqlCatalog) -> None:
     assert (report.table, report.files_removed, report.rows) == ("lake.db.t", 7, 7)
     assert (len(live_deletes(after)), left_over(after)) == (8, set())
     assert table.rewrite_deletes().files_removed == 7
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+@pytest.mark.parametrize("error", [CommitStateUnknown("lost"), OSError("no storage")])
+def test_commits_before_an_error_are_all_reported(lake: SqlCatalog, rounds: int, error: Exception) -> None:
+    """The report has the merges of `after_batch` and the rounds of delete files that were committed after them."""
+    upserted_twice(lake)
+    append(lake, range(200, 300), "c")
+    table = lake.load_table("db.t")
+    delete_positions(table, {small_files(table, "c")[0].path: range(50)}, partition=PartitionKey(0, ("c",)))
+    before = len(lake.load_table("db.t").metadata.snapshots)
+    with failing_at(2 + rounds, "files-written", error):
+        try:
+            report = opened(lake, limits=WorkLimits(round_bytes=1)).after_batch()
+        except CommitStateUnknown as unknown:
+            report = cast(Report, unknown.report)
+        else:
+            assert any("OSError: no storage" in note for note in report.notes)
+    made = lake.load_table("db.t").metadata.snapshots[before:]
+    assert report.snapshot_ids == tuple(snapshot.snapshot_id for snapshot in made)
+    assert report.operations == ("replace", "delete")[: 1 + rounds]
+    assert any(note.startswith("7 delete files of 1 file in ") for note in report.notes) == bool(rounds)
 
 
 def test_damaged_delete_files_are_left_with_a_reason(lake: SqlCatalog) -> None:
