@@ -108,7 +108,7 @@ class CommitConflict(IcesizeError):
 class CommitStateUnknown(IcesizeError):
     """The catalog's answer was lost, and the table does not show the outcome yet; nothing was deleted.
 
-    `report`, of a call that commits several times, has what was committed before.
+    `report`, of a call that commits several times, has what was committed before; without that it is not there.
     """
 
 

@@ -93,6 +93,13 @@ class UpkeepReport:
         }
 
 
+def _has_commits(report: UpkeepReport) -> bool:
+    """Return whether a step before the expiry committed anything; no step after it commits."""
+    rounds = (*report.merges, *report.clusterings, report.rewritten_deletes)
+    singles = (report.deletes, report.manifests)
+    return any(one.snapshot_ids for one in rounds if one) or any(one.snapshot_id for one in singles if one)
+
+
 @dataclass(frozen=True)
 class UpkeepPlan:
     """What each step of a pass would do with the table as it is now, by its name; None for a step that could not tell.
@@ -224,12 +231,15 @@ class Upkeep:
     def run(self) -> UpkeepReport:
         """Run every step that there is budget for.
 
-        Raises CommitStateUnknown with the report so far as its attribute `report`; every other error is in the report.
+        Raises CommitStateUnknown with the report so far as its attribute `report`, if anything was committed before.
+        Every other error is in the report.
         """
         try:
             self._run()
         except CommitStateUnknown as error:
-            error.facts["report"] = self._report()
+            report = self._report()
+            if _has_commits(report):
+                error.facts["report"] = report
             raise
         return self._report()
 

@@ -247,6 +247,19 @@ def test_an_unknown_outcome_ends_the_pass() -> None:
     assert (len(report.merges), report.deletes is None, report.manifests) == (1, False, None)
 
 
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_a_pass_that_committed_nothing_reports_nothing_done(conflicts: bool) -> None:
+    """An unknown outcome has no report when no step before it committed anything."""
+
+    class Unknown(FakeTable):
+        def rewrite_manifests(self) -> ManifestReport:
+            raise CommitStateUnknown("Cannot tell")
+
+    with pytest.raises(CommitStateUnknown) as raised:
+        run(Unknown(cold_bytes=10 if conflicts else 0, conflicts=conflicts))
+    assert not hasattr(raised.value, "report")
+
+
 @pytest.mark.parametrize("budget", [{"budget_bytes": -1}, {"budget_seconds": -0.5}])
 def test_negative_budgets_are_refused(budget: dict[str, int]) -> None:
     """A budget below zero is a mistake."""
