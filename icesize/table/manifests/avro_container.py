@@ -27,10 +27,10 @@ from icesize.table.manifests.avro_values import AvroSchema, write_bytes, write_l
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _DEFLATE_LEVEL = 3
-_DAMAGE = (EOFError, MemoryError, SystemError, ValueError)
+_DAMAGE = (EOFError, MemoryError, OverflowError, SystemError, ValueError)
 """Errors of damaged bytes: the decoders', and ValueError of `avro_values`, for numbers out of bounds and UUIDs.
 
-The compiled decoder raises MemoryError and SystemError for lengths that are too large or negative. No decoder raises
+Decoders raise MemoryError, OverflowError and SystemError for lengths that are too large or negative. No decoder raises
 IndexError, KeyError or TypeError: these are bugs of icesize.
 """
 BLOCK_BYTES = 64_000

@@ -31,6 +31,9 @@ _ReadBlock: TypeAlias = Callable[[BinaryDecoder, int, Any], object]
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "enum", "fixed"})
 _LARGEST = 2**63 - 1
+_AT_ONCE = 200
+"""Items of a block that are read by one call. The compiled decoder looks only at the start of a call whether bytes are
+left, and takes memory for all items: a damaged count would make it read far behind its bytes."""
 
 
 def inlined(schema: AvroSchema) -> AvroSchema:
@@ -246,6 +249,9 @@ def _array_reader(read_block: _ReadBlock, make: Callable[[], Any]) -> Read:
                 # A negative count is followed by the size of the block, for those who skip it.
                 count = -count
                 decoder.skip_int()
+            while count > _AT_ONCE:
+                read_block(decoder, _AT_ONCE, values)
+                count -= _AT_ONCE
             read_block(decoder, count, values)
         return values
 

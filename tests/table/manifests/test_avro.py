@@ -269,6 +269,49 @@ def test_a_choice_that_the_schema_does_not_have_is_damage(schema: Any, number: i
             reader(schema)(decoder)
 
 
+@pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 20])
+def test_a_length_that_no_text_can_have_is_damage(tmp_path: Path, length: int) -> None:
+    """Python's OverflowError for it becomes a TableError that names the file."""
+    out = bytearray()
+    write_long(out, length)
+    (tmp_path / "m.avro").write_bytes(_by_hand("null", bytes(out), 1))
+    read = reader("bytes")
+    with pytest.raises(TableError, match=r"m\.avro: an entry is damaged"):
+        list(
+            read_records(PyArrowFileIO(), f"file://{tmp_path}/m.avro", lambda schema: lambda decoder, _: read(decoder))
+        )
+
+
+@pytest.mark.parametrize("count", [2**40, 2**62, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("schema", [_INT_MAP, _BYTES_MAP, {"type": "array", "items": "long"}])
+def test_a_count_above_the_bytes_is_damage(schema: Any, count: int) -> None:
+    """Neither decoder reads on behind its bytes, nor takes memory for so many items."""
+    out = bytearray()
+    write_long(out, count)
+    if count < 0:
+        write_long(out, 600)
+    out += bytes([2, 2]) * 600
+    for make in (reader, skipper):
+        for decoder in _decoders(bytes(out)):
+            with pytest.raises(EOFError):
+                make(schema)(decoder)
+
+
+@pytest.mark.parametrize("count", [199, 200, 201, 1000])
+def test_blocks_of_any_length_are_read(count: int) -> None:
+    """An array or map of more items than one call reads is whole."""
+    for schema, value in (
+        (_INT_MAP, {n: -n for n in range(count)}),
+        (_BYTES_MAP, dict.fromkeys(range(count), b"xy")),
+        ({"type": "array", "items": "long"}, list(range(count))),
+    ):
+        out = bytearray()
+        writer(schema)(out, value)
+        for decoder in _decoders(bytes(out)):
+            assert reader(schema)(decoder) == value
+            assert decoder.tell() == len(out)
+
+
 def test_a_bug_in_reading_an_entry_is_no_damage(tmp_path: Path) -> None:
     """An IndexError comes out as it is: no decoder raises one, whatever the bytes are."""
     (tmp_path / "m.avro").write_bytes(_container([b"x"]))
