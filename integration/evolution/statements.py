@@ -24,7 +24,7 @@ from pyiceberg.types import (
 )
 
 from integration.evolution import values
-from integration.evolution.pair import Pair, Side
+from integration.evolution.pair import Over, Pair, Side
 from integration.evolution.values import Draw, Row, Skip, as_json, ddl, leaves, literal, pool, rows, shown
 
 Statement = Callable[[Pair, Draw], str]
@@ -624,7 +624,11 @@ def rewrite_data_files(pair: Pair, draw: Draw) -> str:
 def rewrite_deletes(pair: Pair, draw: Draw) -> str:
     """Other files with the same deletes, under the sequence numbers of those replaced."""
     made = "CALL lake.system.rewrite_position_delete_files(table => '{n}', options => map('rewrite-all', 'true'))"
+    before = pair.twin.rows()
     pair.both(lambda side: side.sql(made))
+    if pair.twin.rows() != before:
+        # seen in a partition of a time before 1970; a kept table whose deletes were merged before does not show it
+        raise Over("Iceberg's rewrite of position deletes brought deleted rows of the twin back")
     return made
 
 
