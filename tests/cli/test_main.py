@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -561,7 +562,9 @@ def test_a_process_of_its_own_works_and_ends_cleanly(table: Table, tmp_path: Pat
     uri = f"sqlite:///{tmp_path}/catalog.db"
     command = python("-m", "icesize", "compact", "lake.db.t", "--catalog-uri", uri)
     waiting = os.environ | failpoints.for_child(f"planned=wait:{tmp_path}/go")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=waiting) as child:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": waiting}
+    # shells start what runs in their background with SIGINT ignored, and children inherit that
+    with subprocess.Popen(command, **pipes, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL)) as child:
         assert child.stdout is not None
         assert child.stdout.readline().startswith("plan: 3 partitions, 24 -> 3 files")
         child.send_signal(number)
