@@ -340,11 +340,11 @@ def _values(array: pa.Array) -> tuple[pa.Array, int]:
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind)):
         lengths = np.asarray(array.value_lengths().fill_null(0))
         return array.flatten(), int(np.count_nonzero(lengths == 0))
+    if array.null_count == len(array):  # offsets of no list can be anything
+        return array.values.slice(0, 0), len(array)
     offsets = np.asarray(array.offsets)
     filled = offsets[1:] != offsets[:-1]
     if array.null_count and (filled > _is_there(array)).any():  # values that do not count
-        if array.null_count == len(array):  # Arrow cannot drop all lists of an extension type
-            return array.values.slice(0, 0), len(array)
         values, without = _values(array.drop_null())
         return values, without + array.null_count
     first, last = int(offsets[0]), int(offsets[-1])
