@@ -169,7 +169,8 @@ class Packing:
 
         Else a cut, of an item that is split for balance already, or of the largest.
         """
-        here = {n: shares[task] for n, shares in enumerate(self.shares) if task in shares}
+        # to move an item without bytes would balance nothing
+        here = {n: share for n, shares in enumerate(self.shares) if (share := shares.get(task))}
         whole = [n for n, share in here.items() if share <= amount and self._files(n, share) == 1]
         if whole:
             largest = max(whole, key=lambda n: (here[n], -n))

@@ -7,7 +7,7 @@ import math
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icesize.planning.files import PartitionKey
@@ -65,7 +65,11 @@ def test_every_partition_is_routed_once(
     assert total_files(routing) <= file_floor(weights, tasks, TARGET, tolerance) + tasks - 1
 
 
+NINE = {None: 0.0, "": 3e6, "0": 7e5, "1": 1e5, "2": 7e5, "3": 7e5, "4": 0.0, "00": 1_322_557.0, 0: 0.0}
+
+
 @given(WEIGHTS, st.integers(1, 40), COSTS)
+@example(NINE, 18, 65_536)  # an item without bytes on a task that is levelled
 def test_loads_are_bytes_and_files(weights: dict[object, float], tasks: int, cost: float) -> None:
     """Loads add up to all bytes and the cost of all files."""
     routing = route(weights, tasks, TARGET, cost)
