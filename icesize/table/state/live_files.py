@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.planning.deletes import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, distinct_zeros
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import known_ancestors, operation_of
+from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, operation_of
 from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
@@ -130,7 +130,7 @@ class LiveFiles(Generic[File]):
             # what was read before the table was upgraded is stamped with times, not with sequence numbers
             self._forget_all_but(())
             self._format_version = metadata.format_version
-        manifests = manifests_of(metadata.current_snapshot(), io)
+        manifests = manifests_of(head_snapshot(metadata), io)
         kept = [manifest for manifest in manifests.data if keep(manifest)]
         read = [(manifest, self._of(io, manifest, ages, pick)) for manifest in kept]
         partitions: dict[PartitionKey, PartitionFiles[File]] = {}
@@ -332,10 +332,9 @@ class LayoutReader:
         with readable(metadata.location):
             live = self._files.read(metadata, io, small, keep)
             large = self._large.read(io, live)
-        labels, head = Labels(metadata), metadata.current_snapshot()
+        labels = Labels(metadata)
         return Layout(
-            snapshot_id=head.snapshot_id if head else None,
-            sequence_number=(head.sequence_number or 0) if head else 0,
+            head=head_of(metadata),
             spec_id=metadata.default_spec_id,
             small_file_limit_bytes=self.small_file_limit_bytes,
             partitions={

@@ -24,7 +24,7 @@ from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.advice import Arrivals
 from icesize.planning.routing.expected_rows import Seen
-from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
+from icesize.table.catalog.history import head_snapshot, known_ancestors, operation_of, summary_of
 from icesize.table.commit.summary import BASE_ID, RUN_ID, SECONDS
 from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
 from icesize.table.manifests.lists import manifests_in, manifests_of, read_new
@@ -172,7 +172,7 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
     # a REPLACE that writes manifests anew, as ours does, copies entries of others, which keep their snapshot ids
     return {
         PartitionKey.of(manifest.partition_spec_id, entry.values)
-        for manifest in manifests_of(metadata.current_snapshot() if newer else None, io).data
+        for manifest in manifests_of(head_snapshot(metadata) if newer else None, io).data
         if manifest.added_snapshot_id in newer | ours
         for entry in read_entries(io, manifest)
         if entry.snapshot_id in newer
