@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.transforms import IdentityTransform
 
 from benchmarks import peers
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from tests.support.children import run_child
@@ -57,10 +57,10 @@ def create_table(catalog: SqlCatalog, warehouse: Path) -> Table:
     return catalog.load_table("db.t")
 
 
-def data_file(path: str, hour: str) -> WrittenFile:
+def data_file(path: str, hour: str) -> NewDataFile:
     """A file as it is after a write, with the statistics of 7 columns."""
     columns = range(1, 8)
-    return WrittenFile(
+    return NewDataFile(
         path=path,
         size_bytes=FILE_BYTES,
         rows=20_000,
@@ -101,7 +101,7 @@ class _Rounds:
         outputs = [self._write(hour) for hour in chosen]
         make_visible(self._catalog, self._table, [self._builder.replace(inputs, outputs, {})])
 
-    def _write(self, hour: int) -> WrittenFile:
+    def _write(self, hour: int) -> NewDataFile:
         name = f"data/hour=h{hour:04}/{uuid.uuid4()}.parquet"
         path = f"{self._folder}/{name}"
         try:
@@ -112,7 +112,7 @@ class _Rounds:
         return data_file(f"{self._table.location()}/{name}", f"h{hour:04}")
 
 
-def _fact(file: WrittenFile) -> FileFact:
+def _fact(file: NewDataFile) -> FileFact:
     return FileFact(file.path, file.size_bytes, file.rows, file.partition)
 
 

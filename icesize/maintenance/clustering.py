@@ -22,7 +22,7 @@ from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
 from icesize.maintenance.rounds import RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
-from icesize.parquet.files.data_file import MergeResult, Results
+from icesize.parquet.files.data_file import Merged, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
@@ -131,7 +131,7 @@ class ClusterScan:
         now = replace(plan.clustering, by=self.by, full=full, before=by_column(self.files, self.by.columns))
         return replace(plan, clustering=now), lost
 
-    def after(self, landed: Sequence[MergeResult]) -> Files:
+    def after(self, landed: Sequence[Merged]) -> Files:
         """The files once these groups have taken the place of their input files."""
         gone = {input_file.path for group in landed for input_file in group.inputs}
         files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}

@@ -34,7 +34,7 @@ from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.maintenance.restore_rewrites import without_deleted_rows
-from icesize.parquet.files.data_file import MergeResult, WrittenFile, decoded_because
+from icesize.parquet.files.data_file import Merged, NewDataFile, decoded_because
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -96,7 +96,7 @@ class _Planned:
             notes=tuple(notes),
         )
 
-    def written_again(self, io: FileIO, run_id: str) -> tuple[MergeResult, ...]:
+    def written_again(self, io: FileIO, run_id: str) -> tuple[Merged, ...]:
         """New files for those that had deletes."""
         if self.settings is None:
             return ()
@@ -195,10 +195,10 @@ class _New:
     """The files that come back."""
 
     copies: tuple[Copy, ...]
-    rewrites: tuple[MergeResult, ...]
+    rewrites: tuple[Merged, ...]
 
     @property
-    def written(self) -> list[WrittenFile]:
+    def written(self) -> list[NewDataFile]:
         """Those that were written again."""
         return [file for result in self.rewrites for file in result.files]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.commit_files import commit_files
@@ -40,9 +40,9 @@ def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment
         return commit_files(request, catalog, told)
 
 
-def written(path: str) -> WrittenFile:
+def written(path: str) -> NewDataFile:
     """A file that a test names."""
-    return WrittenFile(path, 10, 1, PART)
+    return NewDataFile(path, 10, 1, PART)
 
 
 def request(**changes: object) -> CommitRequest:

@@ -27,7 +27,7 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -90,7 +90,7 @@ def arrow(ids: Iterable[int], kind: str | None = "a") -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "kind": pa.array([kind] * len(ids), pa.string()), "ts": hours})
 
 
-def write(table: Table, ids: Iterable[int], kind: str | None = "a") -> WrittenFile:
+def write(table: Table, ids: Iterable[int], kind: str | None = "a") -> NewDataFile:
     """Rows as one file of the table, not visible yet."""
     settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
     (file,) = write_rows([arrow(ids, kind)], settings, FileNames("test", next(_numbers), 0))
@@ -118,7 +118,7 @@ def merged(table: Table, inputs: Sequence[FileFact]) -> MergeResult:
 
 def request_on(
     table: Table,
-    appended: Iterable[WrittenFile] = (),
+    appended: Iterable[NewDataFile] = (),
     groups: Iterable[MergeResult] = (),
     batch: LedgerEntry | int | None = None,
     **others: Any,

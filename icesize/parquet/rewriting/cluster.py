@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
-from icesize.parquet.files.data_file import MergeResult, Results
+from icesize.parquet.files.data_file import Merged, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
@@ -52,7 +52,7 @@ def cluster(
     *,
     most_parts: int | None = None,
     moved: Callable[[int], object] = lambda rows: None,
-) -> MergeResult:
+) -> Merged:
     """Write the live rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
@@ -112,7 +112,7 @@ def cluster_in_threads(
     names = ("sorted_bytes", "sorted_rows", "scattered_bytes")
     shared = settings.with_limits(replace(limits, **{name: getattr(limits, name) // shares for name in names}))
 
-    def work(number: int, group: MergeGroup) -> MergeResult:
+    def work(number: int, group: MergeGroup) -> Merged:
         moved = _Moved(group, progress)
         try:
             return cluster(group, order, shared, FileNames(prefixes[number], number, 0), moved=moved)

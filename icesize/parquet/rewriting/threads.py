@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written
+from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import rewrite_failed
@@ -42,7 +42,7 @@ def merge_in_threads(
     """
     spare = (os.cpu_count() or 1) // max(1, len(groups))
 
-    def work(number: int, group: MergeGroup) -> MergeResult:
+    def work(number: int, group: MergeGroup) -> MergeResult[FinishedFile]:
         return merge(group, settings, FileNames(prefix, number, 0), threads=spare)
 
     return results_in_threads(groups, work, progress)
@@ -50,14 +50,14 @@ def merge_in_threads(
 
 def results_in_threads(
     groups: Mapping[int, MergeGroup],
-    rewrite: Callable[[int, MergeGroup], MergeResult],
+    rewrite: Callable[[int, MergeGroup], MergeResult[FinishedFile]],
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
     """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;
     `progress` as that of `merge_in_threads`."""
     found: Results = {}
 
-    def keep(number: int, result: MergeResult | MergeFailure) -> None:
+    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure) -> None:
         found[number] = result
         progress(groups[number].size_bytes)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize import failpoints
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import count_nans, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -36,7 +36,7 @@ class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
     `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries.
-    `sort_order_id` may be set until `finish`. The file exists for others only through the `WrittenFile` that `finish`
+    `sort_order_id` may be set until `finish`. The file exists for others only through the `NewDataFile` that `finish`
     returns; until then it goes with the others of `new_files`.
     """
 
@@ -94,13 +94,13 @@ class FileEncoder:
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
         failpoints.reach("writing")
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> NewDataFile:
         """Close the file, see that storage holds all of it, and describe it."""
         self._writer.close()
         written = self.size_bytes
         self._sink.close()
         self._new_files.finished(self.path, written)
-        file = WrittenFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
+        file = NewDataFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
         file = describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
         # the footer has no statistics of columns that hold NaN
         for field_id, values in self._values.items():
@@ -115,7 +115,7 @@ class FileEncoder:
                 stream.close()
 
 
-def remove_files(storage: Storage, files: list[WrittenFile]) -> None:
+def remove_files(storage: Storage, files: list[NewDataFile]) -> None:
     """Delete finished files that will not be committed, best effort."""
     for file in files:
         storage.delete(file.path)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
+from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, NewDataFile, Results
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
@@ -128,7 +128,7 @@ class Shuffle:
 
     def _result(
         self, group: MergeGroup, gathered: Sequence[Gathered], samples: Sequence[KeySample]
-    ) -> MergeResult | MergeFailure:
+    ) -> Merged | MergeFailure:
         """One group's, put together of those of its assignments."""
         deleted = sum(sample.rows_deleted for sample in samples)
         files, failure = _files(gathered), _failure(gathered)
@@ -252,7 +252,7 @@ def _route(begin: float, end: float, count: int) -> range:
     return range(middle, middle + 1)
 
 
-def _files(gathered: Iterable[Gathered]) -> list[WrittenFile]:
+def _files(gathered: Iterable[Gathered]) -> list[NewDataFile]:
     return [file for found in gathered if not isinstance(found, MergeFailure) for file in found]
 
 

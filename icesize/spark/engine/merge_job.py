@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icesize.clock import Environment, WorkLimits
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
@@ -48,7 +48,7 @@ def run_merges(
     """
     results = {} if results is None else results
 
-    def keep(number: int, result: MergeResult | MergeFailure) -> None:
+    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure) -> None:
         results[number] = result
         progress(groups[number].size_bytes)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from icesize.parquet.files.data_file import Written, WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, Written
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
@@ -148,7 +148,7 @@ class RoutedBatch:
         older = sum((self.taken_along or {}).values())
         return sum(self.weights.values()) + unnamed * self.sizes.table.bytes_per_row + closing + older
 
-    def skew_of(self, files: Iterable[WrittenFile], tasks: int) -> float:
+    def skew_of(self, files: Iterable[NewDataFile], tasks: int) -> float:
         """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
         routed, keys_of = self._route(tasks), keys.keys_of(self.settings.spec, self.settings.schema)
         loads = [0.0] * tasks

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import Merged
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.ledger import is_done
@@ -96,7 +96,7 @@ class _Files:
         self._stage_seconds = attempts.environment.monotonic() - began
         return staged, self._outcome(staged.snapshots, self._request.merged)
 
-    def _outcome(self, snapshots: list[tuple[int, str]], merged: tuple[MergeResult, ...]) -> CommitOutcome:
+    def _outcome(self, snapshots: list[tuple[int, str]], merged: tuple[Merged, ...]) -> CommitOutcome:
         return CommitOutcome(
             snapshot_ids=tuple(snapshot_id for snapshot_id, _ in snapshots),
             operations=tuple(operation for _, operation in snapshots),
@@ -145,12 +145,12 @@ class _Files:
             self._conflicts.append(_dropped(self._request.merged, why))
             self._keep(())
 
-    def _keep(self, merged: tuple[MergeResult, ...]) -> None:
+    def _keep(self, merged: tuple[Merged, ...]) -> None:
         """Go on with these merges; what was counted with others of them is not known any more."""
         if len(merged) < len(self._request.merged):
             summary = {key: value for key, value in self._request.summary.items() if key != SMALL_FILES_MAX}
             self._request = replace(self._request, merged=merged, summary=summary)
 
 
-def _dropped(groups: tuple[MergeResult, ...], why: str) -> str:
+def _dropped(groups: tuple[Merged, ...], why: str) -> str:
     return f"merge of {sum(len(g.inputs) for g in groups)} files dropped: {why}"

@@ -9,7 +9,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 
 from icesize.errors import IcesizeError
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry
 
@@ -47,8 +47,8 @@ class CommitRequest:
     base_snapshot_id: int | None
     base_sequence_number: int
     run_id: str
-    appended: tuple[WrittenFile, ...] = ()
-    merged: tuple[MergeResult, ...] = ()
+    appended: tuple[NewDataFile, ...] = ()
+    merged: tuple[Merged, ...] = ()
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class CommitOutcome:
 
     snapshot_ids: tuple[int, ...] = ()
     operations: tuple[str, ...] = ()
-    merged: tuple[MergeResult, ...] = ()
+    merged: tuple[Merged, ...] = ()
     conflicts: tuple[str, ...] = ()
     contested: tuple[PartitionKey, ...] = ()
     already_committed: bool = False

@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
+from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.deletes import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
@@ -44,7 +44,7 @@ class Replacement:
     """What of some rewritten deletes can be committed: `files` take the place of `gone`. `lost` are partitions whose
     deletes stay as they are, and why."""
 
-    files: tuple[WrittenFile, ...] = ()
+    files: tuple[NewDeleteFile, ...] = ()
     gone: tuple[DeleteFile, ...] = ()
     lost: dict[PartitionKey, str] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ def replacement(
         for state in of_all:
             if state is not own:
                 state.keep_beyond(file)
-    files, gone, lost = list[WrittenFile](), list[DeleteFile](), dict[PartitionKey, str]()
+    files, gone, lost = list[NewDeleteFile](), list[DeleteFile](), dict[PartitionKey, str]()
     for key, state in states.items():
         done = state.outcome(listed)
         if isinstance(done, str):
@@ -82,7 +82,7 @@ def replacement(
 
 
 class _Done(NamedTuple):
-    files: list[WrittenFile]
+    files: list[NewDeleteFile]
     gone: list[DeleteFile]
 
 

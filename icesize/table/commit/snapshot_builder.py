@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icesize import failpoints
-from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile, RewrittenDeletes
 from icesize.planning.deletes import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
@@ -105,7 +105,7 @@ class SnapshotBuilder:
         remove(self._outputs, self.written[start:])
         del self.written[start:]
 
-    def append(self, files: Sequence[WrittenFile], summary: Mapping[str, str]) -> Snapshot:
+    def append(self, files: Sequence[NewDataFile], summary: Mapping[str, str]) -> Snapshot:
         """New rows: one manifest per partition spec, the others stay (or are folded when there are too many)."""
         self.manifests = self._folded()
         return self._with_new(files, self._exchange(Operation.APPEND, _Split(), files, summary))
@@ -113,7 +113,7 @@ class SnapshotBuilder:
     def replace(
         self,
         inputs: Sequence[FileFact],
-        outputs: Sequence[WrittenFile],
+        outputs: Sequence[NewDataFile],
         summary: Mapping[str, str],
         named: Mapping[str, frozenset[str]] = MappingProxyType({}),
     ) -> Snapshot:
@@ -130,7 +130,7 @@ class SnapshotBuilder:
     def overwrite(
         self,
         inputs: Sequence[str],
-        added: Sequence[WrittenFile],
+        added: Sequence[NewDataFile],
         copied: Sequence[Entry],
         summary: Mapping[str, str],
     ) -> Snapshot:
@@ -233,11 +233,11 @@ class SnapshotBuilder:
         self.discard(before)
         return None
 
-    def _with_new(self, files: Sequence[WrittenFile], snapshot: Snapshot) -> Snapshot:
+    def _with_new(self, files: Sequence[NewDataFile], snapshot: Snapshot) -> Snapshot:
         self._new, self._new_number = frozenset(f.path for f in files), snapshot.sequence_number
         return snapshot
 
-    def _renumbered(self, inputs: Sequence[FileFact], outputs: Sequence[WrittenFile]) -> list[WrittenFile]:
+    def _renumbered(self, inputs: Sequence[FileFact], outputs: Sequence[NewDataFile]) -> list[NewDataFile]:
         """Outputs where rows went that this builder has added: they get the data sequence number of these.
 
         An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must
@@ -253,7 +253,7 @@ class SnapshotBuilder:
         self,
         operation: Operation,
         split: _Split,
-        added: Sequence[WrittenFile],
+        added: Sequence[NewDataFile | NewDeleteFile],
         summary: Mapping[str, str],
         copied: Sequence[Entry] = (),
     ) -> Snapshot:
@@ -261,20 +261,20 @@ class SnapshotBuilder:
         own_spec = self._metadata.default_spec_id
         gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
         facts = counts(
-            added=[*(f for f in added if f.deletes_of is None), *(_fact(e, own_spec) for e in copied)],
-            new_deletes=[f for f in added if f.deletes_of is not None],
+            added=[*(f for f in added if isinstance(f, NewDataFile)), *(_fact(e, own_spec) for e in copied)],
+            new_deletes=[f for f in added if isinstance(f, NewDeleteFile)],
             removed=[_fact(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
             deletes=[delete_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DELETES],
         )
         return self._finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
 
     def _rewritten(
-        self, split: _Split, added: Sequence[WrittenFile] = (), copied: Sequence[Entry] = ()
+        self, split: _Split, added: Sequence[NewDataFile | NewDeleteFile] = (), copied: Sequence[Entry] = ()
     ) -> list[ManifestFile]:
         """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
-        by_kind: dict[_Kind, list[WrittenFile]] = defaultdict(list)
+        by_kind: dict[_Kind, list[NewDataFile | NewDeleteFile]] = defaultdict(list)
         for file in added:
-            content = ManifestContent.DATA if file.deletes_of is None else ManifestContent.DELETES
+            content = ManifestContent.DATA if isinstance(file, NewDataFile) else ManifestContent.DELETES
             by_kind[file.partition.spec_id, content].append(file)
         back = {(self._metadata.default_spec_id, ManifestContent.DATA): copied} if copied else {}
         new: list[ManifestFile] = []
@@ -313,7 +313,7 @@ class SnapshotBuilder:
         self,
         split: _Split,
         partitions: Collection[PartitionKey],
-        added: Sequence[WrittenFile],
+        added: Sequence[NewDataFile],
         named: Mapping[str, frozenset[str]],
     ) -> None:
         """Let delete files go that hit nothing once data manifests are split so, and these files are there."""
@@ -323,7 +323,7 @@ class SnapshotBuilder:
         manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
         return self._deletes.index(self._io, manifests, self._metadata.specs())
 
-    def _split_obsolete(self, split: _Split, doubtful: Doubtful, added: Sequence[WrittenFile]) -> None:
+    def _split_obsolete(self, split: _Split, doubtful: Doubtful, added: Sequence[NewDataFile]) -> None:
         if doubtful:
             new = ((f.partition, self._number(f), f.path) for f in added)
             if gone := doubtful.obsolete(chain(self._left(split, doubtful), new)):
@@ -344,7 +344,7 @@ class SnapshotBuilder:
             for entry in entries:
                 yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
 
-    def _number(self, file: WrittenFile) -> int:
+    def _number(self, file: NewDataFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number
 
     def _folded(self) -> list[ManifestFile]:

@@ -25,7 +25,7 @@ from pyiceberg.types import BinaryType, DoubleType, LongType, NestedField, Strin
 
 from icesize import failpoints
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import NewFiles
@@ -83,12 +83,12 @@ def stored(options: WriteSettings, tables: Sequence[pa.Table]) -> tuple[FileFact
     return tuple(fact(write_one(unsorted, rows), number) for number, rows in enumerate(tables, 4))
 
 
-def table_of(options: WriteSettings, files: Sequence[WrittenFile]) -> pa.Table:
+def table_of(options: WriteSettings, files: Sequence[NewDataFile]) -> pa.Table:
     """The rows of files, one file after the other."""
     return pa.concat_tables([pq.read_table(local(file.path)) for file in files])
 
 
-def bounds(options: WriteSettings, file: WrittenFile, name: str) -> tuple[Any, Any]:
+def bounds(options: WriteSettings, file: NewDataFile, name: str) -> tuple[Any, Any]:
     """Lowest and highest value of a column as manifests say."""
     column = options.schema.find_field(name)
     return (
@@ -302,7 +302,7 @@ def test_parts_of_other_density_make_no_small_and_no_large_files(tmp_path: Path,
 _TARGET, _LIMIT = 24_000, 18_000
 
 
-def in_parts(options: WriteSettings, parts: Sequence[pa.Table], outputs: int | None, told: bool) -> list[WrittenFile]:
+def in_parts(options: WriteSettings, parts: Sequence[pa.Table], outputs: int | None, told: bool) -> list[NewDataFile]:
     """Rows in order of `user` written part by part; `told` says whether the size of later parts is."""
     target, order = Target(KEY, sum(part.num_rows for part in parts), outputs, None, 1), order_by(options, "user")
     writing = SortedFiles(target, NewFiles(options, NAMES))
@@ -510,7 +510,7 @@ def test_a_bug_fails_its_group_alone(
     groups = {n: MergeGroup(stored(options, [events(100 + n)]), KEY, 1) for n in range(2)}
     before, right = files_below(tmp_path), SortedFiles.close
 
-    def close(self: SortedFiles) -> list[WrittenFile]:
+    def close(self: SortedFiles) -> list[NewDataFile]:
         files = right(self)
         if files[0].rows == 100:
             raise IndexError("list index out of range")

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFile, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.cluster_order import RowOrder
@@ -516,7 +516,7 @@ def _at_one_time(some: pa.Table) -> pa.Table:
     return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
 
 
-def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[WrittenFile]]:
+def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[NewDataFile]]:
     """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))
