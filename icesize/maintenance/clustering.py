@@ -25,6 +25,7 @@ from icesize.maintenance.table_context import ClusterWork, Progress, Selection, 
 from icesize.parquet.files.data_file import Merged, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.planning.cluster_by import ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import by_column
@@ -156,7 +157,7 @@ def cluster_and_commit(
     `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
 
-    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
+    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted) -> Results:
         details = plan.clustering
         if details is None:
             raise AssertionError("a plan of another kind")
@@ -164,7 +165,7 @@ def cluster_and_commit(
         run_hash = stream_hash(environment.new_id())
         prefixes = {n: set_prefix(scan.by.key, run_hash, n, full) for n, full in enumerate(details.full)}
         _check_names(scan.current, settings, groups[0].partition, prefixes[0])
-        return runner(ClusterWork(groups, prefixes, RowOrder.of(scan.by, settings), settings))
+        return runner(ClusterWork(groups, prefixes, RowOrder.of(scan.by, settings), settings, owner))
 
     planned = WrittenBatch(scan.current, scan.layout, plan)
     outcome = rewrite(handle, planned, run, environment, commit_lock=commit_lock)

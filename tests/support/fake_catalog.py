@@ -24,19 +24,19 @@ ENTRY = LedgerEntry("s", "q", 7)
 
 @dataclass(frozen=True)
 class Begun:
-    """The storage of a run that has written these files."""
+    """The storage that a run writes to."""
 
-    paths: Collection[str]
     delete_data_files: Callable[[Collection[str]], object]
 
-    def abandon(self, keep: Collection[str]) -> None:
-        if gone := set(self.paths) - set(keep):
-            self.delete_data_files(sorted(gone))
+    def delete(self, location: str) -> bool:
+        self.delete_data_files([location])
+        return True
 
 
 def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment) -> CommitOutcome:
     """The commit, and the removal of what the run has written and did not land; `catalog` is the one or a `Desk`."""
-    with uncommitted(Begun(request.paths(), catalog.delete_data_files), environment) as told:  # type: ignore[arg-type]
+    with uncommitted(Begun(catalog.delete_data_files), "run", environment) as (owner, told):  # type: ignore[arg-type]
+        owner.note(request.paths())
         return commit_files(request, catalog, told)
 
 

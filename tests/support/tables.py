@@ -172,9 +172,8 @@ def commit_by(
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> CommitOutcome:
     """Commit a request whose files a run has written, which removes those that do not land."""
-    storage = Storage(table.io)
-    storage.note(request.paths())
-    with uncommitted(storage, (time or FakeTime()).environment) as environment:
+    with uncommitted(Storage(table.io), "run", (time or FakeTime()).environment) as (owner, environment):
+        owner.note(request.paths())
         return commit_files(request, committer, environment, deadline_seconds)
 
 

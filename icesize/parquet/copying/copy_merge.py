@@ -25,8 +25,8 @@ from icesize.parquet.copying.strategy import (
     loosened,
 )
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element

@@ -26,8 +26,8 @@ from icesize.parquet.copying.page_copy import merge_row_groups
 from icesize.parquet.copying.row_groups import copy_row_group
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import Leaf, describe, leaves
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.levels import count_levels

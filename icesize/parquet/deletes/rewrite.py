@@ -16,8 +16,8 @@ from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.positions import PATH, POSITION
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.reading.prefetch import ReadInPlace
 from icesize.planning.delete_rewrites import DeleteRewrite
 from icesize.planning.deletes import may_hit

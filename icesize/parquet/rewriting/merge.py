@@ -12,8 +12,8 @@ from icesize.parquet.copying.strategy import forbidden
 from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
 from icesize.parquet.files.data_file import FinishedFile, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation

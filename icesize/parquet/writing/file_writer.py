@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 from icesize import failpoints
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import count_nans, describe, leaves
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.reading.texts import longest_dictionary, of_schema, with_used_values
 from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
 from icesize.planning.files import PartitionKey
@@ -113,12 +112,6 @@ class FileEncoder:
         for stream in (self._writer, self._sink):
             with contextlib.suppress(Exception):
                 stream.close()
-
-
-def remove_files(storage: Storage, files: list[NewDataFile]) -> None:
-    """Delete finished files that will not be committed, best effort."""
-    for file in files:
-        storage.delete(file.path)
 
 
 def parquet_writer(

@@ -13,8 +13,8 @@ from functools import partial
 import pyarrow as pa
 
 from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.inputs import Stream
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns, sample

@@ -11,9 +11,9 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.partitioning import arrange_by_partition
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
 from icesize.parquet.ordering.sort_keys import whole
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns

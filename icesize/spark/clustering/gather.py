@@ -14,9 +14,9 @@ import pyarrow as pa
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import Merged, MergeFailure, NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.reading.conservation import Counts
 from icesize.parquet.rewriting.cluster import TooLarge, cluster

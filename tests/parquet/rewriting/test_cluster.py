@@ -27,8 +27,9 @@ from icesize import failpoints
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster, cluster_in_threads
 from icesize.parquet.writing.encoding import measure
@@ -517,7 +518,8 @@ def test_a_bug_fails_its_group_alone(
         return files
 
     monkeypatch.setattr(SortedFiles, "close", close)
-    found = cluster_in_threads(groups, {0: "k1o-1", 1: "k1o-2"}, order_by(options, "user"), options)
+    owner = Uncommitted(options.storage, "s1-0")
+    found = cluster_in_threads(groups, {0: "k1o-1", 1: "k1o-2"}, order_by(options, "user"), options, owner)
     assert isinstance(found[0], MergeFailure)
     assert "internal error IndexError: list index out of range, report this" in found[0].why
     assert isinstance(found[1], MergeResult)
@@ -535,7 +537,9 @@ def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:
     limited = with_limits(options, sorted_bytes=200_000, scattered_bytes=50_000)
     prefixes, heard = {n: f"k{n:08x}o-ab{n}" for n in groups}, list[int]()
     order = order_by(options, "user", "at")
-    results = cluster_in_threads(groups, prefixes, order, limited, progress=heard.append)
+    results = cluster_in_threads(
+        groups, prefixes, order, limited, Uncommitted(options.storage, "s1-0"), progress=heard.append
+    )
     assert sum(heard) == sum(group.size_bytes for group in groups.values())
     assert len(heard) > 2 * len(groups)
     assert isinstance(results.pop(2), MergeFailure)
@@ -554,6 +558,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.types import DoubleType, LongType, StringType
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey

@@ -22,8 +22,8 @@ from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.thrift import Fields, i64, integer, struct_field, struct_of
