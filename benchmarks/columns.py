@@ -35,7 +35,7 @@ from icesize.parquet.copying.changed_columns import works
 from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.costs import CHUNK_NS, decoding_ns, renumbering_ns
 from icesize.parquet.copying.page_copy import merge_row_groups
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import read_footer
@@ -83,7 +83,7 @@ class Files:
     """Small files with one column."""
 
     settings: WriteSettings
-    written: list[WrittenFile]
+    written: list[NewDataFile]
     parts: list[Part]
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.transforms import IdentityTransform
 
 from benchmarks import peers
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
@@ -59,10 +59,10 @@ def create_table(catalog: SqlCatalog, warehouse: Path) -> Table:
     return catalog.load_table("db.t")
 
 
-def data_file(path: str, hour: str) -> WrittenFile:
+def data_file(path: str, hour: str) -> NewDataFile:
     """A file as it is after a write, with the statistics of 7 columns."""
     columns = range(1, 8)
-    return WrittenFile(
+    return NewDataFile(
         path=path,
         size_bytes=FILE_BYTES,
         rows=20_000,
@@ -104,7 +104,7 @@ class _Rounds:
         merges = Replace((MergeResult(tuple(inputs), tuple(outputs)),))
         make_visible(self._catalog, self._table, [merges.stage(self._builder, {})])
 
-    def _write(self, hour: int) -> WrittenFile:
+    def _write(self, hour: int) -> NewDataFile:
         name = f"data/hour=h{hour:04}/{uuid.uuid4()}.parquet"
         path = f"{self._folder}/{name}"
         try:
@@ -115,7 +115,7 @@ class _Rounds:
         return data_file(f"{self._table.location()}/{name}", f"h{hour:04}")
 
 
-def _fact(file: WrittenFile) -> FileFact:
+def _fact(file: NewDataFile) -> FileFact:
     return FileFact(file.path, file.size_bytes, file.rows, file.partition)
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from icesize.overview.overview import Overview
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
+    from icesize.parquet.files.uncommitted import Uncommitted
     from icesize.planning.filters import FilterUse
     from icesize.planning.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
@@ -646,21 +647,23 @@ class _Engine:
         return self.limits.bytes_without_spark if self.spark is None else None
 
     def merge(
-        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
+        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
         if self.spark is None:
             from icesize.parquet.rewriting.threads import merge_in_threads
 
-            return merge_in_threads(groups, settings, prefix, progress=progress)
+            return merge_in_threads(groups, settings, owner, progress=progress)
         from icesize.spark.engine.merge_job import run_merges
 
-        return run_merges(self.spark, groups, settings, prefix, limits=self.limits, progress=progress)
+        return run_merges(self.spark, groups, settings, owner, limits=self.limits, progress=progress)
 
     def cluster(self, work: ClusterWork, progress: Progress) -> Results:
         if self.spark is None:
             from icesize.parquet.rewriting.cluster import cluster_in_threads
 
-            return cluster_in_threads(work.groups, work.prefixes, work.order, work.settings, progress=progress)
+            return cluster_in_threads(
+                work.groups, work.prefixes, work.order, work.settings, work.owner, progress=progress
+            )
         from icesize.spark.clustering.run import run_clusters
 
         return run_clusters(self.spark, work, limits=self.limits, progress=progress)

@@ -20,8 +20,7 @@ from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.commit.ledger import entries
-from icesize.table.commit.request import CommitRequest
-from icesize.table.commit.steps.step import Overtaken
+from icesize.table.commit.protocol import CommitRequest, Overtaken
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
 from tests.support.machine import Killed, Rows, Water, killed_at, plain

@@ -15,15 +15,24 @@ from pyiceberg.io import FileIO
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written, WrittenFile, decoded_because
+from icesize.parquet.files.data_file import (
+    FinishedFile,
+    Merged,
+    MergeFailure,
+    MergeResult,
+    NewDataFile,
+    Results,
+    Written,
+    decoded_because,
+)
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import CommitOutcome, CommitRequest, steps_of
-from icesize.table.commit.steps.step import Base
+from icesize.table.commit.protocol import Base, CommitRequest
+from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.input_metrics import with_carried_over_metrics
@@ -38,13 +47,13 @@ _THREADS = 16
 class MergeResults:
     """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
 
-    merged: tuple[MergeResult, ...] = ()
+    merged: tuple[MergeResult[FinishedFile], ...] = ()
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, groups: Mapping[int, MergeGroup], results: Results, appended: Sequence[WrittenFile] = ()
+        cls, groups: Mapping[int, MergeGroup], results: Results, appended: Sequence[NewDataFile] = ()
     ) -> MergeResults:
         """What became of numbered groups: one that failed is dropped and named, one without a result counted.
 
@@ -52,7 +61,7 @@ class MergeResults:
         new rows will have is not known before, and one that is too small would let deletes of others apply to them.
         """
         new = {file.path for file in appended}
-        done, failed = list[MergeResult](), list[str]()
+        done, failed = list[MergeResult[FinishedFile]](), list[str]()
         for number, group in groups.items():
             result = results.get(number)
             if isinstance(result, MergeFailure):
@@ -131,7 +140,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     return outcome
 
 
-def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: CommitContext) -> CommitRequest:
+def _request(written: WrittenBatch, merged: tuple[Merged, ...], how: CommitContext) -> CommitRequest:
     metadata = written.current.table.metadata
     return CommitRequest(
         table_uuid=written.current.uuid,
@@ -143,7 +152,7 @@ def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: Commit
     )
 
 
-def _told(written: WrittenBatch, merged: Sequence[MergeResult], seconds: float) -> dict[str, str]:
+def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
     """What the snapshots tell of the work, for `icesize.table.state.commits`, beyond files, bytes and rows."""
     small_files_max = _most_small_files(written, _touched(written, merged), merged)
     facts = {SECONDS: f"{seconds:.3f}", SMALL_FILES_MAX: str(small_files_max)}
@@ -225,7 +234,7 @@ def outcome_of(
     return Outcome(current, commit, written, report)
 
 
-def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, Any]:
+def _facts(written: WrittenBatch, landed: Sequence[Merged]) -> dict[str, Any]:
     """What the report says of files."""
     merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
     touched = _touched(written, landed)
@@ -248,11 +257,11 @@ def _facts(written: WrittenBatch, landed: Sequence[MergeResult]) -> dict[str, An
     }
 
 
-def _touched(written: WrittenBatch, landed: Sequence[MergeResult]) -> set[PartitionKey]:
+def _touched(written: WrittenBatch, landed: Sequence[Merged]) -> set[PartitionKey]:
     return {f.partition for f in written.rows.files} | {g.inputs[0].partition for g in landed}
 
 
-def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:
+def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[Merged]) -> int:
     """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
     layout = written.layout
     limit = layout.small_file_limit_bytes
@@ -269,7 +278,7 @@ def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], la
     return max(counts.values(), default=0)
 
 
-def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[MergeResult]) -> int:
+def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[Merged]) -> int:
     """The most delete files that are read with one older file of the touched partitions, of those that may be
     rewritten, after the commit."""
     gone = {file.path for file in (*written.rows.absorbed, *(f for g in landed for f in g.inputs))}

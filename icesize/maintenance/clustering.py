@@ -22,9 +22,10 @@ from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
 from icesize.maintenance.rounds import RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
-from icesize.parquet.files.data_file import MergeResult, Results
+from icesize.parquet.files.data_file import Merged, Results
 from icesize.parquet.files.names import FileNames, data_location, set_of, set_prefix
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.planning.cluster_by import ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import by_column
@@ -131,7 +132,7 @@ class ClusterScan:
         now = replace(plan.clustering, by=self.by, full=full, before=by_column(self.files, self.by.columns))
         return replace(plan, clustering=now), lost
 
-    def after(self, landed: Sequence[MergeResult]) -> Files:
+    def after(self, landed: Sequence[Merged]) -> Files:
         """The files once these groups have taken the place of their input files."""
         gone = {input_file.path for group in landed for input_file in group.inputs}
         files = {key: [file for file in old if file.fact.path not in gone] for key, old in self.files.items()}
@@ -156,7 +157,7 @@ def cluster_and_commit(
     `commit_lock` is that of `rewrite`. Raises TableError, CommitConflict, CommitStateUnknown or RewriteFailed.
     """
 
-    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str) -> Results:
+    def run(groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted) -> Results:
         details = plan.clustering
         if details is None:
             raise AssertionError("a plan of another kind")
@@ -164,7 +165,7 @@ def cluster_and_commit(
         run_hash = stream_hash(environment.new_id())
         prefixes = {n: set_prefix(scan.by.key, run_hash, n, full) for n, full in enumerate(details.full)}
         _check_names(scan.current, settings, groups[0].partition, prefixes[0])
-        return runner(ClusterWork(groups, prefixes, RowOrder.of(scan.by, settings), settings))
+        return runner(ClusterWork(groups, prefixes, RowOrder.of(scan.by, settings), settings, owner))
 
     planned = WrittenBatch(scan.current, scan.layout, plan)
     outcome = rewrite(handle, planned, run, environment, commit_lock=commit_lock)

@@ -28,7 +28,7 @@ from icesize.maintenance.rounds import (
 from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.delete_rewrites import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.deletes import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
@@ -55,7 +55,7 @@ columns have about an eighth of the bytes."""
 _GROWING_MS = 3_600_000
 """How long after its newest rows a partition is expected to get more: an hour, between two passes of most schedules."""
 
-Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, str], Results]
+Runner = Callable[[Mapping[int, MergeGroup], WriteSettings, Uncommitted], Results]
 """Merges groups, given by number, under file names with a prefix; the result of each, by its number."""
 
 
@@ -81,8 +81,8 @@ def rewrite(
     if planned.plan.groups:
         _check_listed_once(planned)
         settings, groups = current.settings(), dict(enumerate(planned.plan.groups))
-        with uncommitted(settings.storage, environment) as telling:
-            results = runner(groups, settings, prefix or f"{stream_hash(run_id)}-0")
+        with uncommitted(settings.storage, prefix or f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+            results = runner(groups, settings, owner)
             watch.lap("merge")
             written = replace(planned, merges=MergeResults.of(groups, results))
             how = CommitContext(run_id, telling, watch, commit_lock or nullcontext())

@@ -17,15 +17,15 @@ from icesize.parquet.deletes.rewrite import rewrite_deletes as write_deletes
 from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import rewrite_in_threads, workers
 from icesize.planning.delete_rewrites import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.files import Head, PartitionKey
 from icesize.report import with_text_ids
 from icesize.table.commit.ledger import stream_hash
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.protocol import Base, CommitRequest
+from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
-from icesize.table.commit.steps.step import Base
 from icesize.table.state.handle import Current
 from icesize.units import format_bytes, format_count
 
@@ -125,8 +125,8 @@ def _round(
 ) -> DeletesReport:
     settings, environment = current.settings(), context.environment
     run_id = environment.new_id()
-    with uncommitted(settings.storage, environment) as telling:
-        results = _written(dict(enumerate(rewrites)), settings, f"{stream_hash(run_id)}-0")
+    with uncommitted(settings.storage, f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+        results = _written(dict(enumerate(rewrites)), settings, owner)
         watch.lap("read")
         failpoints.reach("files-written")
         done = [each for each in results.values() if isinstance(each, RewrittenDeletes)]
@@ -158,14 +158,14 @@ def _counted(report: DeletesReport, outcome: CommitOutcome) -> DeletesReport:
 
 
 def _written(
-    rewrites: Mapping[int, DeleteRewrite], settings: WriteSettings, prefix: str
+    rewrites: Mapping[int, DeleteRewrite], settings: WriteSettings, owner: Uncommitted
 ) -> dict[int, RewrittenDeletes | MergeFailure]:
     """What became of each; one that fails keeps no other from being done."""
     found = dict[int, RewrittenDeletes | MergeFailure]()
     spare = workers() // len(rewrites)
 
     def work(number: int, rewrite: DeleteRewrite) -> RewrittenDeletes:
-        return write_deletes(rewrite, settings, FileNames(prefix, number, 0), threads=spare)
+        return write_deletes(rewrite, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
 
     rewrite_in_threads(rewrites, work, found.__setitem__)
     return dict(sorted(found.items()))

@@ -34,11 +34,11 @@ from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.maintenance.restore_rewrites import without_deleted_rows
-from icesize.parquet.files.data_file import MergeResult, WrittenFile, decoded_because
+from icesize.parquet.files.data_file import Merged, NewDataFile, decoded_because
 from icesize.parquet.files.names import FileNames, copy_prefix, location_by
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
@@ -48,11 +48,9 @@ from icesize.table.catalog.history import summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Loaded, Staged
-from icesize.table.commit.request import CommitRequest
+from icesize.table.commit.protocol import Base, CommitRequest, Kept, Loaded, Staged, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, data_file_of
 from icesize.table.commit.steps.overwrite import Overwrite
-from icesize.table.commit.steps.step import Base, Kept, Step
 from icesize.table.commit.summary import RESTORED_ID, RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.state.handle import Current, TableHandle
@@ -99,11 +97,11 @@ class _Planned:
             notes=tuple(notes),
         )
 
-    def written_again(self, io: FileIO, run_id: str) -> tuple[MergeResult, ...]:
+    def written_again(self, io: FileIO, owner: Uncommitted) -> tuple[Merged, ...]:
         """New files for those that had deletes."""
         if self.settings is None:
             return ()
-        return without_deleted_rows(self.difference.rewritten, io, self.settings, _prefix(run_id))
+        return without_deleted_rows(self.difference.rewritten, io, self.settings, owner)
 
 
 def plan_restore(current: Current, partition: PartitionKey, snapshot_id: int, environment: Environment) -> Report:
@@ -138,9 +136,9 @@ def restore(
     tag = TAG_PREFIX + run_id
     handle.change(current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
     try:
-        with uncommitted(storage, environment) as telling:
-            _make(current, storage, copies)
-            new = _New(tuple(copies), planned.written_again(current.table.io, run_id))
+        with uncommitted(storage, _prefix(run_id), environment) as (owner, telling):
+            _make(current, owner, copies)
+            new = _New(tuple(copies), planned.written_again(current.table.io, owner))
             watch.lap("copy")
             request = _request(current, run_id, _Restore(tag, planned, new.step(planned)))
             landed = handle.commit(current, request, telling)
@@ -199,10 +197,10 @@ class _New:
     """The files that come back."""
 
     copies: tuple[Copy, ...]
-    rewrites: tuple[MergeResult, ...]
+    rewrites: tuple[Merged, ...]
 
     @property
-    def written(self) -> list[WrittenFile]:
+    def written(self) -> list[NewDataFile]:
         """Those that were written again."""
         return [file for result in self.rewrites for file in result.files]
 
@@ -233,42 +231,42 @@ class _New:
         )
 
 
-def copy_files(io: FileIO, storage: Storage, copies: Sequence[Copy]) -> None:
-    """Make all copies, each checked against what its manifest says; `storage` knows of them from before they exist.
+def copy_files(io: FileIO, owner: Uncommitted, copies: Sequence[Copy]) -> None:
+    """Make all copies, each checked against what its manifest says; `owner` knows of them from before they exist.
 
     It runs in threads of this process: an object store copies by itself, and elsewhere the bytes go through here piece
     by piece. Raises TableError for a file that is gone, RewriteFailed for a copy of another size or number of rows, and
     whatever storage raises.
     """
-    storage.note(copy.new_path for copy in copies)
+    owner.note(copy.new_path for copy in copies)
     with ThreadPoolExecutor(COPIED_AT_ONCE, thread_name_prefix=THREADS) as pool:
         # the first that fails cancels those that have not begun
-        for _ in pool.map(lambda copy: _copy(io, storage, copy), copies):
+        for _ in pool.map(lambda copy: _copy(io, owner, copy), copies):
             pass
     failpoints.reach("files-written")
 
 
-def _copy(io: FileIO, storage: Storage, copy: Copy) -> None:
+def _copy(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
     failpoints.reach("writing")
     try:
-        _write(io, storage, copy)
+        _write(io, owner, copy)
     except BaseException:
         # an interrupt may have left this thread behind, and whoever gave up has looked for the file already
-        storage.delete(copy.new_path)
+        owner.delete([copy.new_path])
         raise
 
 
-def _write(io: FileIO, storage: Storage, copy: Copy) -> None:
+def _write(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
     entry, path = copy.entry, copy.new_path
     try:
         if not _copied_by_store(io, entry.path, path):
-            with storage.create(path) as stream:
-                for piece in storage.pieces(entry.path, PIECE_BYTES):
+            with owner.create(path) as stream:
+                for piece in owner.storage.pieces(entry.path, PIECE_BYTES):
                     stream.write(piece)
     except FileNotFoundError as error:
         raise TableError(f"Cannot copy a file: {entry.path} is gone", path=entry.path) from error
-    storage.check_whole(path, entry.size_bytes)
-    _check_end(storage, entry, path)
+    owner.finished(path, entry.size_bytes)
+    _check_end(owner.storage, entry, path)
 
 
 def _check_end(storage: Storage, entry: Entry, path: str) -> None:
@@ -309,9 +307,9 @@ def _copied_by_store(io: FileIO, path: str, new_path: str) -> bool:
     return False
 
 
-def _make(current: Current, storage: Storage, copies: Sequence[Copy]) -> None:
+def _make(current: Current, owner: Uncommitted, copies: Sequence[Copy]) -> None:
     try:
-        copy_files(current.table.io, storage, copies)
+        copy_files(current.table.io, owner, copies)
     except IcesizeError:
         raise
     except Exception as error:  # of whatever the storage is reached by

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
 
-from icesize.parquet.files.data_file import MergeResult
+from icesize.parquet.files.data_file import FinishedFile, Merged, MergeResult
 from icesize.parquet.files.names import FileNames, copy_prefix
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.rewriting.threads import THREADS, workers
 from icesize.planning.files import FileFact
@@ -22,16 +23,16 @@ from icesize.table.state.input_metrics import with_carried_over_metrics
 
 
 def without_deleted_rows(
-    files: Sequence[FileFact], io: FileIO, settings: WriteSettings, prefix: str
-) -> tuple[MergeResult, ...]:
+    files: Sequence[FileFact], io: FileIO, settings: WriteSettings, owner: Uncommitted
+) -> tuple[Merged, ...]:
     """Write each file again without its deleted rows, in threads of this process; of one without any row nothing comes.
 
-    `prefix` begins the names of the new files, but for those of clustered sets. `settings.storage` knows of them from
-    before they exist. Raises RewriteFailed for a file, or deletes of it, that cannot be read.
+    The prefix of `owner` begins the names of the new files, but for those of clustered sets. Raises RewriteFailed for a
+    file, or deletes of it, that cannot be read.
     """
 
-    def rewrite(number: int, file: FileFact) -> MergeResult:
-        names = FileNames(copy_prefix(file.path, prefix), number, 0)
+    def rewrite(number: int, file: FileFact) -> MergeResult[FinishedFile]:
+        names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
         return merge(MergeGroup((file,), file.partition), settings, names)
 
     with ThreadPoolExecutor(workers(), thread_name_prefix=THREADS) as pool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.batch_commit import Outcome
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
+    from icesize.parquet.files.uncommitted import Uncommitted
     from icesize.parquet.ordering.cluster_order import RowOrder
     from icesize.planning.files import Layout
     from icesize.planning.plan import MergeGroup, Plan
@@ -39,6 +40,7 @@ class ClusterWork:
     prefixes: Mapping[int, str]
     order: RowOrder
     settings: WriteSettings
+    owner: Uncommitted
 
 
 class Engine(Protocol):
@@ -49,9 +51,9 @@ class Engine(Protocol):
         """Bytes that it rewrites before they are committed; None for no bound."""
 
     def merge(
-        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
+        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
-        """Merge each group's files, under file names with this prefix."""
+        """Merge each group's files, into files that `owner` knows of."""
 
     def cluster(self, work: ClusterWork, progress: Progress) -> Results:
         """Write each group's rows in the order wanted."""
@@ -72,9 +74,9 @@ class _Told:
         return self.engine.most_bytes
 
     def merge(
-        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, prefix: str, progress: Progress
+        self, groups: Mapping[int, MergeGroup], settings: WriteSettings, owner: Uncommitted, progress: Progress
     ) -> Results:
-        return self.engine.merge(groups, settings, prefix, self._counted(groups, progress))
+        return self.engine.merge(groups, settings, owner, self._counted(groups, progress))
 
     def cluster(self, work: ClusterWork, progress: Progress) -> Results:
         return self.engine.cluster(work, self._counted(work.groups, progress))

@@ -24,7 +24,7 @@ from sqlalchemy.event import listen
 
 import icesize
 from icesize.errors import IcesizeError, RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
@@ -180,16 +180,16 @@ def _kind(problem: str) -> tuple[str, ...]:
     return tuple(word for word in words.split() if not any(c.isdigit() for c in word))
 
 
-def _entry(path: str, file: Made) -> WrittenFile:
+def _entry(path: str, file: Made) -> NewDataFile:
     return _of_rows(f"file://{path}", file.rows)
 
 
-def _written(path: str) -> WrittenFile:
+def _written(path: str) -> NewDataFile:
     return _of_rows(path, pq.read_metadata(local(path)).num_rows)
 
 
-def _of_rows(path: str, rows: int) -> WrittenFile:
-    return WrittenFile(path, Path(local(path)).stat().st_size, rows, PartitionKey(0))
+def _of_rows(path: str, rows: int) -> NewDataFile:
+    return NewDataFile(path, Path(local(path)).stat().st_size, rows, PartitionKey(0))
 
 
 @lru_cache(2_000)

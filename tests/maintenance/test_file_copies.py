@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
@@ -21,7 +23,7 @@ from icesize.failpoints import FailpointReached
 from icesize.maintenance import restore as copies
 from icesize.maintenance.restore import Copy, copy_files
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.table.manifests.entries import Entry, read_entries
 from tests.support.failing_storage import FailingLake, path_of
 from tests.support.tables import append, data_files_on_disk, local, make_table
@@ -48,9 +50,8 @@ def copied(table: Table, change: Callable[[Entry], Entry] = lambda entry: entry)
 
 def make(table: Table, copies: list[Copy]) -> list[bytes]:
     """As a restore does before its commit; what the copies hold by then, as nobody commits them."""
-    storage = Storage(table.io)
-    with uncommitted(storage, Environment()):
-        copy_files(table.io, storage, copies)
+    with uncommitted(Storage(table.io), "s1-0", Environment()) as (owner, _):
+        copy_files(table.io, owner, copies)
         return [local(copy.new_path).read_bytes() for copy in copies]
 
 
@@ -101,7 +102,7 @@ def test_a_copy_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         table = append(lake.catalog, range(10_000))
         [made] = copied(table)
         lake.heal()
-        copy_files(table.io, Storage(table.io), [made])
+        copy_files(table.io, Uncommitted(Storage(table.io), "s1-0"), [made])
         opened = Counter(call.path for call in lake.faults.calls if call.what == "open")
         assert opened == {path_of(made.entry.path): times, path_of(made.new_path): 1}
         assert lake.store.files[path_of(made.entry.path)].data == lake.store.files[path_of(made.new_path)].data
@@ -132,18 +133,22 @@ def test_an_interrupted_copy_leaves_nothing(table: Table, point: str) -> None:
 
 
 class _GivenUpMeanwhile(Storage):
-    """Somebody gives the run up after a thread has asked whether its file is wanted, and before it makes it."""
+    """The run is given up after a thread has asked whether its file is wanted, and before it makes it."""
 
-    def _check_wanted(self, location: str) -> None:
-        super()._check_wanted(location)
-        self.abandon()
+    def __init__(self, io: FileIO) -> None:
+        super().__init__(io)
+        self.owner = Uncommitted(self, "s1-0")
+
+    def create(self, location: str) -> Any:
+        self.owner.abandon()
+        return super().create(location)
 
 
 def test_a_thread_that_was_left_behind_removes_its_copy(table: Table) -> None:
     """Whoever gave up has looked for the file already."""
     before = data_files_on_disk(table)
     with pytest.raises(RewriteFailed, match="what it was written for was given up"):
-        copy_files(table.io, _GivenUpMeanwhile(table.io), copied(table)[:1])
+        copy_files(table.io, _GivenUpMeanwhile(table.io).owner, copied(table)[:1])
     assert data_files_on_disk(table) == before
 
 
@@ -165,5 +170,5 @@ def test_rows_are_only_counted_where_the_footer_can_be_read(tmp_path: Path, tabl
         encrypted=file_format == "PARQUET",
     )  # fmt: skip
     io = PyArrowFileIO()
-    copy_files(io, Storage(io), [Copy(entry, f"{tmp_path}/new")])
+    copy_files(io, Uncommitted(Storage(io), "s1-0"), [Copy(entry, f"{tmp_path}/new")])
     assert (tmp_path / "new").read_bytes() == b"x" * 1000

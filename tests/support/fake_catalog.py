@@ -9,17 +9,25 @@ from functools import cached_property
 from typing import Any
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.table.commit.commit_steps import commit_steps
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, snapshot_ids
-from icesize.table.commit.request import CommitOutcome, CommitRequest, steps_of
+from icesize.table.commit.protocol import (
+    BASE_EXPIRED,
+    Base,
+    CatalogBusy,
+    CommitLost,
+    CommitRefused,
+    CommitRequest,
+    StepDone,
+    snapshot_ids,
+)
+from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
-from icesize.table.commit.steps.step import BASE_EXPIRED, Base, StepDone
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
@@ -28,25 +36,25 @@ ENTRY = LedgerEntry("s", "q", 7)
 
 @dataclass(frozen=True)
 class Begun:
-    """The storage of a run that has written these files."""
+    """The storage that a run writes to."""
 
-    paths: Collection[str]
     delete_data_files: Callable[[Collection[str]], object]
 
-    def abandon(self, keep: Collection[str]) -> None:
-        if gone := set(self.paths) - set(keep):
-            self.delete_data_files(sorted(gone))
+    def delete(self, location: str) -> bool:
+        self.delete_data_files([location])
+        return True
 
 
 def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment) -> CommitOutcome:
     """The commit, and the removal of what the run has written and did not land; `catalog` is the one or a `Desk`."""
-    with uncommitted(Begun(request.paths(), catalog.delete_data_files), environment) as told:  # type: ignore[arg-type]
+    with uncommitted(Begun(catalog.delete_data_files), "run", environment) as (owner, told):  # type: ignore[arg-type]
+        owner.note(request.paths())
         return commit_steps(request, catalog, told)
 
 
-def written(path: str) -> WrittenFile:
+def written(path: str) -> NewDataFile:
     """A file that a test names."""
-    return WrittenFile(path, 10, 1, PART)
+    return NewDataFile(path, 10, 1, PART)
 
 
 NEW = (written("new"),)
@@ -55,7 +63,7 @@ BASE = Base(Head(1, 1))
 
 
 def request(
-    appended: Iterable[WrittenFile] = NEW,
+    appended: Iterable[NewDataFile] = NEW,
     merged: Iterable[MergeResult] = MERGES,
     absorbed: Iterable[FileFact] = (),
     **changes: Any,

@@ -24,13 +24,14 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize import failpoints
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.protocol import CommitRequest
+from icesize.table.commit.request import CommitOutcome
 from tests.support.rest_server import MiniRest
 from tests.support.tables import LIMIT, FakeTime, arrow, check, local, make_table, referenced_metadata, run, small_files
 
@@ -204,7 +205,7 @@ class Water:
 
     def write(
         self, table: Table, ids: Sequence[int], kind: str, absorbed: Iterable[Sequence[FileFact]] = ()
-    ) -> list[WrittenFile]:
+    ) -> list[NewDataFile]:
         """New rows as files of the table, not visible yet, and the rows of older files of some partitions in them."""
         settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
         taken = Absorption({0: tuple(MergeGroup(tuple(files), files[0].partition) for files in absorbed)})
@@ -213,7 +214,7 @@ class Water:
         assert not written.failed
         return list(written.files)
 
-    def rows_of(self, files: Iterable[WrittenFile]) -> Rows:
+    def rows_of(self, files: Iterable[NewDataFile]) -> Rows:
         """What the model has when these files become visible."""
         return Counter((f.partition, row) for f in files for row in self.reader.rows_in(f.path))
 

@@ -37,10 +37,10 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
-from icesize.parquet.files.metrics import FileMetrics, Leaf, count_nans, leaves
+from icesize.parquet.files.data_file import FileMetrics, MergeResult, NewDataFile
+from icesize.parquet.files.metrics import Leaf, count_nans, leaves
 from icesize.parquet.files.settings import WriteSettings
-from tests.support.parquet_files import local
+from tests.support.parquet_files import local, rows_decoded
 
 Maker = Callable[[random.Random], Any]
 WHOLE_ROWS = 250
@@ -180,7 +180,7 @@ class Seen:
     count: Counter[str] = field(default_factory=Counter)
 
     def outcome(self, done: MergeResult) -> None:
-        tiny = sum(file.rows_decoded for file in done.files)
+        tiny = rows_decoded(done.files)
         kinds = {"copied": done.bytes_copied, "paged": done.pages_copied, "decoded": tiny}
         kinds["whole"] = done.bytes_copied and not done.pages_copied
         kinds["mixed"] = done.pages_copied and tiny
@@ -210,10 +210,9 @@ def known(metrics: FileMetrics, what: str) -> FileMetrics | None:
     return metrics if what == "all" else FileMetrics(metrics.rows, metrics.null_value_counts)
 
 
-def check_metrics(options: WriteSettings, file: WrittenFile, seen: Seen) -> None:
+def check_metrics(options: WriteSettings, file: NewDataFile, seen: Seen) -> None:
     """Counts that are there are exact, and no value is beyond a bound that is there."""
     data = pq.read_table(local(file.path))
-    assert file.copied_from == ()
     for leaf in leaves(options):
         column = leaf_column(data, leaf)
         if column is None:

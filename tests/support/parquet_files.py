@@ -23,7 +23,8 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IcebergType, LongType, NestedField, StringType
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import CopiedFile, FileMetrics, FinishedFile, NewDataFile
+from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
@@ -99,13 +100,28 @@ def local(path: str) -> str:
     return path.removeprefix("file://").removeprefix("file:")
 
 
-def write_one(settings: WriteSettings, rows: pa.Table) -> WrittenFile:
+def write_one(settings: WriteSettings, rows: pa.Table) -> NewDataFile:
     """Rows of one partition as exactly one file."""
     (file,) = write_rows([rows], settings, NAMES)
     return file
 
 
-def fact(file: WrittenFile, sequence_number: int = 0) -> FileFact:
+def complete(file: FinishedFile, settings: WriteSettings, inputs: Mapping[str, FileMetrics]) -> NewDataFile:
+    """A finished file with the metrics of the files that it copies, which are `inputs`."""
+    return carry_over(file, settings, inputs) if isinstance(file, CopiedFile) else file
+
+
+def rows_decoded(files: Sequence[FinishedFile]) -> int:
+    """Rows that were decoded beside others that were copied."""
+    return sum(file.decoded.rows for file in files if isinstance(file, CopiedFile) and file.decoded)
+
+
+def sources_of(files: Sequence[FinishedFile]) -> set[str]:
+    """Paths of the files that were copied."""
+    return {copied.path for file in files if isinstance(file, CopiedFile) for copied in file.copied_from}
+
+
+def fact(file: FinishedFile, sequence_number: int = 0) -> FileFact:
     """A written file as planning sees it."""
     return FileFact(file.path, file.size_bytes, file.rows, file.partition, sequence_number)
 
@@ -129,14 +145,14 @@ def catalog_in(folder: Path) -> InMemoryCatalog:
     return catalog
 
 
-def append(table: Table, files: Sequence[WrittenFile]) -> None:
+def append(table: Table, files: Sequence[NewDataFile]) -> None:
     """Commit written files with PyIceberg's own append."""
     with table.transaction() as tx, tx.update_snapshot().fast_append() as producer:
         for file in files:
             producer.append_data_file(data_file(file))
 
 
-def data_file(file: WrittenFile) -> DataFile:
+def data_file(file: NewDataFile) -> DataFile:
     """The manifest entry of a written file."""
     entry = DataFile.from_args(
         content=DataFileContent.DATA,

@@ -28,7 +28,7 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -40,15 +40,15 @@ from icesize.planning.plan import MergeGroup
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.commit_steps import commit_steps
 from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitOutcome, CommitRequest, steps_of
+from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.retry import DEADLINE_SECONDS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
-from icesize.table.commit.steps.step import Base
 from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.manifests.entries import Entry
 from icesize.table.state.live_files import LayoutReader
@@ -98,7 +98,7 @@ def arrow(ids: Iterable[int], kind: str | None = "a") -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "kind": pa.array([kind] * len(ids), pa.string()), "ts": hours})
 
 
-def write(table: Table, ids: Iterable[int], kind: str | None = "a") -> WrittenFile:
+def write(table: Table, ids: Iterable[int], kind: str | None = "a") -> NewDataFile:
     """Rows as one file of the table, not visible yet."""
     settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
     (file,) = write_rows([arrow(ids, kind)], settings, FileNames("test", next(_numbers), 0))
@@ -126,7 +126,7 @@ def merged(table: Table, inputs: Sequence[FileFact]) -> MergeResult:
 
 def request_on(
     table: Table,
-    appended: Iterable[WrittenFile] = (),
+    appended: Iterable[NewDataFile] = (),
     groups: Iterable[MergeResult] = (),
     batch: LedgerEntry | int | None = None,
     absorbed: Iterable[FileFact] = (),
@@ -177,9 +177,8 @@ def commit_by(
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> CommitOutcome:
     """Commit a request whose files a run has written, which removes those that do not land."""
-    storage = Storage(table.io)
-    storage.note(request.paths())
-    with uncommitted(storage, (time or FakeTime()).environment) as environment:
+    with uncommitted(Storage(table.io), "run", (time or FakeTime()).environment) as (owner, environment):
+        owner.note(request.paths())
         return commit_steps(request, committer, environment, deadline_seconds)
 
 
@@ -354,7 +353,7 @@ def commit_built(catalog: Catalog, build: Callable[[SnapshotBuilder], Snapshot |
 def overwritten(
     builder: SnapshotBuilder,
     gone: Iterable[str],
-    added: Iterable[WrittenFile] = (),
+    added: Iterable[NewDataFile] = (),
     copied: Iterable[Entry] = (),
     summary: Mapping[str, str] | None = None,
 ) -> Snapshot:
@@ -366,14 +365,14 @@ def overwritten(
 def replaced(
     builder: SnapshotBuilder,
     inputs: Iterable[FileFact],
-    outputs: Iterable[WrittenFile],
+    outputs: Iterable[NewDataFile],
     summary: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """A REPLACE by the builder."""
     return Replace((MergeResult(tuple(inputs), tuple(outputs)),)).stage(builder, summary or {})
 
 
-def new_files(request: CommitRequest) -> tuple[WrittenFile, ...]:
+def new_files(request: CommitRequest) -> tuple[NewDataFile, ...]:
     """Files of a request that hold new rows."""
     return next((step.files for step in request.steps if isinstance(step, (Append, Overwrite))), ())
 

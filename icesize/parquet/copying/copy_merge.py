@@ -24,9 +24,9 @@ from icesize.parquet.copying.strategy import (
     likely_copied,
     loosened,
 )
-from icesize.parquet.files.data_file import CopiedFrom, MergeResult, WrittenFile
+from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
@@ -65,7 +65,7 @@ class _Unit:
 
 def copy_merge(
     group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: Mapping[str, BitMap] = MappingProxyType({})
-) -> MergeResult:
+) -> MergeResult[CopiedFile]:
     """Write the rows of all input files, but for the `deleted` ones, into `group.outputs` files of about equal size,
     copying what can be copied.
 
@@ -74,7 +74,7 @@ def copy_merge(
     for an input file that cannot be decoded either.
     """
     plan = plan_copy(group.inputs, group.outputs, new_files.settings, fetched.fetch, deleted=deleted)
-    files: list[WrittenFile] = []
+    files: list[CopiedFile] = []
     with new_files.all_or_none():
         for output in plan.outputs:
             counted = Conservation(new_files.settings)
@@ -84,7 +84,7 @@ def copy_merge(
         group.inputs,
         tuple(files),
         bytes_decoded=plan.bytes_decoded,
-        bytes_copied=sum(file.bytes_copied for file in files),
+        bytes_copied=sum(output.bytes_copied for output in plan.outputs),
         pages_copied=sum(run.pages_copied for run in plan.runs),
         decoded_because=dict(plan.decoded_because),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,8 +80,7 @@ def _with_names_of(copied: Sequence[Element], settings: WriteSettings) -> WriteS
     if settings.parquet.bloom_fpp or len(names) != len(fields) or names == [field.name for field in fields]:
         return settings
     renamed = [field.model_copy(update={"name": name}) for field, name in zip(fields, names, strict=True)]
-    schema = Schema(*renamed, schema_id=settings.schema_id)
-    return replace(settings, schema_json=schema.model_dump_json())
+    return settings.with_schema(Schema(*renamed, schema_id=settings.schema_id))
 
 
 def aligned_schema(schema: pa.Schema, copied: Sequence[Element]) -> pa.Schema:

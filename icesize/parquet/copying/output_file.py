@@ -24,10 +24,10 @@ from icesize.parquet.copying.compatibility import check_together
 from icesize.parquet.copying.decoded_rows import EncodedRows
 from icesize.parquet.copying.page_copy import merge_row_groups
 from icesize.parquet.copying.row_groups import copy_row_group
-from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
+from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import Leaf, describe, leaves
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
 from icesize.parquet.format.levels import count_levels
@@ -77,6 +77,11 @@ class Contents:
         return found if self.model is None else [*found, self.model.footer]
 
     @property
+    def bytes_copied(self) -> int:
+        """Bytes that are moved without decoding."""
+        return sum(part.group.size_bytes for part in self.whole) + sum(run.plan.copied_bytes for run in self.runs)
+
+    @property
     def works(self) -> Iterator[Work]:
         """What is made of columns that do not stay as they are, in the order of row groups and columns."""
         return (work for run in self.runs for work in works(run.parts, run.plan))
@@ -111,7 +116,7 @@ def write_copied(
     new_files: NewFiles,
     ahead: Ahead,
     counted: Conservation,
-) -> WrittenFile:
+) -> CopiedFile:
     """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
     do not stay as they are are made `ahead` of being written. The rows that are `decoded` are `counted` while they are
     read; what is copied is compared by footers, and by levels where these do not say or differ.
@@ -123,24 +128,26 @@ def write_copied(
     changed = ahead.map(lambda work: work(settings.parquet.level), contents.works, _WAITING)
     assembled = _assemble(sink, contents, decoded, partial(merge_row_groups, changed=changed), of_decoded)
     _check_opens(assembled)
-    file = describe_copied(settings, path, partition, assembled)
-    copy = _Copy(contents, counted, file.counts)
+    footer = parse_footer(assembled.footer, assembled.size_bytes)
+    file = describe_copied(settings, path, partition, assembled, footer)
+    copy = _Copy(contents, counted, _counts(settings, footer))
     if of_decoded.metadata is not None:
-        rows = describe(file, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans)
+        rows = NewDataFile(path, 0, 0, partition)
+        rows = describe(rows, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans)
         if (changed_column := counted.difference([rows])) is not None:
             raise CopyRefused(Refusal.COUNTS, changed_column.name)
-        file = _with_decoded(file, rows)
+        file = replace(file, decoded=FileMetrics.of(rows))
     if not all(copied.whole for copied in contents.copied_from):
-        file = with_bounds(file, settings, parse_footer(assembled.footer, assembled.size_bytes))
+        lower, upper = _bounds(settings, footer)
+        file = replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
     sink.close()
     new_files.finished(path, assembled.size_bytes)
     if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
         raise RewriteFailed(
             f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
         )
-    copy.check(path, assembled)
-    copied = sum(part.group.size_bytes for part in contents.whole) + sum(run.plan.copied_bytes for run in contents.runs)
-    return replace(file, bytes_copied=copied, copied_from=contents.copied_from, counts={})
+    copy.check(path, footer)
+    return replace(file, copied_from=contents.copied_from)
 
 
 def _assemble(
@@ -171,9 +178,9 @@ class _Copy:
 
     contents: Contents
     counted: Conservation
-    counts: Mapping[int, tuple[int | None, int | None]]
+    counts: Mapping[int, Count]
 
-    def check(self, path: str, assembled: Assembled) -> None:
+    def check(self, path: str, footer: Footer) -> None:
         """Raise `CopyRefused` unless each column has the values and NULLs of all that the file at `path` holds.
 
         Footers are compared first. Levels are counted where these do not say or differ.
@@ -182,14 +189,13 @@ class _Copy:
         doubted = [leaf for leaf in leaves(settings) if not self._agree(leaf)]
         if not doubted:
             return
-        footer = parse_footer(assembled.footer, assembled.size_bytes)
         with settings.storage.stream(path) as stream:
             for leaf in doubted:
                 self._check_levels(leaf, StreamSource(stream), footer)
 
     def _agree(self, leaf: Leaf) -> bool:
         """Return whether all footers state the number of NULLs, and agree."""
-        parts, written = self.contents.parts, Count(*self.counts[leaf.field_id])
+        parts, written = self.contents.parts, self.counts[leaf.field_id]
         stored = _sum([count_of(part.group.chunks[leaf.position], _column(part, leaf.position)) for part in parts])
         if written.nulls is None or stored.nulls is None:
             return False
@@ -227,29 +233,18 @@ def _check_opens(assembled: Assembled) -> None:
         raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
 
 
-def _with_decoded(file: WrittenFile, rows: WrittenFile) -> WrittenFile:
-    """Sizes and counts of the whole file; bounds and NaN counts of the decoded rows alone."""
-    return replace(
-        file,
-        nan_value_counts=rows.nan_value_counts,
-        lower_bounds=rows.lower_bounds,
-        upper_bounds=rows.upper_bounds,
-        rows_decoded=rows.rows,
-        nulls_decoded=rows.null_value_counts,
-    )
+def describe_copied(
+    settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled, footer: Footer
+) -> CopiedFile:
+    """Column sizes, value counts and null counts by the table's metrics modes; no bounds.
 
-
-def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled) -> WrittenFile:
-    """Column sizes, value counts and null counts by the table's metrics modes; no bounds and no NaN counts.
-
-    A column has a null count where all its chunks have one that can be true. Raises `CopyRefused` for a footer or
-    statistics that cannot be read.
+    A column has a null count where all its chunks have one that can be true. Raises `CopyRefused` for statistics that
+    cannot be read.
     """
-    footer = parse_footer(assembled.footer, assembled.size_bytes)
-    columns = [(leaf, [group.chunks[leaf.position] for group in footer.row_groups]) for leaf in leaves(settings)]
+    columns = _chunks(settings, footer)
     counted = [(leaf.field_id, chunks) for leaf, chunks in columns if leaf.counts]
     nulls = {field_id: _null_count(chunks) for field_id, chunks in counted}
-    return WrittenFile(
+    return CopiedFile(
         path,
         assembled.size_bytes,
         footer.rows,
@@ -258,11 +253,19 @@ def describe_copied(settings: WriteSettings, path: str, partition: PartitionKey,
         value_counts={field_id: sum(chunk.values for chunk in chunks) for field_id, chunks in counted},
         null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
         split_offsets=assembled.split_offsets,
-        counts={
-            leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])[:2]
-            for leaf, chunks in columns
-        },
     )
+
+
+def _chunks(settings: WriteSettings, footer: Footer) -> list[tuple[Leaf, list[Chunk]]]:
+    return [(leaf, [group.chunks[leaf.position] for group in footer.row_groups]) for leaf in leaves(settings)]
+
+
+def _counts(settings: WriteSettings, footer: Footer) -> dict[int, Count]:
+    """Entries and NULLs of each column as the footer has them."""
+    return {
+        leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])
+        for leaf, chunks in _chunks(settings, footer)
+    }
 
 
 def _sum(counts: Sequence[tuple[int | None, int | None]]) -> Count:
@@ -273,13 +276,12 @@ def _sum(counts: Sequence[tuple[int | None, int | None]]) -> Count:
     return Count(None if None in entries else sum(entries), None if None in nulls else sum(nulls))
 
 
-def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> WrittenFile:
-    """The file with the bounds that its row groups have, and no others: those of older files may be those of rows that
-    are deleted, and Spark takes the bounds of files without deletes for their least and greatest values."""
+def _bounds(settings: WriteSettings, footer: Footer) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The bounds that row groups of a file have: those of older files may be those of rows that are deleted, and Spark
+    takes the bounds of files without deletes for their least and greatest values."""
     lower, upper = dict[int, bytes](), dict[int, bytes]()
-    for leaf in leaves(settings):
+    for leaf, chunks in _chunks(settings, footer):
         element = footer.columns[leaf.position].element
-        chunks = [group.chunks[leaf.position] for group in footer.row_groups]
         found = merge_statistics(element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
         order, ends = order_of(element), (Statistics.MIN_VALUE, Statistics.MAX_VALUE)
         for bounds, field_id, serialise in zip((lower, upper), ends, (leaf.lower, leaf.upper), strict=True):
@@ -288,7 +290,7 @@ def with_bounds(file: WrittenFile, settings: WriteSettings, footer: Footer) -> W
                 bound = serialise(order(raw))
                 if bound is not None:
                     bounds[leaf.field_id] = bound
-    return replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
+    return lower, upper
 
 
 @damaged_as(Refusal.CORRUPT_FOOTER, "statistics")

@@ -14,10 +14,10 @@ from pyroaring import BitMap
 from icesize import failpoints
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.positions import PATH, POSITION
-from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
+from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.reading.prefetch import ReadInPlace
 from icesize.planning.delete_rewrites import DeleteRewrite
 from icesize.planning.deletes import may_hit
@@ -53,7 +53,7 @@ def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
     return tuple(delete for delete in own if any(may_hit(delete, file) for file in rewrite.files))
 
 
-def _written(new_files: NewFiles, file: FileFact, deleted: BitMap, number: int) -> WrittenFile:
+def _written(new_files: NewFiles, file: FileFact, deleted: BitMap, number: int) -> NewDeleteFile:
     settings = new_files.settings
     path = new_files.location(file.partition)
     sink = new_files.create(path)
@@ -86,13 +86,13 @@ def _rows(path: str, positions: array[int]) -> pa.Table:
 
 def _described(
     file: FileFact, path: str, size_bytes: int, positions: Sequence[int], number: int, footer: pq.FileMetaData
-) -> WrittenFile:
+) -> NewDeleteFile:
     """Bounds are whole paths: readers take a delete file for one of a single data file by them."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     ids, rows = (PATH.field_id, POSITION.field_id), len(positions)
     lowest, highest = (int(positions[at]).to_bytes(8, "little") for at in (0, -1))
     name = file.path.encode()
-    return WrittenFile(
+    return NewDeleteFile(
         path,
         size_bytes,
         rows,

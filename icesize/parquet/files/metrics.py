@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 
 _DEFAULT = "write.metadata.metrics.default"
@@ -69,12 +69,12 @@ def leaves(settings: WriteSettings) -> tuple[Leaf, ...]:
 
 
 def describe(
-    file: WrittenFile,
+    file: NewDataFile,
     settings: WriteSettings,
     footer: pq.FileMetaData,
     nulls: Mapping[int, int],
     nans: Mapping[int, int],
-) -> WrittenFile:
+) -> NewDataFile:
     """A finished file with what a manifest entry needs to know of its contents; the others of its facts stay.
 
     `nans` and `nulls` are counted from the rows, by field id: `nans` for flat float columns, `nulls` for flat columns
@@ -263,53 +263,6 @@ _UUID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class FileMetrics:
-    """What is known of the columns of one file, or of some of its rows: maps by field id, as in a manifest.
-
-    Only columns without a list or map above them count here. They have a value in each of the `rows`, but Iceberg's
-    Java leaves out of the counts of some columns the rows in which a struct above them is null.
-    """
-
-    rows: int
-    null_value_counts: Mapping[int, int] = field(default_factory=dict)
-    nan_value_counts: Mapping[int, int] = field(default_factory=dict)
-    lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
-    upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
-    value_counts: Mapping[int, int] = field(default_factory=dict)
-
-    def nulls(self, field_id: int) -> int | None:
-        """In how many rows a column is null, the struct above it or itself; None where that is not known."""
-        counted = self.null_value_counts.get(field_id)
-        return None if counted is None else self._outside(field_id) + counted
-
-    def nans(self, field_id: int) -> int | None:
-        """In how many rows a column is NaN; None where that is not known."""
-        return self.nan_value_counts.get(field_id)
-
-    def may_hold(self, leaf: Leaf) -> bool:
-        """Whether there may be a value that is neither null nor NaN: there is one where there are bounds, whatever the
-        counts are."""
-        bounds = (each.get(leaf.field_id) for each in (self.lower_bounds, self.upper_bounds))
-        if any(bound_value(leaf.type, bound) is not None for bound in bounds):
-            return True
-        missing = self._outside(leaf.field_id) + self.null_value_counts.get(leaf.field_id, 0)
-        if leaf.is_float:
-            missing += self.nan_value_counts.get(leaf.field_id, 0)
-        return missing < self.rows
-
-    def _outside(self, field_id: int) -> int:
-        return max(0, self.rows - self.value_counts.get(field_id, self.rows))
-
-    @staticmethod
-    def of(file: WrittenFile) -> FileMetrics:
-        """Metrics of a file without `copied_from`."""
-        return FileMetrics(
-            file.rows, file.null_value_counts, file.nan_value_counts, file.lower_bounds, file.upper_bounds,
-            file.value_counts,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
     """Rows of the new file: those of an older one, all of them or (not `whole`) nobody knows which, or decoded ones."""
 
@@ -317,16 +270,14 @@ class _Part:
     whole: bool
 
 
-def carry_over(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, FileMetrics]) -> WrittenFile:
-    """The file with complete metrics under the table's current schema and metrics modes, and no `copied_from`.
+def carry_over(file: CopiedFile, settings: WriteSettings, inputs: Mapping[str, FileMetrics]) -> NewDataFile:
+    """Complete the metrics of a file under the table's current schema and metrics modes.
 
     `inputs` are the metrics of copied files by path. Bounds enclose those of all inputs and of the decoded rows; where
     one has none and may hold values, or is not in `inputs`, they are left out: each bound of each column for itself.
     Of a file that `has_bounds` they stay.
     Value and null counts of the file's footer stay; null counts that it lacks are the sum of the inputs'.
     """
-    if not file.copied_from:
-        return file
     counted = {leaf.field_id: leaf for leaf in leaves(settings) if leaf.counts}
     parts = _parts(file, inputs)
     known = [leaf for leaf in counted.values() if leaf.flat] if parts else []
@@ -336,30 +287,28 @@ def carry_over(file: WrittenFile, settings: WriteSettings, inputs: Mapping[str, 
     bounds = [(leaf.field_id, *_enclosing_bounds(leaf, parts)) for leaf in known]
     if file.has_bounds:
         bounds = [(i, file.lower_bounds.get(i), file.upper_bounds.get(i)) for i in counted]
-    return replace(
-        file,
+    return NewDataFile(
+        file.path,
+        file.size_bytes,
+        file.rows,
+        file.partition,
+        column_sizes=file.column_sizes,
         value_counts={i: count for i, count in file.value_counts.items() if i in counted},
         null_value_counts=nulls | _totals(uncounted, parts, FileMetrics.nulls),
         nan_value_counts=_totals([leaf for leaf in known if leaf.is_float], parts, FileMetrics.nans),
         lower_bounds={i: lower for i, lower, _ in bounds if lower is not None},
         upper_bounds={i: upper for i, _, upper in bounds if upper is not None},
-        copied_from=(),
-        has_bounds=False,
-        rows_decoded=0,
-        nulls_decoded={},
+        split_offsets=file.split_offsets,
+        sequence_number=file.sequence_number,
     )
 
 
-def _parts(file: WrittenFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
+def _parts(file: CopiedFile, inputs: Mapping[str, FileMetrics]) -> list[_Part]:
     """All rows of the file; none when of some nothing is known."""
     if any(copied.path not in inputs for copied in file.copied_from):
         return []
     parts = [_Part(inputs[copied.path], copied.whole) for copied in file.copied_from]
-    if file.rows_decoded:
-        own = FileMetrics.of(file)
-        own = replace(own, rows=file.rows_decoded, null_value_counts=file.nulls_decoded, value_counts={})
-        parts.append(_Part(own, whole=True))
-    return parts
+    return parts if file.decoded is None else [*parts, _Part(file.decoded, whole=True)]
 
 
 def _totals(
@@ -376,11 +325,23 @@ def _totals(
 
 
 def _enclosing_bounds(leaf: Leaf, parts: Sequence[_Part]) -> tuple[bytes | None, bytes | None]:
-    bounded = [part.metrics for part in parts if part.metrics.may_hold(leaf)]
+    bounded = [part.metrics for part in parts if _may_hold(part.metrics, leaf)]
     if leaf.lower is None or leaf.upper is None or not bounded:
         return None, None
     lower = _outermost(leaf, [metrics.lower_bounds for metrics in bounded], min, leaf.lower)
     return lower, _outermost(leaf, [metrics.upper_bounds for metrics in bounded], max, leaf.upper)
+
+
+def _may_hold(metrics: FileMetrics, leaf: Leaf) -> bool:
+    """Whether there may be a value that is neither null nor NaN: there is one where there are bounds, whatever the
+    counts are."""
+    bounds = (each.get(leaf.field_id) for each in (metrics.lower_bounds, metrics.upper_bounds))
+    if any(bound_value(leaf.type, bound) is not None for bound in bounds):
+        return True
+    missing = metrics.outside(leaf.field_id) + metrics.null_value_counts.get(leaf.field_id, 0)
+    if leaf.is_float:
+        missing += metrics.nan_value_counts.get(leaf.field_id, 0)
+    return missing < metrics.rows
 
 
 def _outermost(

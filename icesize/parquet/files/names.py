@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote_plus
 
 from pyiceberg.partitioning import PartitionFieldValue, PartitionSpec
@@ -14,6 +14,7 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import PartitionKey
 
 _END = r"-(\d+)-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet$"
@@ -26,12 +27,14 @@ class FileNames:
     """Names of the files of one task attempt: `<prefix>-<task>-<attempt>-<uuid>.parquet`.
 
     `prefix` is `<stream hash>-<batch>`, so that files nobody committed can be traced to what wrote them. The uuid
-    keeps two attempts that believe to be the same one (a zombie executor) from writing over each other.
+    keeps two attempts that believe to be the same one (a zombie executor) from writing over each other. `owner` knows
+    of the files from before they exist, in the process that commits them.
     """
 
     prefix: str
     task: int
     attempt: int
+    owner: Uncommitted | None = field(default=None, compare=False)
 
     def next(self, ending: str = "parquet") -> str:
         """A name never given before, without a folder."""

@@ -174,17 +174,9 @@ class WriteSettings:
             merge_by_copying=merge_by_copying,
         )
 
-    def with_limits(self, limits: Limits) -> WriteSettings:
-        """The same with other limits."""
-        return self._with(limits=limits)
-
     def with_schema(self, schema: Schema) -> WriteSettings:
-        """The same with another schema."""
-        return self._with(schema_json=schema.model_dump_json())
-
-    def _with(self, **changes: Any) -> WriteSettings:
-        """The same storage, which knows what was written."""
-        other = replace(self, **changes)
+        """The same with another schema, and the same connections to storage."""
+        other = replace(self, schema_json=schema.model_dump_json())
         other.__dict__["storage"] = self.storage
         return other
 

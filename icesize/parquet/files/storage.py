@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -41,9 +41,6 @@ class Storage:
 
     `file:/x`, `file:///x` and `/x` go straight to the operating system when the table's FileIO is PyArrow's (the
     default): creating a file through it costs an extra look-up and a directory creation each.
-
-    Every file is known here from before it exists until it is deleted: whoever gives up a run may be interrupted
-    between any two steps, and what only a thread knew of would stay.
     """
 
     def __init__(self, io: FileIO) -> None:
@@ -51,8 +48,6 @@ class Storage:
         remember_secrets(io.properties)
         self._io = io
         self._folders: set[str] = set()
-        self._begun: set[str] = set()
-        self._abandoned = False
 
     def local_path(self, location: str) -> str | None:
         """The path in the local file system, or None when `location` is elsewhere."""
@@ -62,12 +57,7 @@ class Storage:
         return path if scheme == "file" else None
 
     def create(self, location: str) -> Any:
-        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten.
-
-        Raises `RewriteFailed` once the run was abandoned, as `check_whole` does.
-        """
-        self.note([location])
-        self._check_wanted(location)
+        """A binary stream that becomes the file `location` when closed. Names are unique: nothing is overwritten."""
         path = self.local_path(location)
         if path is None:
             with _as_os_error():
@@ -127,30 +117,16 @@ class Storage:
             return len(self._input(location)) if path is None else os.path.getsize(path)
 
     def check_whole(self, location: str, written_bytes: int) -> None:
-        """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""
-        self._check_wanted(location)
+        """Raise `RewriteFailed` unless storage holds all that was written to a new file."""
         stored = self.size(location)
         if stored != written_bytes:
             raise RewriteFailed(
                 f"Cannot finish {location}: storage holds {stored} bytes of {written_bytes}, try again", path=location
             )
 
-    def note(self, locations: Iterable[str]) -> None:
-        """Know of files that are about to be created, or that other processes have written for the same run."""
-        self._begun.update(locations)
-
-    def abandon(self, keep: Collection[str] = ()) -> None:
-        """Remove every file that was begun and is not to be kept; threads still at work remove theirs when they end."""
-        self._abandoned = True
-        for location in sorted(self._begun.difference(keep)):
-            self.delete(location)
-
-    def _check_wanted(self, location: str) -> None:
-        if self._abandoned:
-            raise RewriteFailed(f"Cannot finish {location}: what it was written for was given up", path=location)
-
-    def delete(self, location: str) -> None:
-        """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest."""
+    def delete(self, location: str) -> bool:
+        """Remove a file that must not stay, best effort: a failure is logged, orphan cleanup finds the rest. Returns
+        whether it is gone."""
         try:
             failpoints.reach("cleanup")
             path = self.local_path(location)
@@ -159,9 +135,10 @@ class Storage:
                     self._io.delete(location)
                 else:
                     os.remove(path)
-            self._begun.discard(location)
         except Exception as error:
             LOG.warning("Cannot delete %s, it stays as an orphan: %s", location, error)
+            return False
+        return True
 
 
 FOLDERS = "SPARK_LOCAL_DIRS"

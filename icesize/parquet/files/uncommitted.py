@@ -1,112 +1,73 @@
-"""Files that no snapshot lists yet do not outlive the work that wrote them.
-
-Both owners are context managers, one inside of the other. `NewFiles` belongs to one writer, in whatever process: when
-a block of it fails, what was begun in the block is closed and removed. `uncommitted` belongs to a run, in the process
-that commits: when it is over, whatever the reason, all that was begun for it and is not in the table is removed.
-"""
+"""The owner of a run's files that no snapshot lists yet: when the run is over, those that are not in the table go."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
-
 from icesize.clock import Commitment, Environment
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.names import FileNames, data_location
-from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.format.refusals import log_internal_error
-from icesize.planning.files import PartitionKey
 
 
-class NewFiles:
-    """The files that one thread writes for one piece of work, such as a group to merge or the rows of a Spark task: by
-    which settings, and under which names."""
+class Uncommitted:
+    """Creates files of one run, whose names begin with `prefix`, and removes those that are given up.
 
-    def __init__(self, settings: WriteSettings, names: FileNames) -> None:
-        self.settings = settings
-        self._names = names
-        self._storage = settings.storage
-        self._begun: dict[str, Callable[[], object]] = {}
+    Every file is known here from before it exists until it is deleted: whoever gives up a run may be interrupted
+    between any two steps, and what only a thread knew of would stay.
+    """
 
-    def location(self, partition: PartitionKey) -> str:
-        """Where the next file of a partition goes."""
-        return data_location(self.settings, partition, self._names.next())
+    def __init__(self, storage: Storage, prefix: str) -> None:
+        self.storage = storage
+        self.prefix = prefix
+        self._begun: set[str] = set()
+        self._abandoned = False
 
     def create(self, location: str) -> Any:
-        """A binary stream that becomes the file when closed, as `Storage.create` gives it."""
-        self._begun[location] = _nothing
-        self._begun[location] = (stream := self._storage.create(location)).close
-        return stream
-
-    def close_by(self, location: str, close: Callable[[], object]) -> None:
-        """Say how a file is closed that must go before it is finished, if closing its stream is not all.
-
-        Where another thread finishes the file, `close` waits for that.
-        """
-        self._begun[location] = close
+        """A binary stream that becomes the file when closed; raises `RewriteFailed` once the run was abandoned."""
+        self.note([location])
+        self._check_wanted(location)
+        return self.storage.create(location)
 
     def finished(self, location: str, written_bytes: int) -> None:
-        """Take a closed file for finished, once storage holds all of it; raises as `Storage.check_whole` does."""
-        self._storage.check_whole(location, written_bytes)
-        self._begun[location] = _nothing
+        """Raise `RewriteFailed` unless storage holds all that was written to a new file, and somebody wants it."""
+        self._check_wanted(location)
+        self.storage.check_whole(location, written_bytes)
 
-    @contextmanager
-    def all_or_none(self) -> Iterator[None]:
-        """Files that are begun in the block are removed, best effort, when an error or Ctrl-C leaves it.
+    def note(self, locations: Iterable[str]) -> None:
+        """Know of files that are about to be created, or that other processes have written for the same run."""
+        self._begun.update(locations)
 
-        Blocks may lie in one another: one attempt in the work that may try again.
-        """
-        before = set(self._begun)
-        try:
-            yield
-        except BaseException:
-            for location in [location for location in self._begun if location not in before]:
-                # closed first: a dropped stream of an object store would complete a truncated object after the deletion
-                with contextlib.suppress(Exception):
-                    self._begun.pop(location)()
-                self._storage.delete(location)
-            raise
+    def delete(self, locations: Iterable[str]) -> None:
+        """Remove files that must not stay, as `Storage.delete` does."""
+        for location in locations:
+            if self.storage.delete(location):
+                self._begun.discard(location)
 
+    def abandon(self, keep: Collection[str] = ()) -> None:
+        """Remove every file that was begun and is not to be kept; threads still at work remove theirs when they end."""
+        self._abandoned = True
+        self.delete(sorted(self._begun.difference(keep)))
 
-@contextmanager
-def rewrite_failed(cannot: str, *passing: type[Exception]) -> Iterator[None]:
-    """Raise `RewriteFailed` for an error of Arrow or of storage, and for a bug of icesize, which is logged and named.
-
-    Those of `passing` pass, and what `log_internal_error` raises again. What the block wrote has to be removed by then.
-    """
-    try:
-        yield
-    except passing:
-        raise
-    except Exception as error:
-        is_of_storage = isinstance(error, (pa.ArrowException, OSError))
-        why = str(error) if is_of_storage else log_internal_error(f"an attempt to {cannot}", error)
-        raise RewriteFailed(f"Cannot {cannot}: {why}, what was written is removed", path=None) from error
-
-
-def _nothing() -> None:
-    """A file that is closed already."""
+    def _check_wanted(self, location: str) -> None:
+        if self._abandoned:
+            raise RewriteFailed(f"Cannot finish {location}: what it was written for was given up", path=location)
 
 
 @contextmanager
-def uncommitted(storage: Storage, environment: Environment) -> Iterator[Environment]:
-    """Files that were begun on `storage`, by any thread or noted for other processes, go when the block is left, but
-    for those that a commit made visible, or may have. Commits in the block are made with the environment it gives.
-
-    No other block may use this storage at the same time, or later.
+def uncommitted(storage: Storage, prefix: str, environment: Environment) -> Iterator[tuple[Uncommitted, Environment]]:
+    """Files that were begun by the owner that the block gets, in any thread, or noted for other processes, go when the
+    block is left, but for those that a commit made visible, or may have. Commits in the block are made with the
+    environment that it gets.
     """
-    begun: list[Commitment] = []
+    owner, begun = Uncommitted(storage, prefix), list[Commitment]()
 
     def clean() -> None:
-        storage.abandon(keep=set().union(*(commitment.may_be_visible() for commitment in begun)))
+        owner.abandon(keep=set().union(*(commitment.may_be_visible() for commitment in begun)))
 
     try:
-        yield environment.also_telling(begun.append)
+        yield owner, environment.also_telling(begun.append)
         clean()
     except BaseException:
         clean()

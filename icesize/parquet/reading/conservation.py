@@ -20,7 +20,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 from pyiceberg.types import StructType
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import Leaf, fields_below, leaves
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.footer import Footer
@@ -121,7 +121,7 @@ class Conservation:
         for leaf, count in counts.items():
             self.sums[leaf] = self.sums.get(leaf, Count()).plus(count)
 
-    def check(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
+    def check(self, files: Iterable[NewDataFile]) -> list[NewDataFile]:
         """Return the files, without their counts, if they have the values and NULLs that were read.
 
         Raises `RewriteFailed` with the attribute `column`, the name of the first column of which they do not, or whose
@@ -133,14 +133,14 @@ class Conservation:
             raise self._error(leaf, self._written(leaf, files))
         return [replace(file, counts={}) if file.counts else file for file in files]
 
-    def difference(self, files: Sequence[WrittenFile]) -> Leaf | None:
+    def difference(self, files: Sequence[NewDataFile]) -> Leaf | None:
         """Return the first column that was not written as it was read."""
         return next((leaf for leaf in leaves(self.settings) if not self._agree(leaf, self._written(leaf, files))), None)
 
     def _agree(self, leaf: Leaf, written: Count) -> bool:
         return self.sums.get(leaf.field_id, Count()).agrees(written)
 
-    def _written(self, leaf: Leaf, files: Iterable[WrittenFile]) -> Count:
+    def _written(self, leaf: Leaf, files: Iterable[NewDataFile]) -> Count:
         found = Count()
         for file in files:
             ends = written_ends(leaf, file) if self.paths else OPEN

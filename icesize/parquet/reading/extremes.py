@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize.errors import is_from_outside
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import Leaf, Serialise, bound_value, leaves
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.fields import Statistics
@@ -82,7 +82,7 @@ def stored_ends(footer: Footer | None, settings: WriteSettings) -> Mapping[int, 
     return found
 
 
-def written_ends(leaf: Leaf, file: WrittenFile) -> Ends:
+def written_ends(leaf: Leaf, file: NewDataFile) -> Ends:
     """Return the ends of a column in a new file."""
     i = leaf.field_id
     if file.null_value_counts.get(i) == file.value_counts.get(i, -1):

@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
-from icesize.parquet.files.data_file import MergeResult, Results
+from icesize.parquet.files.data_file import Merged, MergeResult, Results
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
 from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, words_of
 from icesize.parquet.reading.conservation import Conservation
@@ -52,7 +53,7 @@ def cluster(
     *,
     most_parts: int | None = None,
     moved: Callable[[int], object] = lambda rows: None,
-) -> MergeResult:
+) -> Merged:
     """Write the live rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
     They are fewer where ordered rows need so little that more would be below the small file limit. Rows that fit into
@@ -99,6 +100,7 @@ def cluster_in_threads(
     prefixes: Mapping[int, str],
     order: RowOrder,
     settings: WriteSettings,
+    owner: Uncommitted,
     *,
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
@@ -110,12 +112,12 @@ def cluster_in_threads(
     """
     limits, shares = settings.limits, max(1, min(workers(), len(groups), MOST_SHARES))
     names = ("sorted_bytes", "sorted_rows", "scattered_bytes")
-    shared = settings.with_limits(replace(limits, **{name: getattr(limits, name) // shares for name in names}))
+    shared = replace(settings, limits=replace(limits, **{name: getattr(limits, name) // shares for name in names}))
 
-    def work(number: int, group: MergeGroup) -> MergeResult:
+    def work(number: int, group: MergeGroup) -> Merged:
         moved = _Moved(group, progress)
         try:
-            return cluster(group, order, shared, FileNames(prefixes[number], number, 0), moved=moved)
+            return cluster(group, order, shared, FileNames(prefixes[number], number, 0, owner), moved=moved)
         finally:
             moved.all_of_it()
 

@@ -10,10 +10,10 @@ from icesize.errors import RewriteFailed, is_from_outside
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
 from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import FinishedFile, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
@@ -27,13 +27,13 @@ from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
 
 
-def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> MergeResult:
+def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> MergeResult[FinishedFile]:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
     Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Deleted
     rows are left out; where so many are that fewer files are enough, there are fewer. Each output carries the largest
     data sequence number of the input files and of the equality deletes that were applied. Outputs with copied bytes
-    lack metrics that only manifests have (`WrittenFile.copied_from`). With two `threads` or more they read ahead of the
+    lack metrics that only manifests have (`CopiedFile`). With two `threads` or more they read ahead of the
     one that writes; the files are the same bytes. Raises `RewriteFailed`, everything written removed: with the
     attribute `path` of an input or delete file that is missing, damaged or does not have the rows its manifest entry
     says; of the output when storage fails.
@@ -68,7 +68,9 @@ def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: Del
     return replace(group, outputs=max(1, min(group.outputs, outputs)))
 
 
-def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows) -> MergeResult | Refusal:
+def _copied(
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows
+) -> MergeResult[FinishedFile] | Refusal:
     if (reason := forbidden(new_files.settings)) is not None:
         return reason
     try:
@@ -84,7 +86,7 @@ def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: D
 
 def _decoded(
     group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows, refused: Refusal
-) -> MergeResult:
+) -> MergeResult[FinishedFile]:
     nan: frozenset[int] = frozenset()
     texts = Texts.DICTIONARIES if sorter_of(new_files.settings) is None else Texts.PLAIN
     while True:
@@ -114,7 +116,7 @@ class _Decoding:
     nan: frozenset[int]
     texts: Texts
 
-    def files(self, fetched: Fetched) -> list[WrittenFile]:
+    def files(self, fetched: Fetched) -> list[NewDataFile]:
         """The live rows of all input files, in their order."""
         settings, group = self.new_files.settings, self.group
         counted = Conservation(settings)
@@ -126,7 +128,7 @@ class _Decoding:
             continue
         return counted.check(files)
 
-    def _output(self, tables: Stream, rows: int) -> WrittenFile:
+    def _output(self, tables: Stream, rows: int) -> NewDataFile:
         """A file of the next rows."""
         settings = self.new_files.settings
         sorter = sorter_of(settings)

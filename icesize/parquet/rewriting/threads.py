@@ -14,10 +14,11 @@ from typing import TypeVar
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Written
+from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results, Written
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import rewrite_failed
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.plan import MergeGroup
@@ -32,7 +33,7 @@ THREADS = "icesize-files"
 def merge_in_threads(
     groups: Mapping[int, MergeGroup],
     settings: WriteSettings,
-    prefix: str,
+    owner: Uncommitted,
     *,
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
@@ -42,22 +43,22 @@ def merge_in_threads(
     """
     spare = (os.cpu_count() or 1) // max(1, len(groups))
 
-    def work(number: int, group: MergeGroup) -> MergeResult:
-        return merge(group, settings, FileNames(prefix, number, 0), threads=spare)
+    def work(number: int, group: MergeGroup) -> MergeResult[FinishedFile]:
+        return merge(group, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
 
     return results_in_threads(groups, work, progress)
 
 
 def results_in_threads(
     groups: Mapping[int, MergeGroup],
-    rewrite: Callable[[int, MergeGroup], MergeResult],
+    rewrite: Callable[[int, MergeGroup], MergeResult[FinishedFile]],
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
     """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;
     `progress` as that of `merge_in_threads`."""
     found: Results = {}
 
-    def keep(number: int, result: MergeResult | MergeFailure) -> None:
+    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure) -> None:
         found[number] = result
         progress(groups[number].size_bytes)
 
@@ -104,16 +105,16 @@ def workers() -> int:
 
 
 def write_in_threads(
-    parts: Sequence[pa.Table], settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING
+    parts: Sequence[pa.Table], settings: WriteSettings, owner: Uncommitted, absorption: Absorption = NOTHING
 ) -> Written:
     """Write each part in a thread of its own; a partition that is in one part only gets no more files than it needs.
 
     The n-th thread takes along what `absorption` gives to writer n. Raises as `rewrite_failed` does, and what
-    `write_with` raises; the storage knows of the files that other parts have finished by then.
+    `write_with` raises; the `owner` knows of the files that other parts have finished by then.
     """
     with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix=THREADS) as pool:
         running = [
-            pool.submit(write_with, absorption, number, [part], settings, FileNames(prefix, number, 0))
+            pool.submit(write_with, absorption, number, [part], settings, FileNames(owner.prefix, number, 0, owner))
             for number, part in enumerate(parts)
         ]
         with rewrite_failed("write the batch"):

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icesize import failpoints
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import count_nans, describe, leaves
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.reading.texts import longest_dictionary, of_schema, with_used_values
 from icesize.parquet.writing.encoding import Encoding, leaf_values, nan_columns
 from icesize.planning.files import PartitionKey
@@ -36,7 +35,7 @@ class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
     `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries.
-    `sort_order_id` may be set until `finish`. The file exists for others only through the `WrittenFile` that `finish`
+    `sort_order_id` may be set until `finish`. The file exists for others only through the `NewDataFile` that `finish`
     returns; until then it goes with the others of `new_files`.
     """
 
@@ -94,13 +93,13 @@ class FileEncoder:
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
         failpoints.reach("writing")
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> NewDataFile:
         """Close the file, see that storage holds all of it, and describe it."""
         self._writer.close()
         written = self.size_bytes
         self._sink.close()
         self._new_files.finished(self.path, written)
-        file = WrittenFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
+        file = NewDataFile(self.path, written, 0, self.partition, sort_order_id=self.sort_order_id)
         file = describe(file, self._settings, self._writer.writer.metadata, self._nulls, self._nans)
         # the footer has no statistics of columns that hold NaN
         for field_id, values in self._values.items():
@@ -113,12 +112,6 @@ class FileEncoder:
         for stream in (self._writer, self._sink):
             with contextlib.suppress(Exception):
                 stream.close()
-
-
-def remove_files(storage: Storage, files: list[WrittenFile]) -> None:
-    """Delete finished files that will not be committed, best effort."""
-    for file in files:
-        storage.delete(file.path)
 
 
 def parquet_writer(

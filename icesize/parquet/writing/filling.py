@@ -12,9 +12,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.inputs import Stream
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns, sample
@@ -86,7 +86,7 @@ class Filling:
             alone = _Rows([rows], rows.num_rows, rows.nbytes, encoding, True, held.arrow_bytes)
             self._pour(partition, alone, last=False)
 
-    def complete(self, left: Mapping[PartitionKey, Callable[[], pa.Table]], encoding: Encoding) -> list[WrittenFile]:
+    def complete(self, left: Mapping[PartitionKey, Callable[[], pa.Table]], encoding: Encoding) -> list[NewDataFile]:
         """Write these last rows, made when it is their partition's turn, and all that wait, and return all files."""
         if self._spill:
             encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
@@ -200,8 +200,8 @@ class _OpenFiles:
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._open: dict[PartitionKey, _Open] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._waiting: deque[Future[WrittenFile]] = deque()
-        self._done: list[WrittenFile] = []
+        self._waiting: deque[Future[NewDataFile]] = deque()
+        self._done: list[NewDataFile] = []
 
     def __len__(self) -> int:
         return len(self._open)
@@ -265,7 +265,7 @@ class _OpenFiles:
         if len(self._waiting) > 2 * REMOTE_THREADS:
             self._done.append(self._waiting.popleft().result())
 
-    def files(self) -> list[WrittenFile]:
+    def files(self) -> list[NewDataFile]:
         """All finished files, in the order in which they were closed."""
         while self._waiting:
             self._done.append(self._waiting.popleft().result())
@@ -279,7 +279,7 @@ class _OpenFiles:
             self._pool = None
 
 
-def _give_up(encoder: FileEncoder, future: Future[WrittenFile]) -> None:
+def _give_up(encoder: FileEncoder, future: Future[NewDataFile]) -> None:
     """Wait for a file under way, so that it does not appear later."""
     future.exception()
     encoder.close()

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.partitioning import arrange_by_partition
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
@@ -42,7 +42,7 @@ def write_rows(
     names: FileNames,
     older: Iterable[tuple[PartitionKey, pa.Table]] = (),
     counted: Conservation | None = None,
-) -> list[WrittenFile]:
+) -> list[NewDataFile]:
     """Write all batches, after the rows of `older` files, which have the table's Arrow schema, stay in their
     partitions and are `counted`; on any error the files already written are deleted, best effort, and it is raised.
 
@@ -108,7 +108,7 @@ class RowWriter:
         if self._buffer.arrow_bytes > self._max_buffer_bytes:
             self._make_room()
 
-    def close(self) -> list[WrittenFile]:
+    def close(self) -> list[NewDataFile]:
         """Write what is left and return all files."""
         if self._filling.some_wait:
             self._make_room()  # what is buffered joins what waits: memory is then free for one partition

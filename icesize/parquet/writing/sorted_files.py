@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
 from icesize.parquet.ordering.sort_keys import whole
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, measure, nan_columns
@@ -92,7 +92,7 @@ class SortedFiles:
         self._file_rows = target.rows
         self._open_bytes = 0.0
         self._current: FileEncoder | None = None
-        self._done: list[WrittenFile] = []
+        self._done: list[NewDataFile] = []
 
     def write(
         self,
@@ -123,7 +123,7 @@ class SortedFiles:
             start = end
         self._append(part, start, rows.num_rows, later_nan)
 
-    def close(self) -> list[WrittenFile]:
+    def close(self) -> list[NewDataFile]:
         """All files."""
         self._finish()
         return self._done

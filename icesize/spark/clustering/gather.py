@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFile
+from icesize.parquet.files.data_file import Merged, MergeFailure, NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import local_folder
-from icesize.parquet.files.uncommitted import NewFiles, rewrite_failed
 from icesize.parquet.ordering.cluster_order import Ranking, RowOrder
 from icesize.parquet.reading.conservation import Counts
 from icesize.parquet.rewriting.cluster import TooLarge, cluster
@@ -29,7 +29,7 @@ from icesize.spark.engine.worker import as_answer, names_of_task, prepare
 LARGEST_PIECE = 2
 """Rows are sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`: cuts are made from samples."""
 
-Gathered = list[WrittenFile] | MergeFailure
+Gathered = list[NewDataFile] | MergeFailure
 """The files of a task assignment, or why there are none."""
 
 
@@ -42,7 +42,7 @@ class TooLargeForOneTask:
 
 def cluster_alone(
     order: RowOrder, group: MergeGroup, settings: WriteSettings, names: FileNames
-) -> MergeResult | TooLargeForOneTask:
+) -> Merged | TooLargeForOneTask:
     """`cluster` where one task can do it; raises `RewriteFailed`."""
     try:
         return cluster(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)

@@ -16,7 +16,7 @@ from icesize.errors import ClusteringOff
 from icesize.maintenance.batch_commit import Outcome
 from icesize.maintenance.clustering import ClusterScan, cluster_and_commit, wanted_by
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
 from icesize.spark.clustering.gather import TooLargeForOneTask, cluster_alone
@@ -94,13 +94,13 @@ def run_clusters(
     which the caller commits or discards; the others leave no file but those of tasks that were killed, which orphan
     cleanup finds. `progress` hears the bytes of each finished group, from several threads.
 
-    When anything is raised, as `EngineUnavailable`, the storage of the settings knows what there is to be removed.
+    When anything is raised, as `EngineUnavailable`, the owner of the work knows what there is to be removed.
     """
     results: Results = {}
     too_large: dict[int, TooLargeForOneTask] = {}
     groups, cancelled = work.groups, cancelled or threading.Event()
 
-    def keep(number: int, result: MergeResult | MergeFailure | TooLargeForOneTask) -> None:
+    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure | TooLargeForOneTask) -> None:
         if isinstance(result, TooLargeForOneTask):
             too_large[number] = result
             return
@@ -108,7 +108,7 @@ def run_clusters(
         progress(groups[number].size_bytes)
 
     rewrite = partial(cluster_alone, work.order)
-    run = GroupRewrite("cluster files", groups, work.settings, work.prefixes, rewrite, keep, cancelled)
+    run = GroupRewrite("cluster files", groups, work.settings, work.owner, work.prefixes, rewrite, keep, cancelled)
     here = [n for n in groups if groups[n].size_bytes <= limits.driver_merge_bytes]
     run.in_threads(here, cores.threads)
     slots = cores.tasks or session.parallelism(spark)

@@ -16,11 +16,10 @@ from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
-from icesize.parquet.files.settings import Limits, WriteSettings
+from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, NewDataFile, Results
+from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
-from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
@@ -107,7 +106,7 @@ class Shuffle:
     ) -> dict[int, list[Gathered]]:
         fewer = {n: outputs for n, found in gathered.items() if (outputs := self._fewer(found))}
         for n in fewer:
-            remove_files(self.work.settings.storage, _files(gathered[n]))
+            self.work.owner.delete(_paths(gathered[n]))
         kept = {n: found for n, found in gathered.items() if n not in fewer}
         if not fewer:
             return kept
@@ -128,7 +127,7 @@ class Shuffle:
 
     def _result(
         self, group: MergeGroup, gathered: Sequence[Gathered], samples: Sequence[KeySample]
-    ) -> MergeResult | MergeFailure:
+    ) -> Merged | MergeFailure:
         """One group's, put together of those of its assignments."""
         deleted = sum(sample.rows_deleted for sample in samples)
         files, failure = _files(gathered), _failure(gathered)
@@ -137,7 +136,7 @@ class Shuffle:
         if failure is None and rows != live:
             failure = MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
         if failure is not None:
-            remove_files(self.work.settings.storage, files)
+            self.work.owner.delete(_paths(gathered))
             return failure
         # samples of several bins may have read one delete file: each names all data files of it
         named = {path: names for sample in samples for path, names in sample.named.items()}
@@ -183,8 +182,8 @@ class Shuffle:
             if found:  # files, or a failure
                 gathered[group].append(found)
             counted[group] += counts
-        settings.storage.note(file.path for found in gathered.values() for file in _files(found))
-        return {n: checked(found, counted[n], self.work.groups[n], settings) for n, found in gathered.items()}
+        self.work.owner.note(path for found in gathered.values() for path in _paths(found))
+        return {n: checked(found, counted[n], self.work.groups[n], self.work) for n, found in gathered.items()}
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
         """The input files of the groups, in bins of about equal bytes."""
@@ -200,22 +199,20 @@ class Shuffle:
         return tuple((n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in inputs.items())
 
 
-def checked(
-    gathered: list[Gathered], counts: Iterable[Counts], group: MergeGroup, settings: WriteSettings
-) -> list[Gathered]:
+def checked(gathered: list[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> list[Gathered]:
     """Return what became of the assignments of a group, its files compared with the `counts` of the rows read.
 
     It is a failure, and the files are removed, if these differ.
     """
     if _failure(gathered) is not None:
         return gathered
-    files, counted = _files(gathered), Conservation(settings, paths={file.path for file in group.inputs})
+    files, counted = _files(gathered), Conservation(work.settings, paths={file.path for file in group.inputs})
     for some in counts:
         counted.add(some)
     try:
         known = {file.path: file for file in counted.check(files)}
     except RewriteFailed as error:
-        remove_files(settings.storage, files)
+        work.owner.delete(_paths(gathered))
         return [MergeFailure(str(error))]
     return [[known[file.path] for file in found] for found in gathered if not isinstance(found, MergeFailure)]
 
@@ -252,8 +249,12 @@ def _route(begin: float, end: float, count: int) -> range:
     return range(middle, middle + 1)
 
 
-def _files(gathered: Iterable[Gathered]) -> list[WrittenFile]:
+def _files(gathered: Iterable[Gathered]) -> list[NewDataFile]:
     return [file for found in gathered if not isinstance(found, MergeFailure) for file in found]
+
+
+def _paths(gathered: Iterable[Gathered]) -> list[str]:
+    return [file.path for file in _files(gathered)]
 
 
 def _failure(gathered: Iterable[Gathered]) -> MergeFailure | None:

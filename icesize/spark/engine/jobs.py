@@ -18,6 +18,7 @@ from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, Schem
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.plan import MergeGroup
@@ -37,13 +38,13 @@ _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 _MISSING = re.compile(r"No module named '(icesize|pyarrow|pyiceberg)[^']*'|(PyArrow) >= [\d.]+ must be installed")
 
 
-def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption = NOTHING) -> Written:
+def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption = NOTHING) -> Written:
     """Write the rows of each Spark task, and what that task takes along; tells of the attempts that won.
 
-    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; the storage knows of the
+    Raises SchemaMismatch when a row does not fit, RewriteFailed when tasks fail for good; the `owner` knows of the
     files that are there by then.
     """
-    answers = run_job(df, WriteRows(settings, prefix, absorption), "write the batch")
+    answers = run_job(df, WriteRows(settings, owner.prefix, absorption), "write the batch")
     parts: list[Written] = []
     failed: IcesizeError | None = None
     for answer in answers:
@@ -52,7 +53,7 @@ def write_rows(df: DataFrame, settings: WriteSettings, prefix: str, absorption: 
         except IcesizeError as error:
             failed = error
     written = Written.together(parts)
-    settings.storage.note(file.path for file in written.files)
+    owner.note(file.path for file in written.files)
     if failed is not None:
         raise failed
     return written
@@ -104,6 +105,7 @@ class GroupRewrite:
     what: str
     groups: Mapping[int, MergeGroup]
     settings: WriteSettings
+    owner: Uncommitted
     prefixes: Mapping[int, str]
     rewrite: Callable[[MergeGroup, WriteSettings, FileNames], Any]
     keep: Callable[[int, Any], object]
@@ -113,7 +115,7 @@ class GroupRewrite:
         """Rewrite these groups in this process; `keep` is called in its threads."""
 
         def rewrite(number: int, group: MergeGroup) -> Any:
-            return self.rewrite(group, self.settings, FileNames(self.prefixes[number], number, 0))
+            return self.rewrite(group, self.settings, FileNames(self.prefixes[number], number, 0, self.owner))
 
         groups = {number: self.groups[number] for number in numbers}
         rewrite_in_threads(groups, rewrite, self.keep, cancelled=self.cancelled, threads=threads)
@@ -130,7 +132,7 @@ class GroupRewrite:
             for answer in run_job(bin_numbers(spark, len(bins)), job, self.what):
                 results.update(read_answer(answer))
             made = (result for result in results.values() if isinstance(result, MergeResult))
-            self.settings.storage.note(file.path for result in made for file in result.files)
+            self.owner.note(file.path for result in made for file in result.files)
             return results
 
         self.by(run, numbers)

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icesize.clock import Environment, WorkLimits
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.forecast import work_bytes
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.plan import MergeGroup
@@ -32,7 +33,7 @@ def run_merges(
     spark: SparkSession,
     groups: Mapping[int, MergeGroup],
     settings: WriteSettings,
-    prefix: str,
+    owner: Uncommitted,
     *,
     limits: WorkLimits,
     results: Results | None = None,
@@ -48,12 +49,12 @@ def run_merges(
     """
     results = {} if results is None else results
 
-    def keep(number: int, result: MergeResult | MergeFailure) -> None:
+    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure) -> None:
         results[number] = result
         progress(groups[number].size_bytes)
 
-    prefixes, cancelled = dict.fromkeys(groups, prefix), cancelled or threading.Event()
-    run = GroupRewrite("merge files", groups, settings, prefixes, merge, keep, cancelled)
+    prefixes, cancelled = dict.fromkeys(groups, owner.prefix), cancelled or threading.Event()
+    run = GroupRewrite("merge files", groups, settings, owner, prefixes, merge, keep, cancelled)
     of_spark = work_for_spark(groups, settings, limits)
     run.in_threads([number for number in groups if number not in of_spark], cores.threads)
     if of_spark and not cancelled.is_set():
@@ -81,9 +82,11 @@ def work_for_spark(groups: Mapping[int, MergeGroup], settings: WriteSettings, li
 class MergeRun:
     """Merges of a batch in threads of their own, none of which works on when the block is left."""
 
-    def __init__(self, spark: SparkSession, settings: WriteSettings, prefix: str, environment: Environment) -> None:
-        self._spark, self._settings, self._prefix, self._environment = spark, settings, prefix, environment
-        self._tag = f"icesize-merge-{prefix}-{uuid.uuid4()}"
+    def __init__(
+        self, spark: SparkSession, settings: WriteSettings, owner: Uncommitted, environment: Environment
+    ) -> None:
+        self._spark, self._settings, self._owner, self._environment = spark, settings, owner, environment
+        self._tag = f"icesize-merge-{owner.prefix}-{uuid.uuid4()}"
         self._cancelled = threading.Event()
         self._results: Results = {}
         self._threads: list[threading.Thread] = []
@@ -108,7 +111,7 @@ class MergeRun:
             self._spark.sparkContext.addJobTag(self._tag)
         try:
             run_merges(
-                self._spark, groups, self._settings, self._prefix, limits=self._environment.limits,
+                self._spark, groups, self._settings, self._owner, limits=self._environment.limits,
                 results=self._results, cancelled=self._cancelled, before_job=before_job, cores=cores,
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append goes on, the report names this

@@ -9,7 +9,7 @@ from uuid import UUID
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.parquet.files.data_file import Written, WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, Written
 from icesize.parquet.files.names import writer_of
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import Prediction, Seen, Traffic
@@ -106,7 +106,7 @@ class Learned:
         )
 
 
-def _writer_skew(files: Iterable[WrittenFile], tasks: int) -> float | None:
+def _writer_skew(files: Iterable[NewDataFile], tasks: int) -> float | None:
     """Most bytes of a writer over their mean; None where names of files do not tell their writers."""
     loads = [0.0] * tasks
     for file in files:
@@ -117,7 +117,7 @@ def _writer_skew(files: Iterable[WrittenFile], tasks: int) -> float | None:
     return skew(loads)
 
 
-def seen_in(files: Iterable[WrittenFile]) -> dict[PartitionKey, Seen]:
+def seen_in(files: Iterable[NewDataFile]) -> dict[PartitionKey, Seen]:
     """Rows, bytes and number of the files of each partition."""
     seen: dict[PartitionKey, Seen] = {}
     for file in files:

@@ -9,8 +9,9 @@ from functools import cached_property
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from icesize.parquet.files.data_file import Written, WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, Written
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
 from icesize.planning.files import PartitionKey
@@ -79,14 +80,14 @@ class WritePlan:
         """Whether what is known of the batch is what earlier ones were like."""
         return self.rows is None and self.incoming is not None
 
-    def write(self, divided: DataFrame, settings: WriteSettings, prefix: str, absorption: Absorption) -> Written:
+    def write(self, divided: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption) -> Written:
         """Write the rows as `to_tasks` has divided them; nothing that was written outlives an error.
 
         Raises RewriteFailed, and SchemaMismatch for rows that were not fetched.
         """
         if self.fetched is None:
-            return jobs.write_rows(divided, settings, prefix, absorption)
-        return write_in_threads(self.fetched, settings, prefix, absorption)
+            return jobs.write_rows(divided, settings, owner, absorption)
+        return write_in_threads(self.fetched, settings, owner, absorption)
 
     def beside(self, merges_bytes: list[int], cores: int) -> WritePlan:
         """The same batch where merge groups of these sizes run as Spark tasks at the same time."""
@@ -148,7 +149,7 @@ class RoutedBatch:
         older = sum((self.taken_along or {}).values())
         return sum(self.weights.values()) + unnamed * self.sizes.table.bytes_per_row + closing + older
 
-    def skew_of(self, files: Iterable[WrittenFile], tasks: int) -> float:
+    def skew_of(self, files: Iterable[NewDataFile], tasks: int) -> float:
         """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
         routed, keys_of = self._route(tasks), keys.keys_of(self.settings.spec, self.settings.schema)
         loads = [0.0] * tasks

@@ -26,15 +26,15 @@ from icesize.maintenance.batch_commit import (
     outcome_of,
     remember,
 )
-from icesize.parquet.files.uncommitted import uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
 from icesize.spark.stream.process_state import StreamState, handle_of, refresh
 from icesize.table.commit.ledger import is_done
+from icesize.table.commit.protocol import Overtaken
 from icesize.table.commit.request import CommitOutcome
-from icesize.table.commit.steps.step import Overtaken
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
 
@@ -109,8 +109,9 @@ def _once(batch: Batch) -> Outcome:
     planned = plan(batch, current)
     if planned is None:
         return _nothing(batch, current)
-    with uncommitted(planned.fitted.settings.storage, batch.options.environment) as environment:
-        written = run(planned)
+    storage = planned.fitted.settings.storage
+    with uncommitted(storage, batch.prefix, batch.options.environment) as (owner, environment):
+        written = run(planned, owner)
         if written is None:
             return _nothing(batch, current)
         how = CommitContext(
@@ -121,17 +122,17 @@ def _once(batch: Batch) -> Outcome:
     return _learned(planned, written, replace(outcome, conflicts=(*batch.conflicts, *outcome.conflicts)), undone)
 
 
-def run(planned: BatchPlan) -> WrittenBatch | None:
+def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
     """Write the rows and merge; None when there turn out to be no rows. Nothing runs any more when it is over.
 
     Merging is optional: what fails or is late is left out. Raises SchemaMismatch or RewriteFailed for the rows.
     """
     batch, settings, write_plan = planned.fitted.batch, planned.fitted.settings, planned.write_plan
-    with MergeRun(batch.spark, settings, batch.prefix, batch.options.environment) as merging:
+    with MergeRun(batch.spark, settings, owner, batch.options.environment) as merging:
         begun = dict(enumerate(planned.merges))
         before_job = session.wait_for_a_job if write_plan.fetched is None else None
         merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
-        rows = write_plan.write(planned.rows, settings, batch.prefix, planned.absorption)
+        rows = write_plan.write(planned.rows, settings, owner, planned.absorption)
         deadline_seconds = planned.merge_deadline_seconds(batch.watch.lap("write"))
         if rows.new_rows == 0:
             return None

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icesize import failpoints
 from icesize.clock import Environment, Stopwatch
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey
@@ -144,7 +144,7 @@ class BatchPlan:
         """The older files that are written again together with the new rows."""
         return self.begun.absorption if self.begun else NOTHING
 
-    def decide(self, written: Sequence[WrittenFile]) -> Decision:
+    def decide(self, written: Sequence[NewDataFile]) -> Decision:
         """What is merged, now that the files of the new rows are known."""
         if self.begun and self.write_plan.is_complete:
             return self.begun
@@ -249,7 +249,7 @@ def _decide_before(fitted: FittedBatch, write_plan: WritePlan) -> Decision | Non
     return _beside_rows(fitted, write_plan.incoming, write_plan.size_bytes or 0.0, None)
 
 
-def _decide_after(fitted: FittedBatch, written: Sequence[WrittenFile], begun: Decision | None) -> Decision:
+def _decide_after(fitted: FittedBatch, written: Sequence[NewDataFile], begun: Decision | None) -> Decision:
     """What is due now that these files are about to be added; merges of `begun`, which was decided on a prediction, are
     among its merges as they were, or given up."""
     if begun and fitted.batch.overwrites:

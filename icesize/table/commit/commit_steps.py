@@ -13,10 +13,9 @@ from icesize.clock import Environment
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.ledger import is_done
-from icesize.table.commit.protocol import Committer, Loaded, Staged
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.protocol import CommitRequest, Committer, Loaded, Staged, Step, StepDone
+from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, commit_change
-from icesize.table.commit.steps.step import Step, StepDone
 from icesize.table.commit.summary import RUN_ID, SMALL_FILES_MAX
 
 SLOW_STAGE_SECONDS = 1.0

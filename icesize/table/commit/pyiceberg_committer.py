@@ -28,17 +28,19 @@ from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, summary_of
 from icesize.table.commit.protocol import (
+    BASE_EXPIRED,
     CatalogBusy,
     CommitLost,
     CommitRefused,
+    CommitRequest,
     Committer,
     Loaded,
     Staged,
+    Step,
+    StepDone,
 )
-from icesize.table.commit.request import CommitRequest
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
-from icesize.table.commit.steps.step import BASE_EXPIRED, Step, StepDone
 from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
 from icesize.table.manifests.entries import ADDED, read_changes, read_entries

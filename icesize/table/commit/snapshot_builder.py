@@ -32,7 +32,7 @@ from pyiceberg.table.update import (
 )
 
 from icesize import failpoints
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import MAIN, FileFact, PartitionKey
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.no_output import NoOutput
@@ -153,7 +153,7 @@ class SnapshotBuilder:
         self.discard(before)
         return None
 
-    def with_new(self, files: Sequence[WrittenFile], snapshot: Snapshot) -> Snapshot:
+    def with_new(self, files: Sequence[NewDataFile], snapshot: Snapshot) -> Snapshot:
         """Return the snapshot, and remember for the steps after it which files it has added."""
         self.new, self.new_number = frozenset(f.path for f in files), snapshot.sequence_number
         return snapshot
@@ -162,7 +162,7 @@ class SnapshotBuilder:
         self,
         operation: Operation,
         split: Split,
-        added: Sequence[WrittenFile],
+        added: Sequence[NewDataFile | NewDeleteFile],
         summary: Mapping[str, str],
         copied: Sequence[Entry] = (),
     ) -> Snapshot:
@@ -170,20 +170,20 @@ class SnapshotBuilder:
         own_spec = self.metadata.default_spec_id
         gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
         facts = counts(
-            added=[*(f for f in added if f.deletes_of is None), *(data_file_of(e, own_spec) for e in copied)],
-            new_deletes=[f for f in added if f.deletes_of is not None],
+            added=[*(f for f in added if isinstance(f, NewDataFile)), *(data_file_of(e, own_spec) for e in copied)],
+            new_deletes=[f for f in added if isinstance(f, NewDeleteFile)],
             removed=[data_file_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
             deletes=[delete_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DELETES],
         )
         return self.finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
 
     def _rewritten(
-        self, split: Split, added: Sequence[WrittenFile] = (), copied: Sequence[Entry] = ()
+        self, split: Split, added: Sequence[NewDataFile | NewDeleteFile] = (), copied: Sequence[Entry] = ()
     ) -> list[ManifestFile]:
         """All manifests of the next snapshot: new ones, those that were split written anew, the others as they are."""
-        by_kind: dict[_Kind, list[WrittenFile]] = defaultdict(list)
+        by_kind: dict[_Kind, list[NewDataFile | NewDeleteFile]] = defaultdict(list)
         for file in added:
-            content = ManifestContent.DATA if file.deletes_of is None else ManifestContent.DELETES
+            content = ManifestContent.DATA if isinstance(file, NewDataFile) else ManifestContent.DELETES
             by_kind[file.partition.spec_id, content].append(file)
         back = {(self.metadata.default_spec_id, ManifestContent.DATA): copied} if copied else {}
         new: list[ManifestFile] = []
@@ -222,7 +222,7 @@ class SnapshotBuilder:
         self,
         split: Split,
         partitions: Collection[PartitionKey],
-        added: Sequence[WrittenFile],
+        added: Sequence[NewDataFile],
         named: Mapping[str, frozenset[str]],
     ) -> None:
         """Let delete files go that hit nothing once data manifests are split so, and these files are there."""
@@ -233,7 +233,7 @@ class SnapshotBuilder:
         manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
         return self._deletes.index(self._io, manifests, self.metadata.specs())
 
-    def split_obsolete(self, split: Split, doubtful: Doubtful, added: Sequence[WrittenFile]) -> None:
+    def split_obsolete(self, split: Split, doubtful: Doubtful, added: Sequence[NewDataFile]) -> None:
         """The same for delete files that are known to be doubtful."""
         if doubtful:
             new = ((f.partition, self._number(f), f.path) for f in added)
@@ -255,7 +255,7 @@ class SnapshotBuilder:
             for entry in entries:
                 yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
 
-    def _number(self, file: WrittenFile) -> int:
+    def _number(self, file: NewDataFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number
 
     @property

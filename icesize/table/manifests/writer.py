@@ -37,7 +37,7 @@ from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from icesize.errors import UnsupportedTable
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.metrics import widened
 from icesize.table.manifests.avro_container import ContainerWriter
 from icesize.table.manifests.avro_values import AvroSchema, inlined, structure, writer
@@ -45,6 +45,7 @@ from icesize.table.manifests.entries import (
     ADDED,
     DATA,
     DELETED,
+    EQUALITY_DELETES,
     EXISTING,
     POSITION_DELETES,
     DataFileSchema,
@@ -55,7 +56,7 @@ from icesize.table.manifests.entries import (
 FormatVersion = Literal[1, 2]
 _PARTITION = 102
 """Iceberg's field id of the partition values in a data file."""
-_EQUALITY_IDS = 135
+_CONTENT, _EQUALITY_IDS = 134, 135
 _PROMOTIONS = {("int", "long"), ("float", "double")}
 
 
@@ -66,14 +67,14 @@ def write_manifests(
     snapshot_id: int,
     new_path: Callable[[], str],
     *,
-    added: Sequence[WrittenFile] = (),
+    added: Sequence[NewDataFile | NewDeleteFile] = (),
     copied: Sequence[Entry] = (),
     existing: Iterable[Entry] = (),
     deleted: Sequence[Entry] = (),
     content: ManifestContent = ManifestContent.DATA,
 ) -> list[ManifestFile]:
     """Write the manifests of one partition spec in snapshot `snapshot_id` and say what is in them: data files, or
-    delete files (`content`), and of those that are `added` files of deletes by position.
+    delete files (`content`).
 
     `added` become ADDED, with their sequence number where they have one; so do `copied`, which are described as the
     files that they are copies of (`under_new_path`); `existing` keep their snapshot and sequence numbers; `deleted`
@@ -83,13 +84,15 @@ def write_manifests(
     (Iceberg's default: 8 MiB). In each of them changes come before what stays, so that `read_changes` ends early.
     `new_path` names each new file. The sequence numbers of the results are assigned by `write_list`.
 
-    Raises `UnsupportedTable` for a format version above 2 and for entries that Iceberg could not read back, ValueError
-    for a file of another spec or with values that do not fit; files written before an error stay.
+    Raises `UnsupportedTable` for a format version above 2, for delete files in format v1, and for entries that Iceberg
+    could not read back, ValueError for a file of another spec or with values that do not fit; files written before an
+    error stay.
     """
-    if metadata.format_version > 2:
+    version, deletes = metadata.format_version, content == ManifestContent.DELETES
+    if version > 2 or (deletes and version < 2):
+        what, supported = ("delete manifests", "only v2 is") if deletes else ("manifests", "only v1 and v2 are")
         raise UnsupportedTable(
-            f"Cannot write manifests of Iceberg format v{metadata.format_version}: only v1 and v2 are supported",
-            format_version=metadata.format_version,
+            f"Cannot write {what} of Iceberg format v{version}: {supported} supported", format_version=version
         )
     target = Target(io, metadata, snapshot_id, spec_id, new_path, content)
     streams: dict[DataFileSchema, ManifestStream] = {}
@@ -102,7 +105,8 @@ def write_manifests(
         beside = Counter(entry.schema for entry in chain(existing, deleted, copied))
         for schema in beside:
             stream(fitted(schema).schema)
-        stream(_fullest(beside, fitted) or target.own_schema).add(added)
+        needed = {_CONTENT, _EQUALITY_IDS} if deletes else set[int]()
+        stream(_fullest(beside, fitted, needed) or target.own_schema).add(added)
     for status, entries in ((ADDED, copied), (DELETED, deleted), (EXISTING, existing)):
         for schema, run in groupby(entries, attrgetter("schema")):
             how = fitted(schema)
@@ -112,14 +116,17 @@ def write_manifests(
     return [manifest for each in streams.values() for manifest in each.finish()]
 
 
-def _fullest(beside: Counter[DataFileSchema], fitted: Callable[[DataFileSchema], Fitted]) -> DataFileSchema | None:
-    """The encoding that most entries will have, of those that have a place for new partition values.
+def _fullest(
+    beside: Counter[DataFileSchema], fitted: Callable[[DataFileSchema], Fitted], needed: set[int]
+) -> DataFileSchema | None:
+    """The encoding that most entries will have, of those that have a place for new partition values and the `needed`
+    fields.
 
     New files are encoded like them: one manifest less results.
     """
     there: Counter[DataFileSchema] = Counter()
     for schema, entries in beside.items():
-        if fitted(schema).is_current:
+        if fitted(schema).is_current and needed <= {field["field-id"] for field in schema.avro["fields"]}:
             there[fitted(schema).schema] += entries
     return max(there, key=there.__getitem__, default=None)
 
@@ -285,9 +292,9 @@ class ManifestStream:
         header = status, snapshot_id, entry.sequence_number, entry.file_sequence_number
         self._add(header, entry.rows, entry.values, data)
 
-    def add(self, files: Iterable[WrittenFile]) -> None:
+    def add(self, files: Iterable[NewDataFile | NewDeleteFile]) -> None:
         """Append files that are new to the table. Raises ValueError for values that the schema has no place for."""
-        encode = _encoder(self._schema.avro)
+        encode = _encoder(self._schema.avro, _FIELDS[self._target.content])
         for file in files:
             if file.partition.spec_id != self._target.spec.spec_id:
                 raise ValueError(
@@ -368,12 +375,12 @@ def _summary(kind: IcebergType, values: set[Any]) -> PartitionFieldSummary:
     return PartitionFieldSummary(has_null, has_nan, to_bytes(kind, lowest), to_bytes(kind, highest))  # type: ignore[arg-type]
 
 
-_Get = Callable[[WrittenFile], Any]
+_Get = Callable[[Any], Any]
 # Format v1 wants a number here that nobody reads; this is the one that Java and PyIceberg write.
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
-_FIELDS: Mapping[int, _Get] = {
-    134: lambda file: DATA if file.deletes_of is None else POSITION_DELETES,
+_DATA_FIELDS: Mapping[int, _Get] = {
+    _CONTENT: lambda file: DATA,
     100: lambda file: file.path,
     101: lambda file: "PARQUET",
     _PARTITION: lambda file: file.partition.values,
@@ -388,15 +395,25 @@ _FIELDS: Mapping[int, _Get] = {
     128: lambda file: file.upper_bounds,
     132: lambda file: file.split_offsets or None,
     140: lambda file: file.sort_order_id,
-    143: lambda file: file.deletes_of,
+}
+_FIELDS: Mapping[ManifestContent, Mapping[int, _Get]] = {
+    ManifestContent.DATA: _DATA_FIELDS,
+    ManifestContent.DELETES: {
+        **_DATA_FIELDS,
+        _CONTENT: lambda file: EQUALITY_DELETES if file.equality_ids else POSITION_DELETES,
+        _EQUALITY_IDS: lambda file: file.equality_ids or None,
+        143: lambda file: file.deletes_of,
+    },
 }
 
 
-def _encoder(record: AvroSchema) -> Callable[[bytearray, WrittenFile], None]:
+def _encoder(
+    record: AvroSchema, fields: Mapping[int, _Get]
+) -> Callable[[bytearray, NewDataFile | NewDeleteFile], None]:
     """A function that encodes a new file by any manifest's data file schema; what it does not have is null."""
-    steps = [(_FIELDS.get(field["field-id"]), writer(field["type"])) for field in record["fields"]]
+    steps = [(fields.get(field["field-id"]), writer(field["type"])) for field in record["fields"]]
 
-    def encode(out: bytearray, file: WrittenFile) -> None:
+    def encode(out: bytearray, file: NewDataFile | NewDeleteFile) -> None:
         for get, write in steps:
             write(out, get(file) if get else None)
 

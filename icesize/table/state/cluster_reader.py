@@ -15,8 +15,8 @@ from pyiceberg.types import DecimalType, PrimitiveType, StringType
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from icesize.errors import TableError
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.metrics import FileMetrics, bound_value
+from icesize.parquet.files.data_file import FileMetrics, NewDataFile
+from icesize.parquet.files.metrics import bound_value
 from icesize.parquet.files.names import set_of
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.files import FileFact, PartitionKey
@@ -71,11 +71,10 @@ class ClusterReader:
         return found
 
 
-def cluster_file_of(file: WrittenFile, by: ClusterBy, schema: Schema) -> ClusterFile:
-    """A file that was just written under `schema`. As long as parts of it are copied its bounds are not known."""
-    metrics = FileMetrics(file.rows) if file.copied_from else FileMetrics.of(file)
+def cluster_file_of(file: NewDataFile, by: ClusterBy, schema: Schema) -> ClusterFile:
+    """A file that was just written under `schema`."""
     fact = FileFact(file.path, file.size_bytes, file.rows, file.partition, file.sequence_number or 0)
-    return _cluster_file(fact, metrics, _columns(schema, by), by.key)
+    return _cluster_file(fact, FileMetrics.of(file), _columns(schema, by), by.key)
 
 
 def _columns(schema: Schema, by: ClusterBy) -> _Columns:

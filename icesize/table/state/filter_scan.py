@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 
-from icesize.parquet.files.metrics import FileMetrics
+from icesize.parquet.files.data_file import FileMetrics
 from icesize.planning.files import PartitionKey
 from icesize.planning.filters import FilterUse
 from icesize.table.catalog.access_errors import readable

@@ -24,11 +24,10 @@ from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.commit_steps import commit_steps, validated
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Committer, Loaded
+from icesize.table.commit.protocol import Base, CommitRequest, Committer, Loaded, Step
 from icesize.table.commit.pyiceberg_committer import committer_of
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import Change, commit_change
-from icesize.table.commit.steps.step import Base, Step
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.live_files import LayoutReader

@@ -10,8 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -19,8 +18,8 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
-from icesize.parquet.files.metrics import FileMetrics, carry_over
+from icesize.parquet.files.data_file import CopiedFile, FileMetrics, FinishedFile, Merged, MergeResult, NewDataFile
+from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief
@@ -36,23 +35,26 @@ _THREADS = 4
 
 
 def with_carried_over_metrics(
-    merged: tuple[MergeResult, ...],
-    appended: Sequence[WrittenFile],
+    merged: Sequence[MergeResult[FinishedFile]],
+    appended: Sequence[NewDataFile],
     io: FileIO,
     settings: Callable[[], WriteSettings],
-) -> tuple[MergeResult, ...]:
-    """The groups with complete metrics for outputs that were copied from their input files.
+) -> tuple[Merged, ...]:
+    """Complete the metrics of outputs that were copied from their input files.
 
     Input files are described by manifests, or by `appended` where the same commit brings them. `settings` are asked
     for, and manifests read, only when there is such an output.
     """
-    copied = {old.path for group in merged for file in group.files for old in file.copied_from}
-    if not copied:
-        return merged
+    files = (file for group in merged for file in group.files)
+    copied = {old.path for file in files if isinstance(file, CopiedFile) for old in file.copied_from}
     known = metrics_of((v for group in merged for v in group.inputs if v.path in copied), io)
     known |= {file.path: FileMetrics.of(file) for file in appended}
-    how = settings()
-    return tuple(replace(g, files=tuple(carry_over(file, how, known) for file in g.files)) for g in merged)
+    how = cache(settings)
+
+    def complete(file: FinishedFile) -> NewDataFile:
+        return carry_over(file, how(), known) if isinstance(file, CopiedFile) else file
+
+    return tuple(group.with_files(map(complete, group.files)) for group in merged)
 
 
 def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:

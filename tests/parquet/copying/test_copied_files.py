@@ -31,10 +31,10 @@ from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, c
 from icesize.parquet.copying.output_file import describe_copied
 from icesize.parquet.copying.page_copy import runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.metrics import describe
 from icesize.parquet.files.settings import Limits
-from icesize.parquet.format.footer import Chunk, Footer
+from icesize.parquet.format.footer import Chunk, Footer, parse_footer
 from icesize.parquet.format.page_index import offset_index, read_offset_index
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, read_header, walk
 from icesize.parquet.format.refusals import CopyRefused, Refusal
@@ -1615,10 +1615,11 @@ def test_memory_does_not_grow_with_the_number_of_parts(tmp_path: Path) -> None:
 DATA = foreign_bytes(with_ids(rows(50)), row_group_size=20)
 
 
-def described(folder: Path, data: bytes, **properties: str) -> WrittenFile:
+def described(folder: Path, data: bytes, **properties: str) -> CopiedFile:
     """What is known of a file of SCHEMA."""
     options = settings_of(folder, SCHEMA, properties=properties)
-    return describe_copied(options, "a.parquet", KEY, Assembled(len(data), 50, (4, 99), raw_footer(data)))
+    assembled = Assembled(len(data), 50, (4, 99), raw_footer(data))
+    return describe_copied(options, "a.parquet", KEY, assembled, parse_footer(assembled.footer, len(data)))
 
 
 def statistics(**changes: tuple[int, bytes]) -> Callable[[Tree], None]:
@@ -1638,7 +1639,7 @@ def test_counts_are_those_of_files_that_are_written(tmp_path: Path, mode: str) -
     properties = {"write.metadata.metrics.default": mode, "write.metadata.metrics.column.word": "counts"}
     options = settings_of(tmp_path, SCHEMA, properties=properties)
     file = described(tmp_path, DATA, **properties)
-    own = describe(WrittenFile("a.parquet", len(DATA), 0, KEY), options, pq.read_metadata(io.BytesIO(DATA)), {}, {})
+    own = describe(NewDataFile("a.parquet", len(DATA), 0, KEY), options, pq.read_metadata(io.BytesIO(DATA)), {}, {})
     assert (file.rows, file.size_bytes, file.split_offsets) == (50, len(DATA), (4, 99))
     assert file.column_sizes == own.column_sizes
     assert file.value_counts == own.value_counts

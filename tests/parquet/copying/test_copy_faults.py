@@ -70,7 +70,9 @@ from tests.support.parquet_files import (
     fact,
     files_below,
     local,
+    rows_decoded,
     settings_of,
+    sources_of,
     with_limits,
     write_one,
 )
@@ -216,7 +218,7 @@ def test_a_column_that_only_one_file_requires_is_encoded_again(options: WriteSet
     bad = stored(Path(local(options.table_location)), foreign(count, _required(with_ids(rows(count, START)))), count)
     for inputs in (among(options, bad), among(options, bad)[::-1]):
         done = outcome(options, inputs)
-        assert (dict(done.decoded_because), sum(file.rows_decoded for file in done.files)) == ({}, 0)
+        assert (dict(done.decoded_because), rows_decoded(done.files)) == ({}, 0)
         assert 0 < done.bytes_decoded < sum(file.size_bytes for file in inputs)
         assert all(pq.read_schema(local(file.path)).field("id").nullable for file in done.files)
 
@@ -238,9 +240,7 @@ def test_what_is_not_copied_is_decoded_with_its_code(options: WriteSettings, nam
     assert done.pages_copied > 0
     good = content(input_file.path for input_file in inputs if input_file is not bad)
     assert content(file.path for file in done.files) == good + Counter(spelt_rows(_rows_of(name, count)))
-    assert {copied.path for file in done.files for copied in file.copied_from} == {
-        input_file.path for input_file in inputs if input_file is not bad
-    }
+    assert sources_of(done.files) == {input_file.path for input_file in inputs if input_file is not bad}
 
 
 @STRATEGIES
@@ -296,7 +296,7 @@ def test_what_is_noticed_while_copying_has_all_decoded(options: WriteSettings, n
     inputs = [*written(options, WHOLE_ROWS), *bad]
     done = outcome(replace(options, io_properties=REMOTE) if remote else options, inputs)
     assert dict(done.decoded_because) == {code: 3}
-    assert (done.bytes_copied, done.pages_copied, done.files[0].copied_from) == (0, 0, ())
+    assert (done.bytes_copied, done.pages_copied, sources_of(done.files)) == (0, 0, set())
     assert content(file.path for file in done.files) == content(input_file.path for input_file in inputs)
 
 
@@ -518,8 +518,8 @@ def test_every_file_bad_in_its_own_way_is_counted(options: WriteSettings) -> Non
     good = written(options, WHOLE_ROWS, WHOLE_ROWS)
     done = outcome(options, [*bad, *good])
     assert dict(done.decoded_because) == dict(Counter(DECODED[name][0] for name in names))
-    assert sum(file.rows_decoded for file in done.files) == PAGED_ROWS * len(names)
-    assert {copied.path for copied in done.files[0].copied_from} == {input_file.path for input_file in good}
+    assert rows_decoded(done.files) == PAGED_ROWS * len(names)
+    assert sources_of(done.files[:1]) == {input_file.path for input_file in good}
 
 
 ZSTD = 6
@@ -943,7 +943,7 @@ def test_a_full_local_disk_has_files_decoded(
     monkeypatch.setattr(fetching.tempfile, "TemporaryFile", _full)
     done = merged(store_options, inputs)
     assert dict(done.decoded_because) == {"short-read": 2}
-    assert [copied.path for copied in done.files[0].copied_from] == [inputs[0].path]
+    assert sources_of(done.files[:1]) == {inputs[0].path}
 
 
 def _full(**_arguments: object) -> None:
@@ -1111,7 +1111,7 @@ def test_files_in_s3_are_merged_by_copying(
     done = merge(MergeGroup(tuple(inputs), KEY), store_options, MERGED)
     (file,) = done.files
     assert dict(done.decoded_because) == {"tiny": 1}
-    assert (done.pages_copied > 0, file.rows_decoded) == (True, TINY_ROWS)
+    assert (done.pages_copied > 0, rows_decoded([file])) == (True, TINY_ROWS)
     wanted = sorted(location.removeprefix(f"s3://{bucket}/") for location in (file.path, *(v.path for v in inputs)))
     assert sorted(keys(client, bucket)) == wanted
     stored_bytes = client.get_object(Bucket=bucket, Key=file.path.removeprefix(f"s3://{bucket}/"))["Body"].read()

@@ -24,7 +24,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.parquet.copying.strategy import likely_copied
-from icesize.parquet.files.data_file import CopiedFrom, MergeResult
+from icesize.parquet.files.data_file import CopiedFrom, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.files.storage import Storage
@@ -44,6 +44,7 @@ from tests.support.parquet_files import (
     files_below,
     foreign_file,
     local,
+    rows_decoded,
     schema_of,
     settings_of,
     with_limits,
@@ -107,7 +108,7 @@ def test_pages_of_small_files_become_one_row_group(tmp_path: Path) -> None:
     assert pq.read_metadata(local(file.path)).num_row_groups == 1
     assert pq.read_table(local(file.path)).column("id").to_pylist() == list(range(65_000))
     assert (done.bytes_decoded, dict(done.decoded_because)) == (0, {})
-    assert done.bytes_copied == file.bytes_copied > 0.99 * sum(f.size_bytes for f in done.inputs)
+    assert done.bytes_copied > 0.99 * sum(f.size_bytes for f in done.inputs)
     # 20,000 rows or 1 MiB are a page at most
     assert done.pages_copied == 3 * (1 + 1 + 2)
     assert file.copied_from == tuple(CopiedFrom(input_file.path) for input_file in inputs)
@@ -140,10 +141,10 @@ def test_tiny_files_are_decoded_beside_copied_ones(tmp_path: Path) -> None:
     assert dict(done.decoded_because) == {"tiny": 2}
     assert done.bytes_decoded == inputs[1].size_bytes + inputs[2].size_bytes
     assert rows_of(done) == content(input_file.path for input_file in inputs)
-    assert (file.rows, file.rows_decoded) == (60_120, 120)
+    assert (file.rows, file.decoded.rows) == (60_120, 120)
     assert file.copied_from == (CopiedFrom(inputs[0].path),)
-    assert int.from_bytes(file.lower_bounds[1], "little") == 60_000
-    assert int.from_bytes(file.upper_bounds[1], "little") == 60_119
+    assert int.from_bytes(file.decoded.lower_bounds[1], "little") == 60_000
+    assert int.from_bytes(file.decoded.upper_bounds[1], "little") == 60_119
 
 
 def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_merge_that_could_copy_little_is_decoded(tmp_path: Path) -> None:
     assert sum(input_file.size_bytes for input_file in inputs) < LIMITS.least_copied_bytes
     done = merged(options, inputs)
     assert (done.bytes_copied, done.pages_copied, dict(done.decoded_because)) == (0, 0, {"tiny": 40})
-    assert done.files[0].copied_from == ()
+    assert isinstance(done.files[0], NewDataFile)
     assert rows_of(done) == content(input_file.path for input_file in inputs)
 
 
@@ -343,9 +344,9 @@ def test_nan_and_nulls_in_decoded_rows_stay_countable(tmp_path: Path) -> None:
     )
     small = fact(write_one(options, odd))
     (file,) = merged(options, [large, small]).files
-    assert file.nan_value_counts == {2: 1}
-    assert file.nulls_decoded == {1: 1, 2: 1, 3: 3}
-    assert sorted(file.lower_bounds) == [1]
+    assert file.decoded.nan_value_counts == {2: 1}
+    assert file.decoded.null_value_counts == {1: 1, 2: 1, 3: 3}
+    assert sorted(file.decoded.lower_bounds) == [1]
     table = pq.read_table(local(file.path))
     assert pc.sum(pc.is_nan(table.column("value"))).as_py() == 1
     assert table.column("word").null_count == 3
@@ -371,7 +372,7 @@ def test_every_row_comes_out_once(
     done = merged(options, inputs, outputs)
     assert rows_of(done) == content(input_file.path for input_file in inputs)
     assert done.bytes_copied + done.bytes_decoded <= sum(f.size_bytes for f in done.inputs)
-    assert sum(file.rows_decoded for file in done.files) <= done.rows_out
+    assert rows_decoded(done.files) <= done.rows_out
 
 
 def test_tiny_is_told_from_the_manifest_entry() -> None:
@@ -591,7 +592,7 @@ def test_nulls_are_counted_over_all_decoded_row_groups(tmp_path: Path) -> None:
     done = merged(options, [large, fact(write_one(options, first)), fact(write_one(options, later))])
     (file,) = done.files
     assert dict(done.decoded_because) == {"tiny": 2}
-    assert (file.nulls_decoded[2], file.nan_value_counts[2]) == (500, 1_500)
+    assert (file.decoded.null_value_counts[2], file.decoded.nan_value_counts[2]) == (500, 1_500)
 
 
 def test_a_location_that_no_file_io_knows_is_named(tmp_path: Path) -> None:
@@ -633,7 +634,7 @@ def test_a_few_rows_join_files_of_older_names(tmp_path: Path) -> None:
     (file,) = done.files
     assert dict(done.decoded_because) == {"tiny": 1}
     assert rows_of(done) == content([*(input_file.path for input_file in inputs), small.path])
-    assert sorted(file.lower_bounds) == [1, 2, 3]
+    assert sorted(file.decoded.lower_bounds) == [1, 2, 3]
 
 
 def test_many_rows_in_few_bytes_are_joined(tmp_path: Path) -> None:

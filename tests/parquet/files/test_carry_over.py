@@ -45,8 +45,8 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icesize.clock import Environment, Stopwatch
 from icesize.maintenance.batch_commit import CommitContext, MergeResults, WrittenBatch, commit
-from icesize.parquet.files.data_file import CopiedFrom, MergeResult, Written, WrittenFile
-from icesize.parquet.files.metrics import FileMetrics, carry_over
+from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, MergeResult, NewDataFile, Written
+from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.planner import plan_merges
@@ -106,32 +106,35 @@ _PIECE = st.builds(Piece, ROWS, st.sampled_from(["whole", "whole", "part", "deco
 PIECES = st.lists(_PIECE, min_size=1, max_size=4).filter(lambda pieces: any(p.how != "decoded" for p in pieces))
 
 
-def _written(options: WriteSettings, rows: list[dict[str, Any]]) -> WrittenFile:
+def _written(options: WriteSettings, rows: list[dict[str, Any]]) -> NewDataFile:
     return write_one(options, pa.Table.from_pylist(rows, options.arrow_schema))
 
 
-def _copied_file(options: WriteSettings, pieces: list[Piece]) -> tuple[WrittenFile, WrittenFile]:
+def _as_copied(file: NewDataFile) -> CopiedFile:
+    """The file as it is known before anything is carried over to it."""
+    return CopiedFile(
+        file.path,
+        file.size_bytes,
+        file.rows,
+        file.partition,
+        column_sizes=file.column_sizes,
+        value_counts=file.value_counts,
+        null_value_counts=file.null_value_counts,
+        split_offsets=file.split_offsets,
+        sequence_number=file.sequence_number,
+    )
+
+
+def _copied_file(options: WriteSettings, pieces: list[Piece]) -> tuple[NewDataFile, NewDataFile]:
     """The file made of the pieces, with metrics carried over, and the same rows written anew."""
     anew = _written(options, [row for piece in pieces for row in piece.arrived])
     decoded = [row for piece in pieces if piece.how == "decoded" for row in piece.rows]
     old = [(_written(options, piece.rows), piece) for piece in pieces if piece.how != "decoded"]
     file = replace(
-        anew,
-        nan_value_counts={},
-        lower_bounds={},
-        upper_bounds={},
+        _as_copied(anew),
         copied_from=tuple(CopiedFrom(file.path, piece.how == "whole") for file, piece in old),
+        decoded=FileMetrics.of(_written(options, decoded)) if decoded else None,
     )
-    if decoded:
-        own = _written(options, decoded)
-        file = replace(
-            file,
-            nan_value_counts=own.nan_value_counts,
-            lower_bounds=own.lower_bounds,
-            upper_bounds=own.upper_bounds,
-            rows_decoded=own.rows,
-            nulls_decoded=own.null_value_counts,
-        )
     return carry_over(file, options, {file.path: FileMetrics.of(file) for file, _ in old}), anew
 
 
@@ -265,12 +268,12 @@ def raw(lower: bytes | None, upper: bytes | None) -> FileMetrics:
     return FileMetrics(3, {X: 0}, {X: 0}, *bounds)
 
 
-def copied(*inputs: FileMetrics, in_part: Sequence[int] = (), **others: Any) -> WrittenFile:
+def copied(*inputs: FileMetrics, in_part: Sequence[int] = (), **others: Any) -> CopiedFile:
     """A file that copies these, some only in part, before any metrics are carried over."""
     sources = tuple(CopiedFrom(f"old-{i}", i not in in_part) for i in range(len(inputs)))
     rows = sum(old.rows for old in inputs)
     footer: dict[str, Any] = {"column_sizes": {X: 99}, "value_counts": {X: rows}, "null_value_counts": {X: 7}}
-    return WrittenFile("new", 1, rows, PartitionKey(0), **footer | others, split_offsets=(4,), copied_from=sources)
+    return CopiedFile("new", 1, rows, PartitionKey(0), **footer | others, split_offsets=(4,), copied_from=sources)
 
 
 def bounds(
@@ -283,7 +286,7 @@ def bounds(
 
 def completed(
     kind: PrimitiveType, *inputs: FileMetrics, mode: str = "truncate(16)", in_part: Sequence[int] = (), **others: Any
-) -> WrittenFile:
+) -> NewDataFile:
     """A file of one column made of these."""
     options = settings_of("/t", schema_of(("x", kind)), properties={"write.metadata.metrics.default": mode})
     file = copied(*inputs, in_part=in_part, **others)
@@ -293,24 +296,18 @@ def completed(
 INT, LONG, DOUBLE, TEXT = IntegerType(), LongType(), DoubleType(), StringType()
 
 
-def test_a_file_that_was_not_copied_stays_as_it_is() -> None:
-    """Without `copied_from` its own metrics describe all rows."""
-    file = WrittenFile("new", 1, 1, PartitionKey(0), lower_bounds={9: b"?"})
-    assert carry_over(file, settings_of("/t", SCHEMA), {}) is file
-
-
 def test_bounds_of_all_its_rows_stay() -> None:
     """Those of the older files may be of rows that are deleted; where the file knows one bound only it has one."""
     lower, old = to_bytes(LONG, 2), metrics(LONG, 1, 5)
     file = completed(LONG, old, in_part=[0], has_bounds=True, lower_bounds={X: lower})
-    assert (file.lower_bounds, file.upper_bounds, file.has_bounds) == ({X: lower}, {}, False)
+    assert (file.lower_bounds, file.upper_bounds) == ({X: lower}, {})
 
 
 def test_what_the_footer_says_stays() -> None:
     """Sizes, offsets, value and null counts are the new file's own; nothing is left to be carried over."""
-    file = completed(LONG, metrics(LONG, 1, 5), metrics(LONG, -3), rows_decoded=0, nulls_decoded={X: 9})
+    file = completed(LONG, metrics(LONG, 1, 5), metrics(LONG, -3))
     lower, upper = to_bytes(LONG, -3), to_bytes(LONG, 5)
-    plain = WrittenFile(
+    plain = NewDataFile(
         "new", 1, 3, PartitionKey(0), {X: 99}, {X: 3}, {X: 7}, {}, {X: lower}, {X: upper}, split_offsets=(4,)
     )
     assert file == plain
@@ -369,7 +366,7 @@ def test_of_an_input_without_metrics_nothing_is_known() -> None:
     full = metrics(DOUBLE, 1.0, nans=0)
     file = carry_over(copied(full, full), options, {"old-0": full})
     assert (file.lower_bounds, file.upper_bounds, file.nan_value_counts) == ({}, {}, {})
-    assert (file.value_counts, file.null_value_counts, file.copied_from) == ({X: 2}, {X: 7}, ())
+    assert (file.value_counts, file.null_value_counts) == ({X: 2}, {X: 7})
 
 
 def test_a_bound_that_is_nan_counts_as_absent() -> None:
@@ -472,21 +469,18 @@ def test_null_counts_that_the_footer_lacks_are_summed(
 
 
 def test_decoded_rows_count_like_a_file() -> None:
-    """With their own bounds and counts; without decoded rows these say nothing."""
+    """With their own bounds and counts."""
     low, one, five = (to_bytes(DOUBLE, value) for value in (-9.0, 1.0, 5.0))
     old = metrics(DOUBLE, 1.0, 5.0, nans=1)
-    own: dict[str, Any] = {"lower_bounds": {X: low}, "upper_bounds": {X: one}, "nan_value_counts": {X: 2}}
-    assert bounds(DOUBLE, old, rows_decoded=4, **own) == (low, five)
-    assert completed(DOUBLE, old, rows_decoded=4, **own).nan_value_counts == {X: 3}
-    assert bounds(DOUBLE, old, **own) == (one, five)
-    assert completed(DOUBLE, old, **own).nan_value_counts == {X: 1}
-    assert bounds(DOUBLE, replace(old, lower_bounds={}, upper_bounds={}), rows_decoded=4, **own) == (None, None)
-    assert own == {"lower_bounds": {X: low}, "upper_bounds": {X: one}, "nan_value_counts": {X: 2}}
+    own = FileMetrics(4, lower_bounds={X: low}, upper_bounds={X: one}, nan_value_counts={X: 2})
+    assert bounds(DOUBLE, old, decoded=own) == (low, five)
+    assert completed(DOUBLE, old, decoded=own).nan_value_counts == {X: 3}
+    assert bounds(DOUBLE, replace(old, lower_bounds={}, upper_bounds={}), decoded=own) == (None, None)
     # no bounds of their own: nothing but nulls, or not known
-    assert bounds(DOUBLE, old, rows_decoded=4, nulls_decoded={X: 4}) == (one, five)
-    assert bounds(DOUBLE, old, rows_decoded=4, nulls_decoded={X: 2}, nan_value_counts={X: 2}) == (one, five)
-    assert bounds(DOUBLE, old, rows_decoded=4, nulls_decoded={X: 3}) == (None, None)
-    assert completed(DOUBLE, old, rows_decoded=4).nan_value_counts == {}
+    assert bounds(DOUBLE, old, decoded=FileMetrics(4, {X: 4})) == (one, five)
+    assert bounds(DOUBLE, old, decoded=FileMetrics(4, {X: 2}, {X: 2})) == (one, five)
+    assert bounds(DOUBLE, old, decoded=FileMetrics(4, {X: 3})) == (None, None)
+    assert completed(DOUBLE, old, decoded=FileMetrics(4)).nan_value_counts == {}
 
 
 def test_only_columns_of_the_tables_schema_have_metrics() -> None:
@@ -594,7 +588,7 @@ def _bare(group: MergeResult, *, whole: bool = True) -> MergeResult:
     """The group as if its only output had been made by copying the input files' bytes."""
     (file,) = group.files
     sources = tuple(CopiedFrom(input_file.path, whole) for input_file in group.inputs)
-    return replace(group, files=(replace(file, lower_bounds={}, upper_bounds={}, copied_from=sources),))
+    return replace(group, files=(replace(_as_copied(file), copied_from=sources),))
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
@@ -645,7 +639,7 @@ def test_only_manifests_of_copied_files_are_read(tmp_path: Path) -> None:
 
 
 def test_merges_that_decoded_cost_nothing(tmp_path: Path) -> None:
-    """No manifest is opened and no settings are asked for; the groups stay the same objects."""
+    """No manifest is opened and no settings are asked for; the files stay the same objects."""
     table = two_files(sqlite_catalog(tmp_path))
     groups = (merged(table, small_files(table)),)
     io = Counting()
@@ -655,5 +649,6 @@ def test_merges_that_decoded_cost_nothing(tmp_path: Path) -> None:
         asked.append("settings")
         return WriteSettings.of(table.metadata, {}, 2**29)
 
-    assert with_carried_over_metrics(groups, (), io, ask) is groups
+    (done,) = with_carried_over_metrics(groups, (), io, ask)
+    assert done.files[0] is groups[0].files[0]
     assert (io.opened, asked) == ([], [])

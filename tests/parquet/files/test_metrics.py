@@ -39,7 +39,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.row_writer import RowWriter

@@ -13,9 +13,11 @@ from pyiceberg.types import LongType
 
 from icesize.clock import Environment, Fate
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.files.uncommitted import NewFiles, uncommitted
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from tests.support.parquet_files import NAMES, schema_of, settings_of
 
 
@@ -68,9 +70,9 @@ def test_what_no_commit_has_taken_goes_with_the_run(
     """Whatever ended it, an error or nothing: only what a commit may have made visible stays."""
 
     def run() -> None:
-        with uncommitted(storage, Environment()) as environment:
+        with uncommitted(storage, "s1-7", Environment()) as (owner, environment):
             for name in ("landed", "dropped"):
-                write(NewFiles(settings, NAMES), tmp_path / name)
+                write(NewFiles(settings, FileNames("s1-7", 3, 0, owner)), tmp_path / name)
             environment.on_commitment(AtStake({str(tmp_path / "landed")}))
             if error is not None:
                 raise error
@@ -87,8 +89,8 @@ def test_files_of_other_processes_go_with_the_run_too(storage: Storage, tmp_path
     """They are noted where the run is; other files below the same folder are nobody's business."""
     for name in ("noted", "of somebody else"):
         (tmp_path / name).write_bytes(b"abc")
-    with uncommitted(storage, Environment()):
-        storage.note([str(tmp_path / "noted")])
+    with uncommitted(storage, "s1-7", Environment()) as (owner, _):
+        owner.note([str(tmp_path / "noted")])
     assert names(tmp_path) == ["of somebody else"]
 
 
@@ -104,8 +106,8 @@ def test_an_interrupt_while_a_run_cleans_up_is_made_up_for(
                 raise KeyboardInterrupt
             return self.files
 
-    with ends_with(KeyboardInterrupt), uncommitted(storage, Environment()) as environment:
-        write(NewFiles(settings, NAMES), tmp_path / "dropped")
+    with ends_with(KeyboardInterrupt), uncommitted(storage, "s1-7", Environment()) as (owner, environment):
+        write(NewFiles(settings, FileNames("s1-7", 3, 0, owner)), tmp_path / "dropped")
         environment.on_commitment(Interrupted(set()))
     assert names(tmp_path) == []
 
@@ -114,11 +116,11 @@ def test_a_thread_that_is_late_finds_its_run_given_up(
     settings: WriteSettings, storage: Storage, tmp_path: Path
 ) -> None:
     """It removes its own file: whoever gave the run up has looked for it already."""
-    files = NewFiles(settings, NAMES)
+    owner = Uncommitted(storage, "s1-7")
+    files = NewFiles(settings, FileNames("s1-7", 3, 0, owner))
     with ends_with(RewriteFailed, "what it was written for was given up"), files.all_or_none():
         stream = files.create(str(tmp_path / "late"))
-        with uncommitted(storage, Environment()):
-            pass
+        owner.abandon()
         stream.close()
         (tmp_path / "late").write_bytes(b"an object store has it when it is closed")
         files.finished(str(tmp_path / "late"), 0)

@@ -28,7 +28,7 @@ from pyiceberg.types import (
     StructType,
 )
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.rewriting.merge import merge
@@ -54,7 +54,7 @@ from tests.support.sort_values import (
 )
 
 
-def column(file: WrittenFile, name: str) -> list[Any]:
+def column(file: NewDataFile, name: str) -> list[Any]:
     """Values in a file, in their order."""
     values: list[Any] = pq.ParquetFile(local(file.path)).read().column(name).to_pylist()
     return values

@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.footer import read_footer
@@ -152,7 +152,7 @@ def test_what_is_unknown_agrees_with_everything() -> None:
     """A footer may lack null counts; the entries are compared all the same."""
     count = Conservation(options())
     count.add(dict.fromkeys(LEAVES, Count(3, 1)))
-    file = WrittenFile("f", 1, 3, PartitionKey(0), counts=dict.fromkeys(LEAVES, (3, None)))
+    file = NewDataFile("f", 1, 3, PartitionKey(0), counts=dict.fromkeys(LEAVES, (3, None)))
     assert count.difference([file]) is None
     leaf = count.difference([replace(file, counts={**file.counts, LEAVES[2]: (4, None)})])
     assert leaf is leaves(options())[2]

@@ -17,6 +17,7 @@ from icesize.failpoints import armed
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting import absorb
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.rewriting.threads import write_in_threads
@@ -179,18 +180,19 @@ def test_lost_rows_are_noticed(options: WriteSettings, tmp_path: Path, monkeypat
 
 
 def test_threads_take_along_what_is_theirs(options: WriteSettings, tmp_path: Path) -> None:
-    """The n-th part is written with what writer n takes along; the storage knows those of all when one fails."""
+    """The n-th part is written with what writer n takes along; the owner knows those of all when one fails."""
     inputs = older(options, range(3)), older(options, range(5, 8), "h1")
     absorption = Absorption({0: take(inputs[0]), 1: take(inputs[1])})
     parts = [rows_of(range(20, 22)), pa.table({"id": [30], "hour": ["h1"], "x": [None]})]
-    written = write_in_threads(parts, options, "s1-9", absorption)
+    owner = Uncommitted(options.storage, "s1-9")
+    written = write_in_threads(parts, options, owner, absorption)
     assert ids(written) == {"h0": [0, 1, 2, 20, 21], "h1": [5, 6, 7, 30]}
     assert written.absorbed == inputs
     assert FileNames("s1-9", 0, 0).prefix in written.files[0].path
     before = files_below(tmp_path)
     with pytest.raises(SchemaMismatch):
-        write_in_threads([parts[0], pa.table({"more": [1]})], again := replace(options), "s1-9", absorption)
-    again.storage.abandon()
+        write_in_threads([parts[0], pa.table({"more": [1]})], options, owner, absorption)
+    owner.abandon(keep=[file.path for file in written.files])
     assert files_below(tmp_path) == before
 
 
@@ -201,7 +203,7 @@ def test_storage_that_fails_in_a_thread(options: WriteSettings, tmp_path: Path) 
         raise OSError(28, "No space left on device")
 
     with armed("writing", full), pytest.raises(RewriteFailed, match=r"Cannot write the batch: .*No space left"):
-        write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options, "s1-9")
+        write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options, Uncommitted(options.storage, "s1-9"))
     assert files_below(tmp_path) == []
 
 
@@ -215,9 +217,10 @@ def test_storage_that_fails_in_a_thread(options: WriteSettings, tmp_path: Path) 
 )
 def test_another_error_in_a_thread(options: WriteSettings, tmp_path: Path, error: Exception, why: str) -> None:
     """A bug is named as one, an error of a package that reaches storage is none, and nothing is left of any part."""
+    owner = Uncommitted(options.storage, "s1-9")
     with failing_at(1, "writing", error), watched() as bugs, pytest.raises(RewriteFailed, match=why):
-        write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options := replace(options), "s1-9")
-    options.storage.abandon()
+        write_in_threads([rows_of(range(2)), rows_of(range(2, 4))], options, owner)
+    owner.abandon()
     assert (files_below(tmp_path), len(bugs)) == ([], isinstance(error, IndexError))
 
 

@@ -25,10 +25,11 @@ from pyiceberg.types import BinaryType, DoubleType, LongType, NestedField, Strin
 
 from icesize import failpoints
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames, set_of, set_prefix, writer_of
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import TooLarge, cluster, cluster_in_threads
 from icesize.parquet.writing.encoding import measure
@@ -83,12 +84,12 @@ def stored(options: WriteSettings, tables: Sequence[pa.Table]) -> tuple[FileFact
     return tuple(fact(write_one(unsorted, rows), number) for number, rows in enumerate(tables, 4))
 
 
-def table_of(options: WriteSettings, files: Sequence[WrittenFile]) -> pa.Table:
+def table_of(options: WriteSettings, files: Sequence[NewDataFile]) -> pa.Table:
     """The rows of files, one file after the other."""
     return pa.concat_tables([pq.read_table(local(file.path)) for file in files])
 
 
-def bounds(options: WriteSettings, file: WrittenFile, name: str) -> tuple[Any, Any]:
+def bounds(options: WriteSettings, file: NewDataFile, name: str) -> tuple[Any, Any]:
     """Lowest and highest value of a column as manifests say."""
     column = options.schema.find_field(name)
     return (
@@ -302,7 +303,7 @@ def test_parts_of_other_density_make_no_small_and_no_large_files(tmp_path: Path,
 _TARGET, _LIMIT = 24_000, 18_000
 
 
-def in_parts(options: WriteSettings, parts: Sequence[pa.Table], outputs: int | None, told: bool) -> list[WrittenFile]:
+def in_parts(options: WriteSettings, parts: Sequence[pa.Table], outputs: int | None, told: bool) -> list[NewDataFile]:
     """Rows in order of `user` written part by part; `told` says whether the size of later parts is."""
     target, order = Target(KEY, sum(part.num_rows for part in parts), outputs, None, 1), order_by(options, "user")
     writing = SortedFiles(target, NewFiles(options, NAMES))
@@ -510,14 +511,15 @@ def test_a_bug_fails_its_group_alone(
     groups = {n: MergeGroup(stored(options, [events(100 + n)]), KEY, 1) for n in range(2)}
     before, right = files_below(tmp_path), SortedFiles.close
 
-    def close(self: SortedFiles) -> list[WrittenFile]:
+    def close(self: SortedFiles) -> list[NewDataFile]:
         files = right(self)
         if files[0].rows == 100:
             raise IndexError("list index out of range")
         return files
 
     monkeypatch.setattr(SortedFiles, "close", close)
-    found = cluster_in_threads(groups, {0: "k1o-1", 1: "k1o-2"}, order_by(options, "user"), options)
+    owner = Uncommitted(options.storage, "s1-0")
+    found = cluster_in_threads(groups, {0: "k1o-1", 1: "k1o-2"}, order_by(options, "user"), options, owner)
     assert isinstance(found[0], MergeFailure)
     assert "internal error IndexError: list index out of range, report this" in found[0].why
     assert isinstance(found[1], MergeResult)
@@ -535,7 +537,9 @@ def test_threads_cluster_groups_of_any_size(tmp_path: Path) -> None:
     limited = with_limits(options, sorted_bytes=200_000, scattered_bytes=50_000)
     prefixes, heard = {n: f"k{n:08x}o-ab{n}" for n in groups}, list[int]()
     order = order_by(options, "user", "at")
-    results = cluster_in_threads(groups, prefixes, order, limited, progress=heard.append)
+    results = cluster_in_threads(
+        groups, prefixes, order, limited, Uncommitted(options.storage, "s1-0"), progress=heard.append
+    )
     assert sum(heard) == sum(group.size_bytes for group in groups.values())
     assert len(heard) > 2 * len(groups)
     assert isinstance(results.pop(2), MergeFailure)
@@ -554,6 +558,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.types import DoubleType, LongType, StringType
 from icesize.parquet.ordering.cluster_order import RowOrder
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.cluster import cluster
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey

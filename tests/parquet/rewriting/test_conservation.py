@@ -20,10 +20,10 @@ from icesize.parquet.copying import changed_columns, output_file, reencode
 from icesize.parquet.copying.column_plan import Part, Piece
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.page_copy import CopiedColumn
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.files.uncommitted import NewFiles
 from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.thrift import Fields, i64, integer, struct_field, struct_of
@@ -87,24 +87,24 @@ def rows_from(first: int, count: int = 6) -> pa.Table:
     return pa.Table.from_pylist([row(i) for i in range(first, first + count)], schema=pa.schema(list(kinds.items())))
 
 
-def by_merge(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_merge(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All files become one."""
     return list(merge(MergeGroup(inputs, PartitionKey(0), 1), options, NEW).files)
 
 
-def by_absorbing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_absorbing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All files are written again with the next batch, which has no rows."""
     absorption = Absorption({0: (MergeGroup(inputs, PartitionKey(0), 1),)})
     return list(write_with(absorption, 0, [], options, NEW).files)
 
 
-def by_clustering(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_clustering(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """All rows in memory are put in another order."""
     order = RowOrder(SORT, (("other", ()),))
     return list(cluster(MergeGroup(inputs, PartitionKey(0), 1), order, options, NEW).files)
 
 
-def by_spilling(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_spilling(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """They are put in another order on the local disk."""
     return by_clustering(with_limits(options, sorted_rows=5), inputs)
 
@@ -114,24 +114,24 @@ COPIED = {"least_chunk_bytes": 0, "least_page_rows": 0, "least_page_bytes": 0, "
 PAGES = {**COPIED, "good_group_bytes": 2**40, "good_group_rows": 2**40, "open_ns": 10**12}
 
 
-def by_splicing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_splicing(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """Row groups are copied whole."""
     return by_merge(with_limits(options, **COPIED, good_group_bytes=0), inputs)
 
 
-def by_pages(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_pages(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """Pages are copied."""
     return by_merge(with_limits(options, **PAGES), inputs)
 
 
-def by_pages_and_rows(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[WrittenFile]:
+def by_pages_and_rows(options: WriteSettings, inputs: tuple[FileFact, ...]) -> list[NewDataFile]:
     """Pages are copied, and beside them rows of a file of another codec are decoded."""
     last = Path(local(inputs[-1].path))
     pq.write_table(pq.read_table(last, partitioning=None), last, compression="gzip", store_schema=False)
     return by_pages(options, (*inputs[:-1], replace(inputs[-1], size_bytes=last.stat().st_size)))
 
 
-PATHS: dict[str, Callable[[WriteSettings, tuple[FileFact, ...]], list[WrittenFile]]] = {
+PATHS: dict[str, Callable[[WriteSettings, tuple[FileFact, ...]], list[NewDataFile]]] = {
     "merge": by_merge,
     "absorb": by_absorbing,
     "cluster": by_clustering,
@@ -223,7 +223,7 @@ def test_all_entries_are_copied(tmp_path: Path, path: str) -> None:
     small = inputs_of(options)
     before = entries_of(local(file.path) for file in small)
     (file,) = COPIES[path](options, small)
-    assert (bool(file.bytes_copied), entries_of([local(file.path)])) == (True, before)
+    assert (type(file), entries_of([local(file.path)])) == (CopiedFile, before)
 
 
 def _without_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,10 +332,10 @@ def test_levels_are_counted_where_footers_do_not_say(
     small = tuple(_edited(fact(write_one(options, rows_from(first, 8))), _say_nothing) for first in (0, 1, 12))
     before = entries_of(local(file.path) for file in small)
     (file,) = COPIES[path](options, small)
-    assert (bool(file.bytes_copied), entries_of([local(file.path)])) == (True, before)
+    assert (type(file), entries_of([local(file.path)])) == (CopiedFile, before)
     _with_the_same_pages_again(monkeypatch)
     (file,) = by_pages(options, small)
-    assert (file.bytes_copied, entries_of([local(file.path)])) == (0, before)
+    assert (type(file), entries_of([local(file.path)])) == (NewDataFile, before)
 
 
 def _with_the_same_pages_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +370,7 @@ def test_levels_of_rows_that_stay_are_counted(
     deleted = {file.path: BitMap([1, 4]) for file in small}
     right = changed_columns.without_rows
 
-    def copied() -> WrittenFile:
+    def copied() -> NewDataFile:
         new_files, group = NewFiles(options, NEW), MergeGroup(small, PartitionKey(0), 1)
         with Fetched(options) as fetched:
             return copy_merge(group, new_files, fetched, deleted).files[0]
@@ -481,7 +481,7 @@ def test_a_decoded_file_beside_copied_pages_has_its_own_bounds(
 
     monkeypatch.setattr(projection.Fitted, "__call__", wrong_once)
     (file,) = by_pages_and_rows(bounded, small)
-    assert (file.bytes_copied, entries_of([local(file.path)])) == (0, before)
+    assert (type(file), entries_of([local(file.path)])) == (NewDataFile, before)
 
 
 @pytest.mark.parametrize("rows", [0, 1])

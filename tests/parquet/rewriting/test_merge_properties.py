@@ -19,8 +19,8 @@ from pyiceberg.types import (
     NestedField,
 )
 
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.parquet.files.metrics import FileMetrics, carry_over, count_nans, describe, leaves
+from icesize.parquet.files.data_file import FileMetrics, NewDataFile
+from icesize.parquet.files.metrics import count_nans, describe, leaves
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.format.thrift import bytes_field, read_struct, struct_field
@@ -33,7 +33,7 @@ from tests.support import copying as copying
 from tests.support.copying import KEY, MERGED, SMALL, content, foreign_bytes, spelt_rows, stored, with_ids
 from tests.support.footers import Tree, edited
 from tests.support.merge_cases import CODEC, COLUMNS, WHOLE_ROWS, Case, Seen, check_metrics, files, known, rows_of
-from tests.support.parquet_files import append, catalog_in, fact, local, settings_of, write_one
+from tests.support.parquet_files import append, catalog_in, complete, fact, local, settings_of, write_one
 
 LIMITS = replace(SMALL, good_group_rows=WHOLE_ROWS, least_chunk_bytes=100, least_page_rows=20, least_page_bytes=200)
 
@@ -91,7 +91,7 @@ def described(options: WriteSettings, path: str, data: pa.Table) -> FileMetrics:
     """Metrics of a file of pyarrow, whose bounds are those of the values that are not NaN, as Iceberg's are."""
     floats = [leaf for leaf in leaves(options) if leaf.flat and leaf.is_float]
     nans = {leaf.field_id: count_nans(values) for leaf, values in leaf_values(floats, data)}
-    file = describe(WrittenFile(path, 0, 0, KEY), options, pq.read_metadata(path), {}, nans)
+    file = describe(NewDataFile(path, 0, 0, KEY), options, pq.read_metadata(path), {}, nans)
     return FileMetrics.of(file)
 
 
@@ -104,12 +104,12 @@ def merged(options: WriteSettings, inputs: Sequence[Given], outputs: int, seen: 
     manifest_metrics = {
         input_file.fact.path: input_file.metrics for input_file in inputs if input_file.metrics is not None
     }
-    complete = [carry_over(file, options, manifest_metrics) for file in done.files]
-    for file in complete:
+    outputs = [complete(file, options, manifest_metrics) for file in done.files]
+    for file in outputs:
         found = verify(LocalSource(local(file.path)), "merged")
         assert (found.problems, found.rows) == ((), file.rows)
         check_metrics(options, file, seen)
-    made = [Given(fact(file), FileMetrics.of(file), content([file.path])) for file in complete]
+    made = [Given(fact(file), FileMetrics.of(file), content([file.path])) for file in outputs]
     assert sum((each.rows for each in made), Counter()) == sum((input_file.rows for input_file in inputs), Counter())
     return made
 
@@ -191,7 +191,7 @@ def test_nan_hides_no_row_wherever_it_is(tmp_path: Path, count: int, which: int,
         known[file.path] = described(options, str(stored(tmp_path / "true", raw, count).path), data)
     done = merge(MergeGroup(tuple(inputs), KEY), options, MERGED)
     assert done.bytes_decoded == 0
-    (file_written,) = [carry_over(file, options, known) for file in done.files]
+    (file_written,) = [complete(file, options, known) for file in done.files]
     data = pq.read_table(local(file_written.path))
     values = [value for value in data.column("value").to_pylist() if value == value]
     assert file_written.nan_value_counts == {VALUE: 1}

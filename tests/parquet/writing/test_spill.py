@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import FOLDERS
 from icesize.parquet.writing.file_writer import FileEncoder
@@ -44,7 +44,7 @@ from tests.support.parquet_files import (
 
 def write_in_batches(
     options: WriteSettings, batches: list[list[int]], buffer_bytes: int
-) -> tuple[list[WrittenFile], dict[int, int]]:
+) -> tuple[list[NewDataFile], dict[int, int]]:
     """The files of batches of rows given by their hours, and the hour of each row."""
     writer = RowWriter(options, NAMES, max_buffer_bytes=buffer_bytes)
     hour_of: dict[int, int] = {}
@@ -63,7 +63,7 @@ def write_or_nothing(options: WriteSettings, batches: Iterable[pa.Table]) -> Non
         writer.close()
 
 
-def stored(file: WrittenFile) -> dict[int, int]:
+def stored(file: NewDataFile) -> dict[int, int]:
     """Row ids and hours in a file."""
     rows = pq.ParquetFile(local(file.path)).read(columns=["id", "hour"]).to_pylist()
     return {row["id"]: int(row["hour"][1:]) for row in rows}

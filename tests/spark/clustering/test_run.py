@@ -27,12 +27,12 @@ from pyspark.sql import SparkSession
 from icesize.clock import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, WrittenFile
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFile, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.rewriting.cluster import cluster
-from icesize.parquet.writing.file_writer import remove_files
 from icesize.planning.cluster_by import SORT, STRATEGIES, ZORDER, ClusterBy
 from icesize.planning.plan import MergeGroup
 from icesize.spark.clustering import gather, scatter, shuffle
@@ -130,7 +130,8 @@ def run(
     spark: SparkSession, tasks: Sequence[MergeGroup], order: RowOrder, settings: WriteSettings, **options: Any
 ) -> list[Any]:
     """The result of each group, None for one that has none."""
-    work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), order, settings)
+    owner = options.pop("owner", None) or Uncommitted(settings.storage, "s1-0")
+    work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), order, settings, owner)
     results = run_clusters(spark, work, **{"limits": WorkLimits(), **options})
     return [results.get(number) for number in range(len(tasks))]
 
@@ -294,7 +295,11 @@ def test_rows_that_shrink_in_order_are_no_small_files(
 
 
 def job_without_spark(
-    settings: WriteSettings, tasks: Sequence[MergeGroup], asked: list[Mapping[int, int]], error: BaseException | None
+    settings: WriteSettings,
+    tasks: Sequence[MergeGroup],
+    asked: list[Mapping[int, int]],
+    error: BaseException | None,
+    owner: Uncommitted,
 ) -> shuffle.Shuffle:
     """Each assignment writes a small file; `asked` hears how many are wanted, `error` is raised the second time."""
 
@@ -309,12 +314,14 @@ def job_without_spark(
             if len(asked) == 2 and error is not None:
                 raise error
             counts = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
-            return {
+            made: dict[int, list[gather.Gathered]] = {
                 i: [[write_one(settings, rows(n, VICTIM_ROWS // count))] for n in range(count)]
                 for i, count in counts.items()
             }
+            owner.note(file.path for found in made.values() for files in found for file in files)
+            return made
 
-    work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), RowOrder.of(by(1), settings), settings)
+    work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), RowOrder.of(by(1), settings), settings, owner)
     return Small(cast("SparkSession", None), work, Cores(tasks=8))
 
 
@@ -323,7 +330,8 @@ def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseE
     """Then those of the first time are gone, and all are when that is interrupted; a group that fails does so alone."""
     tasks = [group(limited, [rows(0)], 8), group(limited, [rows(1)], 3)]
     asked: list[Mapping[int, int]] = []
-    job = job_without_spark(limited, tasks, asked, error)
+    owner = Uncommitted(limited.storage, "s1-0")
+    job = job_without_spark(limited, tasks, asked, error, owner)
     results: Results = {}
     with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
         results = job.run(threading.Event())
@@ -331,7 +339,7 @@ def test_small_files_are_written_again_once(limited: WriteSettings, error: BaseE
     if isinstance(error, RewriteFailed):
         assert results[0] == MergeFailure(str(error))
     elif error is not None:
-        limited.storage.abandon()
+        owner.abandon()
     left = [file for result in results.values() if isinstance(result, MergeResult) for file in result.files]
     assert len(left) == (2 if error is None else len(results) - 1 if results else 0)
     assert written_below(limited, tasks) == {local(file.path) for file in left}
@@ -357,7 +365,7 @@ def test_delete_files_that_name_several_files_are_known(settings: WriteSettings,
             live = rows(2, sum(sample.keys.num_rows for sample in samples[0]))
             return {0: [[write_one(replace(settings, target_file_size_bytes=2**29), live)]]}
 
-    work = ClusterWork({0: task}, prefixes([task]), order, settings)
+    work = ClusterWork({0: task}, prefixes([task]), order, settings, Uncommitted(settings.storage, "s1-0"))
     [result] = InProcess(cast("SparkSession", None), work, Cores(tasks=2)).run(threading.Event()).values()
     assert isinstance(result, MergeResult)
     assert (result.rows_out, result.rows_deleted) == (2 * VICTIM_ROWS - 2, 2)
@@ -410,7 +418,7 @@ def test_cancelled_run_leaves_nothing(spark: SparkSession, settings: WriteSettin
         files = result.files if result is not None else ()
         assert written_below(settings, tasks) == {local(file.path) for file in files}
         found.append(len(files))
-        remove_files(settings.storage, list(files))
+        Uncommitted(settings.storage, "s1-0").delete(file.path for file in files)
     assert found == sorted(found)
     assert {found[0], found[-1]} == {0, 2}
     assert written_below(settings, tasks) == set()
@@ -437,14 +445,15 @@ def _fail_to_load() -> object:
 def test_error_that_is_raised_removes_all_files(
     spark: SparkSession, settings: WriteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody hears of the groups that were done: the storage that wrote them knows of their files."""
+    """Nobody hears of the groups that were done: the owner knows of their files."""
     tasks = groups(settings, 2, inputs=2, outputs=1)
     limits = WorkLimits(driver_merge_bytes=min(task.size_bytes for task in tasks))
+    owner = Uncommitted(settings.storage, "s1-0")
     monkeypatch.setattr(jobs, "balanced", _fail_to_load)
     with pytest.raises(TypeError):
-        run(spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits)
+        run(spark, tasks, RowOrder.of(by(1), settings), settings, limits=limits, owner=owner)
     assert written_below(settings, tasks)
-    settings.storage.abandon()
+    owner.abandon()
     assert written_below(settings, tasks) == set()
 
 
@@ -516,7 +525,7 @@ def _at_one_time(some: pa.Table) -> pa.Table:
     return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
 
 
-def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[WrittenFile]]:
+def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[NewDataFile]]:
     """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))
@@ -525,7 +534,8 @@ def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any],
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
     answers = answered(work, scattered(task, division, order, settings))
     counts = [some for *_, counts in answers for some in counts]
-    found = checked([made for _, made, _ in answers], counts, task, settings)
+    owned = ClusterWork({0: task}, {}, order, settings, Uncommitted(settings.storage, "s1-0"))
+    found = checked([made for _, made, _ in answers], counts, task, owned)
     return found, [file for _, made, _ in answers for file in made]
 
 

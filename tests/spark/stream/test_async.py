@@ -23,6 +23,7 @@ from icesize.clock import Environment, WorkLimits
 from icesize.errors import EngineUnavailable
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report
 from icesize.spark.engine import jobs, merge_job, session
@@ -50,14 +51,14 @@ class Merges:
         spark: SparkSession,
         groups: Mapping[int, MergeGroup],
         settings: WriteSettings,
-        prefix: str,
+        owner: Uncommitted,
         **options: Any,
     ) -> Results:
         self.calls += 1
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            done = merge_job.run_merges(spark, groups, settings, prefix, **options)
+            done = merge_job.run_merges(spark, groups, settings, owner, **options)
             self.before()
             return done
         finally:

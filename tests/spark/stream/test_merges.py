@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from icesize.clock import Environment, WorkLimits
 from icesize.parquet.files.data_file import MergeFailure, MergeResult
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.report import Report
@@ -174,7 +176,8 @@ def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple
     large = [t if i == 2 else MergeGroup(t.inputs * 2, t.partition) for i, t in enumerate(tasks)]
     local(tasks[0].inputs[0].path).write_bytes(b"broken")
     heard: list[int] = []
-    results = run_merges(spark, dict(enumerate(large)), settings, "x-0", limits=limits, progress=heard.append)
+    owner = owner_of(settings)
+    results = run_merges(spark, dict(enumerate(large)), settings, owner, limits=limits, progress=heard.append)
     failed, *merged = (results[number] for number in range(4))
     assert isinstance(failed, MergeFailure)
     assert os.path.basename(tasks[0].inputs[0].path) in failed.why
@@ -184,6 +187,10 @@ def test_large_groups_run_as_a_spark_job(spark: SparkSession, four_groups: tuple
     assert lake.orphans() == names
 
 
+def owner_of(settings: WriteSettings) -> Uncommitted:
+    return Uncommitted(settings.storage, "x-0")
+
+
 def test_job_that_fails_does_not_lose_finished_groups(
     spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,13 +198,14 @@ def test_job_that_fails_does_not_lose_finished_groups(
     lake, tasks, settings = four_groups
     large = [tasks[0], MergeGroup(tasks[1].inputs * 2, tasks[1].partition)]
     limits = WorkLimits(driver_merge_bytes=tasks[0].size_bytes)
-    run = MergeRun(spark, settings, "x-0", Environment(limits=limits))
+    owner = owner_of(settings)
+    run = MergeRun(spark, settings, owner, Environment(limits=limits))
     monkeypatch.setattr("icesize.spark.engine.worker.RewriteGroups.__reduce__", _broken, raising=False)
     run.start(dict(enumerate(large)))
     results = run.finish(60)
     assert isinstance(results[0], MergeResult)
     assert "Cannot merge" in str(results[1])
-    settings.storage.abandon()
+    owner.abandon()
     assert lake.orphans() == set()
 
 
@@ -222,23 +230,25 @@ def test_error_that_nobody_foresaw_stops_no_other_merges(
         return merge(group, *rest)
 
     monkeypatch.setattr(merge_job, "merge", failing)
-    run = MergeRun(spark, settings, "x-0", Environment())
+    owner = owner_of(settings)
+    run = MergeRun(spark, settings, owner, Environment())
     run.start({0: tasks[0]})
     assert run.finish(60) == {0: MergeFailure("not foreseen")}
     run.start({1: tasks[1]})
     assert isinstance(run.finish(60)[1], MergeResult)
-    settings.storage.abandon()
+    owner.abandon()
     assert lake.orphans() == set()
 
 
 def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[Lake, list[MergeGroup], Any]) -> None:
-    """Stopping joins its thread, twice is no harm; what it had written goes with the storage that it was written by."""
+    """Stopping joins its thread, twice is no harm; what it had written goes with its owner."""
     lake, tasks, settings = four_groups
-    run = MergeRun(spark, settings, "x-0", Environment())
+    owner = owner_of(settings)
+    run = MergeRun(spark, settings, owner, Environment())
     run.start(dict(enumerate(tasks)))
     run.stop()
     run.stop()
-    settings.storage.abandon()
+    owner.abandon()
     assert [t.name for t in threading.enumerate() if t.name == "icesize-merges"] == []
     assert lake.orphans() == set()
 
@@ -246,7 +256,8 @@ def test_stopped_run_removes_its_files(spark: SparkSession, four_groups: tuple[L
 def test_nothing_to_merge_starts_no_thread(spark: SparkSession, lake: Lake) -> None:
     """A run without groups has no thread and no results."""
     lake.create()
-    run = MergeRun(spark, lake.open(spark)._handle.load().settings(), "x-0", Environment())
+    settings = lake.open(spark)._handle.load().settings()
+    run = MergeRun(spark, settings, owner_of(settings), Environment())
     run.start({})
     assert run.finish(0) == {}
 

@@ -11,13 +11,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.protocol import Staged
+from icesize.table.commit.protocol import BASE_EXPIRED, CommitRequest, Staged
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitRequest
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
-from icesize.table.commit.steps.step import BASE_EXPIRED
 from tests.support.parquet_files import fact
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -48,7 +46,7 @@ from tests.support.tables import (
 )
 
 
-def absorbing(table: Table, new: Iterable[WrittenFile], old: Sequence[FileFact] = (), batch: int = 1) -> CommitRequest:
+def absorbing(table: Table, new: Iterable[NewDataFile], old: Sequence[FileFact] = (), batch: int = 1) -> CommitRequest:
     """New files, and one merge of them with older ones."""
     new = list(new)
     return request_on(table, new, [merged(table, [*old, *map(fact, new)])], batch=batch)
@@ -232,7 +230,7 @@ def test_a_replayed_batch_is_absorbed_once(catalog: Catalog) -> None:
     assert not data_files_on_disk(table) & twin.paths()
 
 
-def commit_overwrite(catalog: Catalog, inputs: Sequence[str], added: Sequence[WrittenFile]) -> Table:
+def commit_overwrite(catalog: Catalog, inputs: Sequence[str], added: Sequence[NewDataFile]) -> Table:
     """One OVERWRITE snapshot, swapped in without the protocol around it."""
     committer = PyIcebergCommitter(catalog, catalog.load_table("db.t"), lambda: NOW_MS)
     loaded = committer.load()

@@ -14,9 +14,9 @@ from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
 from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.protocol import BASE_EXPIRED, Base, CommitRequest, Overtaken
+from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
-from icesize.table.commit.steps.step import BASE_EXPIRED, Base, Overtaken
 from tests.support.examples import examples
 from tests.support.fake_catalog import (
     ENTRY,

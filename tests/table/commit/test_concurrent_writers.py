@@ -22,10 +22,9 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
-from icesize.table.commit.protocol import CommitLost
+from icesize.table.commit.protocol import BASE_EXPIRED, CommitLost, Overtaken
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
 from icesize.table.commit.request import CommitOutcome
-from icesize.table.commit.steps.step import BASE_EXPIRED, Overtaken
 from tests.support.machine import Reader
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows

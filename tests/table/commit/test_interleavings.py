@@ -11,11 +11,11 @@ from itertools import pairwise
 import pytest
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, Head
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import CommitRequest, steps_of
-from icesize.table.commit.steps.step import Base, Overtaken
+from icesize.table.commit.protocol import Base, CommitRequest, Overtaken
+from icesize.table.commit.request import steps_of
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
 from tests.support.schedules import Desk, Ended, Moment, Program, Rival, Search
 
@@ -55,7 +55,7 @@ def mergeable(state: State) -> list[FileFact]:
 def planned(
     state: State,
     run_id: str,
-    appended: Sequence[WrittenFile] = (),
+    appended: Sequence[NewDataFile] = (),
     merged: Sequence[MergeResult] = (),
     absorbed: Sequence[FileFact] = (),
     ledger: LedgerEntry | None = None,

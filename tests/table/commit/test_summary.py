@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 
+from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.summary import counts, with_totals
 
@@ -59,3 +60,21 @@ def test_totals_below_nothing_are_left_out() -> None:
     found = _totals(Operation.REPLACE, counts([], [FILE]), _parent(Summary(Operation.APPEND, **wrong)))
     assert "total-records" not in found
     assert found["total-data-files"] == "4"
+
+
+def test_new_deletes_count_by_their_kind() -> None:
+    """By position and by equality, in files and in deleted rows; files of both have one sum."""
+    key = FILE.partition
+    new = [NewDeleteFile("p", 1, 2, key, deletes_of="x"), NewDeleteFile("e", 10, 30, key, equality_ids=(1,))]
+    facts = counts([], new_deletes=new)
+    assert facts == {
+        "added-files-size": "11",
+        "added-delete-files": "2",
+        "added-position-delete-files": "1",
+        "added-position-deletes": "2",
+        "added-equality-delete-files": "1",
+        "added-equality-deletes": "30",
+        "changed-partition-count": "1",
+    }
+    totals = _totals(Operation.OVERWRITE, facts, None)
+    assert (totals["total-delete-files"], totals["total-equality-deletes"]) == ("2", "30")

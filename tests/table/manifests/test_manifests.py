@@ -61,11 +61,21 @@ from pyiceberg.types import (
 )
 
 from icesize.errors import TableError, UnsupportedTable
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_changes, read_entries, under_new_path
-from icesize.table.manifests.writer import write_list, write_manifests
+from icesize.table.manifests.avro_values import structure
+from icesize.table.manifests.entries import (
+    ADDED,
+    DELETED,
+    EXISTING,
+    DataFileSchema,
+    Entry,
+    read_changes,
+    read_entries,
+    under_new_path,
+)
+from icesize.table.manifests.writer import ManifestStream, Target, write_list, write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import plain, without_zero_sign
 from tests.support.parquet_files import data_file
@@ -126,8 +136,8 @@ SEQUENCE, SNAPSHOT = 5, 77
 
 
 @st.composite
-def _written(draw: st.DrawFn) -> WrittenFile:
-    return WrittenFile(
+def _written(draw: st.DrawFn) -> NewDataFile:
+    return NewDataFile(
         path=f"file:///w/{draw(st.text('abcä', max_size=9))}-{draw(st.uuids())}.parquet",
         size_bytes=draw(st.integers(0, 2**40)),
         rows=draw(st.integers(0, 2**40)),
@@ -184,7 +194,7 @@ class Shelf:
         return list(read_manifest_list(self.io.new_input(location)))
 
     def write_by_pyiceberg(
-        self, version: int, files: Sequence[WrittenFile], status: int = ADDED, sequence: int = SEQUENCE
+        self, version: int, files: Sequence[NewDataFile], status: int = ADDED, sequence: int = SEQUENCE
     ) -> ManifestFile:
         table = self.table(version)
         path = self.new_path()
@@ -249,7 +259,7 @@ def read(shelf: Shelf, manifests: Iterable[ManifestFile], **how: bool) -> list[E
 @pytest.mark.parametrize("status", [ADDED, EXISTING, DELETED])
 @relaxed
 @given(files=FILES)
-def test_reads_what_pyiceberg_reads(shelf: Shelf, version: int, status: int, files: list[WrittenFile]) -> None:
+def test_reads_what_pyiceberg_reads(shelf: Shelf, version: int, status: int, files: list[NewDataFile]) -> None:
     """Entries written by PyIceberg, of all partition types, read as its own reader reads them, inheritance included."""
     manifest = shelf.write_by_pyiceberg(version, files, status)
     expected = fetched(shelf, [manifest])
@@ -260,7 +270,7 @@ def test_reads_what_pyiceberg_reads(shelf: Shelf, version: int, status: int, fil
 @pytest.mark.parametrize("version", [1, 2])
 @relaxed
 @given(files=FILES)
-def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: list[WrittenFile]) -> None:
+def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: list[NewDataFile]) -> None:
     """PyIceberg reads back every statistic and partition value of new files, and we read what it reads."""
     listed = shelf.write(version, added=files)
     entries = fetched(shelf, listed)
@@ -277,7 +287,7 @@ def test_new_files_read_back_by_pyiceberg(shelf: Shelf, version: int, files: lis
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_copies_are_identical(
-    shelf: Shelf, version: int, source: str, files: list[WrittenFile], new: list[WrittenFile], cut: int
+    shelf: Shelf, version: int, source: str, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Kept and deleted entries keep every field, their status is right, and one manifest takes them all."""
     origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
@@ -303,7 +313,7 @@ def test_copies_are_identical(
 @relaxed
 @given(files=FILES, folder=st.text(max_size=200))
 def test_copies_are_described_as_what_they_are_copies_of(
-    shelf: Shelf, version: int, source: str, files: list[WrittenFile], folder: str
+    shelf: Shelf, version: int, source: str, files: list[NewDataFile], folder: str
 ) -> None:
     """PyIceberg reads them as files of the new snapshot, with all that the old ones had but path and numbers."""
     origin = [shelf.write_by_pyiceberg(version, files)] if source == "pyiceberg" else shelf.write(version, added=files)
@@ -328,7 +338,7 @@ def test_copies_are_described_as_what_they_are_copies_of(
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_manifest_files_describe_their_entries(
-    shelf: Shelf, version: int, files: list[WrittenFile], new: list[WrittenFile], cut: int
+    shelf: Shelf, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Counts, rows, the lowest sequence number, length and partition summaries are those that PyIceberg would write."""
     entries = read(shelf, shelf.write(version, added=files))
@@ -351,8 +361,8 @@ def test_manifest_files_describe_their_entries(
     ]
 
 
-def _file(i: int, **more: Any) -> WrittenFile:
-    made = WrittenFile(f"file:///w/{i}.parquet", 1000 + i, 10 + i, PartitionKey(0, (None, i, *[None] * 12)))
+def _file(i: int, **more: Any) -> NewDataFile:
+    made = NewDataFile(f"file:///w/{i}.parquet", 1000 + i, 10 + i, PartitionKey(0, (None, i, *[None] * 12)))
     return replace(made, **more)
 
 
@@ -487,11 +497,48 @@ def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
     assert first.referenced_path is None
 
 
+def _deletes(i: int, **what: Any) -> NewDeleteFile:
+    return NewDeleteFile(f"file:///w/{i}.parquet", 100 + i, 10 + i, _file(i).partition, **what)
+
+
+BY_POSITION = _deletes(1, deletes_of="file:///w/9.parquet", sequence_number=4)
+BY_EQUALITY = _deletes(2, equality_ids=(2, 3))
+
+
+def test_new_delete_files_read_back(shelf: Shelf) -> None:
+    """PyIceberg reads the content and the columns of equality deletes; a file without a number inherits it."""
+    (listed,) = shelf.write(2, added=[BY_POSITION, BY_EQUALITY], content=ManifestContent.DELETES)
+    assert (listed.content, listed.added_files_count, listed.added_rows_count) == (ManifestContent.DELETES, 2, 23)
+    found = fetched(shelf, [listed])
+    content = [(entry.data_file.content, entry.data_file.equality_ids) for entry in found]
+    assert content == [(DataFileContent.POSITION_DELETES, None), (DataFileContent.EQUALITY_DELETES, [2, 3])]
+    known = [(e.sequence_number, e.equality_ids, e.referenced_path) for e in read(shelf, [listed])]
+    assert known == [(4, (), "file:///w/9.parquet"), (SEQUENCE + 1, (2, 3), None)]
+
+
+def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(shelf: Shelf) -> None:
+    """They are not encoded as in a manifest whose entries have no place for the columns."""
+    target = Target(shelf.io, shelf.table(2).metadata, SNAPSHOT, 0, shelf.new_path, ManifestContent.DELETES)
+    own = target.own_schema.avro
+    record = {**own, "fields": [field for field in own["fields"] if field["field-id"] != 135]}
+    stream = ManifestStream(target, DataFileSchema(structure(record), record))
+    stream.add([BY_POSITION])
+    old = read(shelf, stream.finish())
+    listed = shelf.write(2, added=[BY_EQUALITY], existing=old, content=ManifestContent.DELETES)
+    assert {e.path: e.equality_ids for e in read(shelf, listed)} == {BY_POSITION.path: (), BY_EQUALITY.path: (2, 3)}
+
+
+def test_delete_files_are_refused_in_format_v1(shelf: Shelf) -> None:
+    """Its manifests cannot say that a file is one of deletes."""
+    with pytest.raises(UnsupportedTable, match="Cannot write delete manifests of Iceberg format v1: only v2 is"):
+        shelf.write(1, added=[BY_EQUALITY], content=ManifestContent.DELETES)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 @relaxed
 @given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
 def test_changes_are_what_was_added_and_deleted(
-    shelf: Shelf, version: int, files: list[WrittenFile], new: list[WrittenFile], cut: int
+    shelf: Shelf, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
 ) -> None:
     """Whatever the order of the entries; those that stay are left out."""
     entries = read(shelf, [shelf.write_by_pyiceberg(version, files)])

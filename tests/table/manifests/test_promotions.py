@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import PartitionKey
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.writer import write_manifests
@@ -107,10 +107,10 @@ def _identities(stage: Stage) -> list[Transform[Any, Any]]:
     return [IdentityTransform() for _ in stage.types]
 
 
-def _file(values: tuple[Any, ...]) -> WrittenFile:
+def _file(values: tuple[Any, ...]) -> NewDataFile:
     number = next(_IDS)
     counts = {1: number, 200: 2**40}
-    return WrittenFile(
+    return NewDataFile(
         f"file:///w/{number}.parquet", 1000 + number, 10, PartitionKey(0, values),
         column_sizes=counts, value_counts=counts, lower_bounds={1: b"low"}, upper_bounds={1: b"\xff" * 16},
     )  # fmt: skip
@@ -125,10 +125,10 @@ class Bench:
     def path(self) -> str:
         return f"file://{self._folder}/{next(_IDS)}.avro"
 
-    def write(self, metadata: TableMetadata, files: Sequence[WrittenFile], **others: Any) -> list[ManifestFile]:
+    def write(self, metadata: TableMetadata, files: Sequence[NewDataFile], **others: Any) -> list[ManifestFile]:
         return self.numbered(write_manifests(self.io, metadata, 0, 77, self.path, added=files, **others))
 
-    def write_by_pyiceberg(self, metadata: TableMetadata, files: Sequence[WrittenFile]) -> list[ManifestFile]:
+    def write_by_pyiceberg(self, metadata: TableMetadata, files: Sequence[NewDataFile]) -> list[ManifestFile]:
         output = self.io.new_output(self.path())
         version: Any = metadata.format_version
         with write_manifest(version, metadata.spec(), metadata.schema(), output, 77, "deflate") as out:

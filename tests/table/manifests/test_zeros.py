@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField
 
 import icesize
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
@@ -68,7 +68,7 @@ def test_both_zeros_lie_within_the_bounds_of_a_manifest(
     numbers, io = itertools.count(), PyArrowFileIO()
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "x"))
     metadata = new_table_metadata(Schema(NestedField(1, "x", kind)), spec, UNSORTED_SORT_ORDER, "file:///w")
-    files = [WrittenFile(f"file:///w/{next(numbers)}", 1, 1, PartitionKey.of(0, (value,))) for value in values]
+    files = [NewDataFile(f"file:///w/{next(numbers)}", 1, 1, PartitionKey.of(0, (value,))) for value in values]
 
     def new_path() -> str:
         return f"file://{tmp_path}/{next(numbers)}.avro"

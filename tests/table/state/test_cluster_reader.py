@@ -40,7 +40,7 @@ from pyiceberg.types import (
 )
 
 from icesize.errors import TableError
-from icesize.parquet.files.data_file import CopiedFrom, WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames, set_prefix
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
@@ -97,7 +97,7 @@ def by_all(schema: Schema) -> ClusterBy:
     return ClusterBy(tuple(f.name for f in schema.fields), tuple(f.field_id for f in schema.fields), "sort", 2**35)
 
 
-def written(table: Table, rows: Sequence[dict[str, Any]], prefix: str = "test") -> WrittenFile:
+def written(table: Table, rows: Sequence[dict[str, Any]], prefix: str = "test") -> NewDataFile:
     """Rows as one file of a table of any schema, not visible yet."""
     settings = WriteSettings.of(table.metadata, table.io.properties, UNLIMITED)
     (file,) = write_rows(
@@ -154,12 +154,12 @@ def test_any_bounds_come_back_as_they_were(data: st.DataObject, kind: tuple[Prim
     assert bounds_of(file, kind[0]) == (lower, upper)
 
 
-def unwritten(**facts: Any) -> WrittenFile:
+def unwritten(**facts: Any) -> NewDataFile:
     """A file of ten rows in which column 1 has no nulls."""
-    return WrittenFile(**{"path": "p", "size_bytes": 1, "rows": 10, "partition": PartitionKey(0), **facts})
+    return NewDataFile(**{"path": "p", "size_bytes": 1, "rows": 10, "partition": PartitionKey(0), **facts})
 
 
-def bounds_of(file: WrittenFile, kind: PrimitiveType) -> Bounds:
+def bounds_of(file: NewDataFile, kind: PrimitiveType) -> Bounds:
     schema = schema_of(("x", kind))
     (bounds,) = cluster_file_of(file, by_all(schema), schema).bounds
     return bounds
@@ -189,12 +189,10 @@ NAN = struct.pack("<d", math.nan)
         ({"nan_value_counts": {1: 10}}, None),
         ({"rows": 0, "null_value_counts": {1: 0}}, ()),
         ({}, None),
-        ({**BOTH, "copied_from": (CopiedFrom("old"),)}, None),
-        ({"null_value_counts": {1: 10}, "copied_from": (CopiedFrom("old"),)}, None),
     ],
 )
 def test_bounds_are_known_when_both_are_and_nothing_is_outside_of_them(facts: dict[str, Any], bounds: Bounds) -> None:
-    """NaN lies outside of any bounds; nulls are found by no comparison; parts that were copied have not been asked."""
+    """NaN lies outside of any bounds; nulls are found by no comparison."""
     assert bounds_of(unwritten(**facts), DoubleType()) == bounds
 
 

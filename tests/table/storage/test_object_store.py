@@ -22,6 +22,7 @@ from icesize.errors import TableError
 from icesize.maintenance import restore
 from icesize.maintenance.restore import Copy, copy_files
 from icesize.parquet.files.storage import Storage
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
 from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
@@ -126,7 +127,7 @@ def test_the_store_copies_by_itself(client: Any, bucket: str, io: FileIO, monkey
 
     def copied(folder: str) -> list[bytes]:
         made = [Copy(_entry(f"s3://{bucket}/t/{n}", len(n.encode())), f"s3a://{bucket}/{folder}/{n}") for n in names]
-        copy_files(io, Storage(io), made)
+        copy_files(io, Uncommitted(Storage(io), "s1-0"), made)
         return [client.get_object(Bucket=bucket, Key=f"{folder}/{n}")["Body"].read() for n in names]
 
     def read(*_: object) -> Iterator[bytes]:

@@ -6,5 +6,4 @@
 - `replace`: the same rows in other files
 - `rewrite_deletes`: the same deleted rows in other delete files
 - `rewrite_manifests`: the same files in fewer manifests
-- `step`: the protocol of a step, and values that all of them share
 """

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.parquet.files.data_file import WrittenFile
-from icesize.table.commit.protocol import Loaded
+from icesize.parquet.files.data_file import NewDataFile
+from icesize.table.commit.protocol import Base, Kept, Loaded, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
-from icesize.table.commit.steps.step import Base, Kept, Step
 
 
 @dataclass(frozen=True)
 class Append(Step):
     """Add files. Nothing that others do takes them away, but the table must be able to read them."""
 
-    files: tuple[WrittenFile, ...]
+    files: tuple[NewDataFile, ...]
 
     @property
     def paths(self) -> Collection[str]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.protocol import BASE_EXPIRED, OUTDATED, Base, Kept, Loaded, Overtaken, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.step import BASE_EXPIRED, OUTDATED, Base, Kept, Overtaken, Step
 from icesize.table.manifests.entries import Entry
 
 
@@ -24,7 +23,7 @@ class Overwrite(Step):
     """
 
     removed: tuple[FileFact, ...]
-    files: tuple[WrittenFile, ...]
+    files: tuple[NewDataFile, ...]
     copied: tuple[Entry, ...] = ()
 
     @property

@@ -10,8 +10,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.planning.deletes import only_path
 from icesize.planning.files import DeleteFile
 from icesize.table.commit.obsolete_deletes import Doubtful
+from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
-from icesize.table.commit.steps.step import Step
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.protocol import BASE_EXPIRED, OUTDATED, Base, Kept, Loaded, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.step import BASE_EXPIRED, OUTDATED, Base, Kept, Step
 from icesize.table.commit.summary import BASE_ID
 
 
@@ -25,11 +24,11 @@ class Replace(Step):
     Input files may be among those that earlier steps of the request add: nobody can have touched them.
     """
 
-    groups: tuple[MergeResult, ...]
+    groups: tuple[Merged, ...]
     essential: ClassVar[bool] = False
 
     @property
-    def files(self) -> tuple[WrittenFile, ...]:
+    def files(self) -> tuple[NewDataFile, ...]:
         return tuple(file for group in self.groups for file in group.files)
 
     @property
@@ -78,11 +77,11 @@ class Replace(Step):
     def visible(self, live: Collection[str]) -> Replace | None:
         return self._with(group for group in self.groups if any(file.path in live for file in group.files))
 
-    def _with(self, groups: Iterable[MergeResult]) -> Replace | None:
+    def _with(self, groups: Iterable[Merged]) -> Replace | None:
         kept = tuple(groups)
         return Replace(kept) if kept else None
 
-    def _renumbered(self, builder: SnapshotBuilder) -> Sequence[WrittenFile]:
+    def _renumbered(self, builder: SnapshotBuilder) -> Sequence[NewDataFile]:
         """Outputs in partitions of files that earlier steps add get the data sequence number of these.
 
         An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must

@@ -33,13 +33,12 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
+from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.deletes import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
-from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.protocol import BASE_EXPIRED, Base, Kept, Loaded, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, data_file_of
-from icesize.table.commit.steps.step import BASE_EXPIRED, Base, Kept, Step
 from icesize.table.manifests.delete_index import is_unpartitioned
 from icesize.table.manifests.entries import read_entries
 
@@ -59,7 +58,7 @@ class RewriteDeletes(Step):
     labels: Mapping[PartitionKey, str] = field(default_factory=dict)
 
     @property
-    def files(self) -> tuple[WrittenFile, ...]:
+    def files(self) -> tuple[NewDeleteFile, ...]:
         return tuple(file for each in self.rewritten for file in each.files)
 
     @property

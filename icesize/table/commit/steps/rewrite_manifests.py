@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icesize.table.commit.protocol import Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.step import Step
 from icesize.table.manifests.packing import worth_packing
 
 
