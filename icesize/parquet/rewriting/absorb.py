@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
+from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
@@ -80,7 +80,7 @@ class _DamagedError(Exception):
         self.group = group
 
 
-def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
+def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedPositions:
     try:
         with rewrite_failed(f"read the deletes of {len(group.inputs)} files"):
             return deleted_rows(group.inputs, settings, group.partition)
@@ -89,7 +89,7 @@ def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
 
 
 def _rows_of(
-    groups: Sequence[MergeGroup], deleted: Sequence[DeletedRows], counted: Conservation
+    groups: Sequence[MergeGroup], deleted: Sequence[DeletedPositions], counted: Conservation
 ) -> Iterator[tuple[PartitionKey, pa.Table]]:
     for group, left_out in zip(groups, deleted, strict=True):
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from icesize.errors import RewriteFailed, is_from_outside
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
-from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
+from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import FinishedFile, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
@@ -59,7 +59,7 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads:
     return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named)
 
 
-def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedRows) -> MergeGroup:
+def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedPositions) -> MergeGroup:
     """The group with as many outputs as its live rows need, which may be fewer than were planned."""
     if not deleted.rows:
         return group
@@ -69,7 +69,7 @@ def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: Del
 
 
 def _copied(
-    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedPositions
 ) -> MergeResult[FinishedFile] | Refusal:
     if (reason := forbidden(new_files.settings)) is not None:
         return reason
@@ -85,7 +85,7 @@ def _copied(
 
 
 def _decoded(
-    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows, refused: Refusal
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedPositions, refused: Refusal
 ) -> MergeResult[FinishedFile]:
     nan: frozenset[int] = frozenset()
     texts = Texts.DICTIONARIES if sorter_of(new_files.settings) is None else Texts.PLAIN
@@ -112,7 +112,7 @@ class _Decoding:
 
     group: MergeGroup
     new_files: NewFiles
-    deleted: DeletedRows
+    deleted: DeletedPositions
     nan: frozenset[int]
     texts: Texts
 

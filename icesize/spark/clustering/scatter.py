@@ -43,7 +43,7 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 class KeySample:
     """Of some input files of a group: keys of some of their live rows, Arrow bytes of some whole rows, how many of
     their rows are deleted, the data sequence number that their rows take along, and the data files that position
-    delete files name (`DeletedRows.named`)."""
+    delete files name (`DeletedPositions.named`)."""
 
     keys: pa.Table
     weighed_rows: int
