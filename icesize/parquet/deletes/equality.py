@@ -25,7 +25,7 @@ from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Projection, field_id, with_ids
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup
 
 FieldIds = tuple[int, ...]
 
@@ -62,7 +62,7 @@ class EqualRows:
             greatest = max(keys.greatest for keys in part.values())
             older = tuple(file for file in inputs if file.sequence_number < greatest)
             if older:
-                _apply(part, MergeGroup(older, self.partition), self.settings, positions, self.fetched)
+                _apply(part, FileGroup(older, self.partition), self.settings, positions, self.fetched)
         return {}
 
 
@@ -219,7 +219,7 @@ def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> Non
 
 def _apply(
     part: Mapping[FieldIds, _Keys],
-    group: MergeGroup,
+    group: FileGroup,
     settings: WriteSettings,
     positions: Mapping[str, BitMap],
     fetched: Fetched | None,
@@ -238,7 +238,7 @@ def _apply(
 class _Inputs:
     """The inputs as one row of rows, of which so many have `passed`."""
 
-    def __init__(self, group: MergeGroup, positions: Mapping[str, BitMap]) -> None:
+    def __init__(self, group: FileGroup, positions: Mapping[str, BitMap]) -> None:
         self._deleted = [positions[file.path] for file in group.inputs]
         self._ends: Numbers = np.cumsum([file.rows for file in group.inputs], dtype=np.int64)
         self._own: Numbers = np.array([file.sequence_number for file in group.inputs], np.int64)
