@@ -16,12 +16,11 @@ from icesize import failpoints
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import (
-    FinishedFile,
     Merged,
     MergeFailure,
-    MergeResult,
     NewDataFile,
     Results,
+    Rewritten,
     Written,
     decoded_because,
 )
@@ -47,7 +46,7 @@ _THREADS = 16
 class MergeResults:
     """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
 
-    merged: tuple[MergeResult[FinishedFile], ...] = ()
+    merged: tuple[Rewritten, ...] = ()
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -61,7 +60,7 @@ class MergeResults:
         new rows will have is not known before, and one that is too small would let deletes of others apply to them.
         """
         new = {file.path for file in appended}
-        done, failed = list[MergeResult[FinishedFile]](), list[str]()
+        done, failed = list[Rewritten](), list[str]()
         for number, group in groups.items():
             result = results.get(number)
             if isinstance(result, MergeFailure):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
 
-from icesize.parquet.files.data_file import FinishedFile, Merged, MergeResult
+from icesize.parquet.files.data_file import Merged, Rewritten
 from icesize.parquet.files.names import FileNames, copy_prefix
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
@@ -31,7 +31,7 @@ def without_deleted_rows(
     file, or deletes of it, that cannot be read.
     """
 
-    def rewrite(number: int, file: FileFact) -> MergeResult[FinishedFile]:
+    def rewrite(number: int, file: FileFact) -> Rewritten:
         names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
         return merge(MergeGroup((file,), file.partition), settings, names)
 

@@ -23,20 +23,11 @@ INELIGIBLE = frozenset(
 
 
 @dataclass(frozen=True)
-class MergeGroup:
-    """Files of one partition that become `outputs` files. In a merge these are always fewer than `inputs`, but for a
-    file that is written again alone, without its deleted rows.
-
-    Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
-    would leave a remainder file. `label` is how people write the partition. `cold` says that the partition gets no rows
-    any more and is being finished. The number of a group is its place in the plan, or among the groups of a run.
-    """
+class FileGroup:
+    """Files of one partition that are read together."""
 
     inputs: tuple[FileFact, ...]
     partition: PartitionKey
-    outputs: int = 1
-    label: str = ""
-    cold: bool = False
 
     # asked for many times while groups are ordered and budgeted
     @cached_property
@@ -68,6 +59,21 @@ class MergeGroup:
     def rows(self) -> int:
         """Rows of the input files, as their manifest entries say."""
         return sum(file.rows for file in self.inputs)
+
+
+@dataclass(frozen=True)
+class MergeGroup(FileGroup):
+    """Files of one partition that become `outputs` files. In a merge these are always fewer than `inputs`, but for a
+    file that is written again alone, without its deleted rows.
+
+    Its writer must make exactly `outputs` files of about `output_size_bytes`: rolling at the target size instead
+    would leave a remainder file. `label` is how people write the partition. `cold` says that the partition gets no rows
+    any more and is being finished. The number of a group is its place in the plan, or among the groups of a run.
+    """
+
+    outputs: int = 1
+    label: str = ""
+    cold: bool = False
 
     @property
     def output_size_bytes(self) -> int:

@@ -20,7 +20,7 @@ from icesize.clock import Environment, WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown
 from icesize.failpoints import FailpointReached, armed
 from icesize.parquet.deletes import rewrite
-from icesize.parquet.deletes.deleted_rows import DeletedRows
+from icesize.parquet.deletes.deleted_rows import DeletedPositions
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable
@@ -296,7 +296,7 @@ def test_a_bug_fails_its_partition_alone(lake: SqlCatalog, monkeypatch: pytest.M
     upserted_twice(lake)
     before, right, bug = seen(lake), rewrite.deleted_rows, IndexError("list index out of range")
 
-    def with_a_bug(inputs: Sequence[FileFact], *rest: Any) -> DeletedRows:
+    def with_a_bug(inputs: Sequence[FileFact], *rest: Any) -> DeletedPositions:
         if where == "reading" and inputs[0].partition == A:
             raise bug
         return right(inputs, *rest)

@@ -13,14 +13,11 @@ from icesize.parquet.copying.costs import CHUNK_NS, cutting_ns, decoding_ns, ren
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.hybrid import MOST_BITS
 from icesize.parquet.format.pages import (
-    CODEC_NAMES,
     DICTIONARY_ENCODINGS,
     PLAIN,
-    PLAIN_DICTIONARY,
     DictionaryPage,
     Pages,
     data_encodings,
-    decompressed,
     dictionary_page,
 )
 from icesize.parquet.format.refusals import Refusal
@@ -33,9 +30,6 @@ if TYPE_CHECKING:
 
 _CUT_ENCODINGS = frozenset({PLAIN, *DICTIONARY_ENCODINGS})
 """Pages of which single values can be left out."""
-
-_MOST_DICTIONARY_BYTES = 64 * 2**20
-"""Uncompressed; a longer one, which no known writer makes, is not compared with others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +180,7 @@ class _Leaf:
             return True
         if not page.values or kept.body == page.body:
             return True
-        if kept.encoding not in (PLAIN, PLAIN_DICTIONARY) or page.encoding not in (PLAIN, PLAIN_DICTIONARY):
+        if not (kept.is_plain and page.is_plain):
             return False
         self.raw = self.raw if self.raw is not None else _entries(kept, self.codec)
         raw = _entries(page, self.codec)
@@ -237,7 +231,4 @@ def _united(pages: Sequence[DictionaryPage | None], column: Column, codec: int) 
 
 def _entries(page: DictionaryPage, codec: int) -> bytes | None:
     """The entries, one after the other; None when they cannot be had."""
-    size_bytes = page.raw_size_bytes - page.header_bytes
-    if codec not in CODEC_NAMES or size_bytes > _MOST_DICTIONARY_BYTES:
-        return None
-    return decompressed(page.body, size_bytes, codec)
+    return page.entries(codec) if page.may_be_opened(codec) else None

@@ -34,7 +34,7 @@ from icesize.parquet.format.sources import Source
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup, MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
 
 _MOST_AT_ONCE = 2
@@ -252,7 +252,7 @@ def _decoded(
 ) -> Iterator[EncodedRows]:
     if not output.decoded:
         return iter(())
-    inputs = MergeGroup(output.decoded, group.partition)
+    inputs = FileGroup(output.decoded, group.partition)
     return encoded_rows(inputs, counted.settings, _schema_of(output), fetched, deleted, counted)
 
 

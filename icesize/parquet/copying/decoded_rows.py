@@ -22,7 +22,7 @@ from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
 from icesize.parquet.writing.file_writer import parquet_writer
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRow
 
 
 def encoded_rows(
-    group: MergeGroup,
+    group: FileGroup,
     settings: WriteSettings,
     copied: Sequence[Element],
     fetched: Fetched,

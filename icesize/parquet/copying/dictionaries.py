@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icesize.parquet.format.fields import DataPageHeader, PageHeader
 from icesize.parquet.format.hybrid import MOST_BITS
-from icesize.parquet.format.pages import (
-    DICTIONARY_PAGE,
-    PLAIN,
-    PLAIN_DICTIONARY,
-    DictionaryPage,
-    compressed,
-    decompressed,
-)
-from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.page_values import byte_arrays
+from icesize.parquet.format.pages import DICTIONARY_PAGE, MOST_OPENED_BYTES, DictionaryPage, compressed
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Column, Element
 from icesize.parquet.format.thrift import i32, struct_field, write_struct
 
@@ -30,8 +24,6 @@ Numbers: TypeAlias = "NDArray[np.uint16] | None"
 
 MOST_DICTIONARY_BYTES = 2**20
 """Of a dictionary that is made here, uncompressed: the default of parquet-mr (`parquet.dictionary.page.size`)."""
-_MOST_READ_BYTES = 64 * 2**20
-"""Of all dictionaries of one column, uncompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +34,7 @@ class UnitedDictionary:
     numbers: list[Numbers]
 
 
+@damaged_as(Refusal.PAGES)
 def unite(pages: Sequence[DictionaryPage | None], column: Column, codec: int) -> UnitedDictionary | None:
     """One dictionary for chunks that have these, None for a chunk without; None when it would be too large, or when
     entries are not stored one after the other (PLAIN).
@@ -53,9 +46,7 @@ def unite(pages: Sequence[DictionaryPage | None], column: Column, codec: int) ->
     import pyarrow as pa
 
     found = [page for page in pages if page is not None]
-    if any(page.encoding not in (PLAIN, PLAIN_DICTIONARY) for page in found):
-        return None
-    if sum(page.raw_size_bytes for page in found) > _MOST_READ_BYTES:
+    if not all(page.is_plain for page in found) or sum(page.raw_size_bytes for page in found) > MOST_OPENED_BYTES:
         return None
     arrays = [_entries(page, column.element, codec) for page in found]
     encoded = pa.concat_arrays(arrays).dictionary_encode()
@@ -77,9 +68,9 @@ def _entries(page: DictionaryPage, element: Element, codec: int) -> Any:
     """The entries as an Arrow array that compares them by their bytes."""
     import pyarrow as pa
 
-    raw = decompressed(page.body, page.raw_size_bytes - page.header_bytes, codec)
+    raw = page.entries(codec)
     if element.type == BYTE_ARRAY:
-        return pa.array(_byte_arrays(raw, page.values), pa.large_binary())
+        return pa.array(byte_arrays(raw, page.values), pa.large_binary())
     kind = _fixed_type(element)
     if len(raw) != page.values * kind.bit_width // 8:
         raise CopyRefused(Refusal.PAGES, f"a dictionary of {page.values} entries has {len(raw)} bytes")
@@ -91,19 +82,6 @@ def _fixed_type(element: Element) -> Any:
 
     by_width = {INT32: pa.int32(), FLOAT: pa.int32(), INT64: pa.int64(), DOUBLE: pa.int64()}
     return by_width.get(element.type or 0) or pa.binary(element.length or 0)
-
-
-def _byte_arrays(raw: bytes, count: int) -> list[bytes]:
-    found, at, length_at = [], 0, struct.Struct("<I").unpack_from
-    for _ in range(count):
-        if at + 4 > len(raw):
-            break
-        (length,) = length_at(raw, at)
-        found.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    if at != len(raw) or len(found) != count:
-        raise CopyRefused(Refusal.PAGES, f"a dictionary of {count} entries is cut off")
-    return found
 
 
 def _plain(entries: Any, element: Element) -> bytes:

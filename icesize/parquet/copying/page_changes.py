@@ -22,7 +22,7 @@ from icesize.parquet.format.hybrid import bits_of, decode, encode, histogram, re
 from icesize.parquet.format.page_body import PageBody, page_body
 from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
 from icesize.parquet.format.page_values import Places, Values, coded_values, plain_values
-from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, PLAIN_DICTIONARY, Page, Pages, decompressed
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, DictionaryPage, Page, Pages
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.statistics import Order, count_of, order_of
@@ -220,12 +220,11 @@ class _Chunk:
 
     @cached_property
     def _entries(self) -> tuple[Values, int]:
-        page = self._piece.pages.dictionary
-        if page is None or page.encoding not in (PLAIN, PLAIN_DICTIONARY):
+        stored = self._piece.pages.dictionary
+        page = None if stored is None else DictionaryPage.of(stored, self._piece.data)
+        if page is None or not page.is_plain:
             raise CopyRefused(Refusal.PAGES, "a dictionary that cannot be read")
-        body = self._piece.data[page.at + page.header_bytes : page.at + page.size_bytes]
-        raw = decompressed(body, page.raw_size_bytes - page.header_bytes, self._codec)
-        return plain_values(raw, page.values, self._column.element), page.values
+        return plain_values(page.entries(self._codec), page.values, self._column.element), page.values
 
     def _levels(self, body: PageBody, page: Page) -> NDArray[np.uint32] | None:
         runs, highest = body.levels[1], body.highest[1]

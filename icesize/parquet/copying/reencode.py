@@ -86,7 +86,10 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     # readers take bounds for a promise that no value is NaN
     bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
     options = ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES)
-    source = _write(table, leaves, low, bounded, options)
+    # limits of pages are looked at once per batch; indices into a dictionary are small
+    batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
+    as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
+    source = BytesSource(options.in_memory(table, low, bounded, store_decimal_as_integer=as_integer, **batch))
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)
     for leaf, array, chunk in zip(leaves, arrays, footer.row_groups[0].chunks, strict=True):
@@ -151,25 +154,6 @@ def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Ta
     if as_dictionary:
         check_indices(table.column(0))
     return table.replace_schema_metadata(None)
-
-
-def _write(
-    table: pa.Table, leaves: Sequence[Column], low: Sequence[str], bounded: Sequence[str], options: ParquetOptions
-) -> BytesSource:
-    # limits of pages are looked at once per batch; indices into a dictionary are small
-    batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
-    as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
-    out = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        out,
-        row_group_size=table.num_rows,
-        use_dictionary=low or False,
-        write_statistics=bounded or False,
-        **{**options.writer_arguments(), "store_decimal_as_integer": as_integer},
-        **batch,
-    )
-    return BytesSource(memoryview(out.getvalue()).cast("B"))
 
 
 def _is_text(leaves: Sequence[Column]) -> bool:

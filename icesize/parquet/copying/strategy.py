@@ -10,9 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from icesize.parquet.copying.compatibility import (
     check_file,
     check_row_group,
@@ -26,9 +23,10 @@ from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, data_pages
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
-from icesize.parquet.format.sources import BytesSource, Readable
+from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.statistics import column_orders
 from icesize.parquet.ordering.sort_order import sorter_of
+from icesize.parquet.reading.extremes import own_footer
 from icesize.planning.files import FileFact
 
 
@@ -281,11 +279,8 @@ def footer_or_refusal(source: Readable) -> Footer | Refusal:
 
 
 def _wanted(settings: WriteSettings) -> _Wanted:
-    """What the table asks of files, read from the footer that our own writer gives to one without rows."""
-    sink = pa.BufferOutputStream()
-    options = settings.parquet
-    pq.write_table(settings.arrow_schema.empty_table(), sink, store_schema=False, store_decimal_as_integer=True)
-    schema = read_footer(BytesSource(memoryview(sink.getvalue()))).schema
+    """What the table asks of files, by the footer of one of its own."""
+    options, schema = settings.parquet, own_footer(settings).schema
     codec = _CODECS[options.codec] if _CODEC_PROPERTY in settings.properties else None
     filters = frozenset(leaf.field_id for leaf in leaves(settings) if leaf.name in options.bloom_fpp)
     return _Wanted(schema, codec, filters)

@@ -1,32 +1,50 @@
-"""The deleted rows of the input files of a merge, as one bitmap of positions for each."""
+"""The deleted rows of the input files of a merge, of all kinds of deletes, as one bitmap of positions for each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pyroaring import BitMap
 
-from icesize.parquet.deletes.equality import mark_equal_rows
-from icesize.parquet.deletes.positions import mark_named_rows
+from icesize.parquet.deletes.equality import EqualRows
+from icesize.parquet.deletes.positions import NamedRows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-from icesize.planning.plan import MergeGroup
 
 _READ_AT_ONCE = 8
 """Remote delete files that are under way at a time: mostly small, and each a round trip away."""
 
 
+class DeletedRows(Protocol):
+    """Delete files of one kind. A new kind (deletion vectors) is another class with these two methods."""
+
+    @property
+    def least_number(self) -> int:
+        """Return the sequence number that files without the deleted rows must have at least, or the deletes hit them
+        again; 0 if they never do."""
+
+    def mark(
+        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
+    ) -> Mapping[str, frozenset[str]]:
+        """Add the deleted rows to the bitmap of each input, each delete file read once, the next ones `ahead`.
+
+        Returns the data files that delete files name, by path, of those that name several and were read as a whole.
+        Raises `RewriteFailed` for a delete file that is missing, damaged or does not fit the inputs.
+        """
+
+
 @dataclass(frozen=True)
-class DeletedRows:
+class DeletedPositions:
     """Rows of data files that readers must not see.
 
     `positions` are row numbers before any delete, by `FileFact.path`, of those files that have deleted rows.
     `equality_number` is the greatest sequence number of the equality delete files that were applied, 0 for none: what
-    is written without these rows must carry at least this number, or the deletes hit it again. `named` are the data
+    is written without these rows must carry at least this number (`DeletedRows.least_number`). `named` are the data
     files that position delete files name, by their paths, of those that name several and were read as a whole.
     """
 
@@ -48,12 +66,12 @@ class DeletedRows:
         return max(self.equality_number, *(file.sequence_number for file in inputs))
 
 
-NONE_DELETED = DeletedRows({})
+NONE_DELETED = DeletedPositions({})
 
 
 def deleted_rows(
     inputs: Sequence[FileFact], settings: WriteSettings, partition: PartitionKey, fetched: Fetched | None = None
-) -> DeletedRows:
+) -> DeletedPositions:
     """What the delete files of the inputs, all of one partition, delete from each of them, by its own number.
 
     Takes a bitmap for each input (two bytes a deleted row, or one bit a row, if that is less) and some hundred MB at
@@ -67,15 +85,18 @@ def deleted_rows(
         return NONE_DELETED
     positions = {file.path: BitMap() for file in inputs}
     least = min(file.sequence_number for file in inputs)
-    equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
-    number = max((delete.sequence_number for delete in equality), default=0)
+    by_position = [delete for delete in deletes if not delete.equality_ids]
+    by_equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
+    kinds: tuple[DeletedRows, ...] = (
+        NamedRows(by_position, settings.storage),
+        EqualRows(by_equality, partition, settings, fetched),
+    )
+    named = dict[str, frozenset[str]]()
     with _ahead(deletes, settings, fetched) as ahead:
-        by_position = [delete for delete in deletes if not delete.equality_ids]
-        named = mark_named_rows(by_position, inputs, settings, positions, ahead)
-        if equality:
-            older = tuple(file for file in inputs if file.sequence_number < number)
-            mark_equal_rows(equality, MergeGroup(older, partition), settings, positions, fetched, ahead)
-    return DeletedRows({path: rows for path, rows in positions.items() if rows}, number, named)
+        for kind in kinds:
+            named |= kind.mark(inputs, positions, ahead)
+    number = max(kind.least_number for kind in kinds)
+    return DeletedPositions({path: rows for path, rows in positions.items() if rows}, number, named)
 
 
 @contextmanager

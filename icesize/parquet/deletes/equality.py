@@ -6,7 +6,7 @@ import threading
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,12 +20,12 @@ from pyroaring import BitMap
 from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, opened
 from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
+from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.projection import Projection, field_id, with_ids
-from icesize.planning.files import DeleteFile, PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.planning.plan import FileGroup
 
 FieldIds = tuple[int, ...]
 
@@ -35,27 +35,35 @@ _NUMBER = "number"
 """The column of a table of keys with the sequence number of their delete."""
 
 
-def mark_equal_rows(
-    deletes: Sequence[DeleteFile],
-    group: MergeGroup,
-    settings: WriteSettings,
-    positions: Mapping[str, BitMap],
-    fetched: Fetched | None = None,
-    ahead: Ahead = NOT_AHEAD,
-) -> None:
-    """Add to the bitmap of each input its rows that equal a row of a delete file with a greater number than its own.
-    Delete files are read `ahead`.
+@dataclass(frozen=True)
+class EqualRows:
+    """`DeletedRows` of equality delete files: rows that equal one of theirs in data files of smaller numbers.
 
-    Keys that exceed `Limits.delete_keys_bytes` are applied part by part, the greatest numbers first. Raises
-    `RewriteFailed` for a file that is missing, damaged or does not fit the table's schema.
+    Keys that exceed `Limits.delete_keys_bytes` are applied part by part, the greatest numbers first.
     """
-    if fetched is not None:
-        fetched.fetch_remote(group.inputs)  # once for the keys, in all parts, and the rows
-    for part in _parts(deletes, _KeyReader(settings, group.partition), ahead):
-        greatest = max(keys.greatest for keys in part.values())
-        older = tuple(file for file in group.inputs if file.sequence_number < greatest)
-        if older:
-            _apply(part, replace(group, inputs=older), settings, positions, fetched)
+
+    deletes: Sequence[DeleteFile]
+    partition: PartitionKey
+    settings: WriteSettings
+    fetched: Fetched | None
+
+    @property
+    def least_number(self) -> int:
+        return max((delete.sequence_number for delete in self.deletes), default=0)
+
+    def mark(
+        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
+    ) -> dict[str, frozenset[str]]:
+        """Add the rows that equal one of the delete files'; none of these names a data file."""
+        if self.deletes and self.fetched is not None:
+            # once for the keys, in all parts, and the rows
+            self.fetched.fetch_remote([file for file in inputs if file.sequence_number < self.least_number])
+        for part in _parts(self.deletes, _KeyReader(self.settings, self.partition), ahead):
+            greatest = max(keys.greatest for keys in part.values())
+            older = tuple(file for file in inputs if file.sequence_number < greatest)
+            if older:
+                _apply(part, FileGroup(older, self.partition), self.settings, positions, self.fetched)
+        return {}
 
 
 @dataclass(frozen=True)
@@ -211,7 +219,7 @@ def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> Non
 
 def _apply(
     part: Mapping[FieldIds, _Keys],
-    group: MergeGroup,
+    group: FileGroup,
     settings: WriteSettings,
     positions: Mapping[str, BitMap],
     fetched: Fetched | None,
@@ -230,7 +238,7 @@ def _apply(
 class _Inputs:
     """The inputs as one row of rows, of which so many have `passed`."""
 
-    def __init__(self, group: MergeGroup, positions: Mapping[str, BitMap]) -> None:
+    def __init__(self, group: FileGroup, positions: Mapping[str, BitMap]) -> None:
         self._deleted = [positions[file.path] for file in group.inputs]
         self._ends: Numbers = np.cumsum([file.rows for file in group.inputs], dtype=np.int64)
         self._own: Numbers = np.array([file.sequence_number for file in group.inputs], np.int64)

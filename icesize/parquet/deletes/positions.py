@@ -16,9 +16,8 @@ from pyarrow import types
 from pyroaring import BitMap
 
 from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, blaming, opened
-from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import Storage
-from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
+from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.projection import field_id
 from icesize.planning.deletes import may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
@@ -54,36 +53,39 @@ _MOST_ROWS = 2**32
 Positions: TypeAlias = NDArray[np.int64]
 
 
-def mark_named_rows(
-    deletes: Sequence[DeleteFile],
-    inputs: Sequence[FileFact],
-    settings: WriteSettings,
-    positions: Mapping[str, BitMap],
-    ahead: Ahead = NOT_AHEAD,
-) -> dict[str, frozenset[str]]:
-    """Add to the bitmap of each input what these delete files name in it, each file read once, the next ones `ahead`;
-    returns which data files those of them name that are about several, as far as they were read as a whole.
+@dataclass(frozen=True)
+class NamedRows:
+    """`DeletedRows` of position delete files: rows that they name in data files up to their own number."""
 
-    Raises `RewriteFailed` for a delete file that is missing or damaged, or names rows that an input does not have.
-    """
-    targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
-    hits = list[tuple[DeleteFile, dict[str, _Target]]]()
-    for delete in deletes:
-        only = only_path(delete)
-        asked = targets if only is None else targets.keys() & {plain_path(only)}
-        if hit := {path: targets[path] for path in asked if may_hit(delete, targets[path].file)}:
-            hits.append((delete, hit))
+    deletes: Sequence[DeleteFile]
+    storage: Storage
 
-    def read(pair: tuple[DeleteFile, dict[str, _Target]]) -> Iterator[_Named]:
-        return begun(_named_rows(*pair, settings.storage))
+    @property
+    def least_number(self) -> int:
+        return 0  # a file that is written now has another path than those that are named
 
-    found = dict[str, frozenset[str]]()
-    for (delete, hit), named in zip(hits, ahead.map(read, hits), strict=True):
-        with blaming(delete):
-            paths = _mark(delete, hit, named)
-        if only_path(delete) is None and paths is not None:
-            found[delete.path] = paths
-    return found
+    def mark(
+        self, inputs: Sequence[FileFact], positions: Mapping[str, BitMap], ahead: Ahead
+    ) -> dict[str, frozenset[str]]:
+        """Add what the delete files name; raises `RewriteFailed` for rows that an input does not have, too."""
+        targets = {plain_path(file.path): _Target(file, positions[file.path]) for file in inputs}
+        hits = list[tuple[DeleteFile, dict[str, _Target]]]()
+        for delete in self.deletes:
+            only = only_path(delete)
+            asked = targets if only is None else targets.keys() & {plain_path(only)}
+            if hit := {path: targets[path] for path in asked if may_hit(delete, targets[path].file)}:
+                hits.append((delete, hit))
+
+        def read(pair: tuple[DeleteFile, dict[str, _Target]]) -> Iterator[_Named]:
+            return begun(_named_rows(*pair, self.storage))
+
+        found = dict[str, frozenset[str]]()
+        for (delete, hit), named in zip(hits, ahead.map(read, hits), strict=True):
+            with blaming(delete):
+                paths = _mark(delete, hit, named)
+            if only_path(delete) is None and paths is not None:
+                found[delete.path] = paths
+        return found
 
 
 def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | None = None) -> frozenset[str]:

@@ -57,8 +57,7 @@ def _written(new_files: NewFiles, file: FileFact, deleted: BitMap, number: int) 
     settings = new_files.settings
     path = new_files.location(file.partition)
     sink = new_files.create(path)
-    arguments = settings.parquet.writer_arguments()
-    writer = pq.ParquetWriter(sink, _SCHEMA, use_dictionary=[PATH.name], **arguments)
+    writer = settings.parquet.writer(sink, _SCHEMA, [PATH.name])
 
     def close() -> None:
         for stream in (writer, sink):

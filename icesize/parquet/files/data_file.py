@@ -171,11 +171,13 @@ class MergeResult(Generic[F_co]):
         return sum(file.rows for file in self.files)
 
 
+Rewritten = MergeResult[FinishedFile]
+"""A result as a rewrite leaves it."""
 Merged = MergeResult[NewDataFile]
 """A result that can be committed."""
 
 
-def decoded_because(results: Iterable[MergeResult[FinishedFile]]) -> dict[str, int]:
+def decoded_because(results: Iterable[Rewritten]) -> dict[str, int]:
     """Count the decoded input files of all results by reason; log internal errors, which workers log elsewhere."""
     counts = sum((Counter(result.decoded_because) for result in results), Counter[str]())
     if files := counts[Refusal.INTERNAL_ERROR.value]:
@@ -190,7 +192,7 @@ class MergeFailure:
     why: str
 
 
-Results = dict[int, MergeResult[FinishedFile] | MergeFailure]
+Results = dict[int, Rewritten | MergeFailure]
 """What became of the groups of a run, by their numbers; nothing of those that were not begun when it was cancelled."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +69,16 @@ class ParquetOptions:
         numbers = {name: _positive(properties, key) for name, key in _NUMBERS.items() if _PREFIX + key in properties}
         return ParquetOptions(codec, _level(properties, codec), bloom_fpp=_bloom_columns(properties), **numbers)
 
-    def writer_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `pyarrow.parquet.ParquetWriter` that are the same for each file.
+    def writer(
+        self,
+        sink: Any,
+        schema: pa.Schema,
+        dictionary: Sequence[str] = (),
+        statistics: Sequence[str] | bool = True,
+        **others: Any,
+    ) -> pq.ParquetWriter:
+        """Begin a file on a stream: the columns at the paths of `dictionary` have one, those of `statistics` have
+        bounds.
 
         v1 data pages, because Iceberg's vectorised reader refuses booleans in v2 pages; a page index, integers for
         decimals up to 18 digits, no Arrow schema (its time zones and 256-bit decimals confuse other readers). Pages
@@ -91,7 +99,15 @@ class ParquetOptions:
         }
         if "max_rows_per_page" in _WRITER_ARGUMENTS:
             arguments["max_rows_per_page"] = self.page_rows
-        return arguments
+        columns = {"use_dictionary": list(dictionary) or False, "write_statistics": statistics or False}
+        return pq.ParquetWriter(sink, schema, **columns, **arguments | others)
+
+    def in_memory(self, rows: pa.Table, *columns: Any, **others: Any) -> pa.Buffer:
+        """Return a file of one row group; the arguments are those of `writer`."""
+        sink = pa.BufferOutputStream()
+        with self.writer(sink, rows.schema, *columns, **others) as writer:
+            writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        return sink.getvalue()
 
     def row_groups(self, size_bytes: float, rows: int) -> int:
         """How many row groups of about equal size these rows become, at least one."""

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from icesize.parquet.format.fields import LogicalType
 from icesize.parquet.format.hybrid import bits_of, decode, encode
-from icesize.parquet.format.pages import CODEC_NAMES, DictionaryPage, decompressed
+from icesize.parquet.format.pages import DictionaryPage
 from icesize.parquet.format.refusals import DamagedFile
 from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.statistics import Order, order_of
@@ -24,8 +25,6 @@ Places: TypeAlias = NDArray[np.int64]
 
 _NUMBERS = {INT32: "<i4", INT64: "<i8", FLOAT: "<f4", DOUBLE: "<f8"}
 _LENGTH_BYTES = 4
-_MOST_DICTIONARY_BYTES = 64 * 2**20
-"""A longer dictionary is not taken apart."""
 _PART_BYTES = 2**17
 """Of a page that are looked at together: touching fresh memory costs more than comparing."""
 
@@ -66,11 +65,15 @@ def plain_values(raw: Bytes, count: int, element: Element) -> Values:
 
 def longest_entry(page: DictionaryPage, codec: int) -> int:
     """Return the bytes of the longest byte array of a dictionary; raises `CopyRefused`."""
-    size_bytes = page.raw_size_bytes - page.header_bytes
-    if codec not in CODEC_NAMES or not 0 <= size_bytes <= _MOST_DICTIONARY_BYTES:
+    if not page.may_be_opened(codec):
         return page.raw_size_bytes
-    raw = decompressed(page.body, size_bytes, codec)
-    return max(0, int(np.diff(_starts(raw, page.values)).max(initial=0)) - _LENGTH_BYTES)
+    starts = _starts(page.entries(codec), page.values)
+    return max(0, int(np.diff(starts).max(initial=0)) - _LENGTH_BYTES)
+
+
+def byte_arrays(raw: bytes, count: int) -> list[bytes]:
+    """Values that are stored one after the other, each with its length before it. Raises `DamagedFile`."""
+    return [raw[start + _LENGTH_BYTES : end] for start, end in pairwise(_starts(raw, count).tolist())]
 
 
 def _key_of(element: Element) -> Order | None:

@@ -54,6 +54,8 @@ CODEC_NAMES = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz
 
 LEVELLED_CODECS = ("zstd", "gzip", "brotli")
 
+MOST_OPENED_BYTES = 64 * 2**20
+"""Of dictionaries whose entries are looked at, uncompressed; no known writer makes a longer one."""
 _HEADER_BYTES = 256
 """Read for a dictionary of unknown length; its header has about 20 bytes."""
 
@@ -117,10 +119,29 @@ class DictionaryPage:
     header_bytes: int
     page: bytes
 
+    @staticmethod
+    def of(page: Page, chunk: Bytes) -> DictionaryPage:
+        """Return a page as its chunk has it."""
+        stored = bytes(chunk[page.at : page.at + page.size_bytes])
+        return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)
+
     @property
     def body(self) -> bytes:
         """The entries as stored, mostly compressed."""
         return self.page[self.header_bytes :]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the entries are stored one after the other."""
+        return self.encoding in (PLAIN, PLAIN_DICTIONARY)
+
+    def may_be_opened(self, codec: int) -> bool:
+        """Whether the codec is known, and the entries are not too long to be looked at."""
+        return codec in CODEC_NAMES and 0 <= self.raw_size_bytes - self.header_bytes <= MOST_OPENED_BYTES
+
+    def entries(self, codec: int) -> bytes:
+        """Return the entries without compression; raises `CopyRefused`."""
+        return decompressed(self.body, self.raw_size_bytes - self.header_bytes, codec)
 
 
 def walk(data: Bytes, flat: bool, values: int) -> Pages:
@@ -173,10 +194,10 @@ def dictionary_page(source: Readable, chunk: Chunk) -> DictionaryPage | None:
         return None
     if page.size_bytes > len(data):
         data = source.read(chunk.start, page.size_bytes)
-    stored = data[: page.size_bytes]
+    found = DictionaryPage.of(page, data)
     if header.checksum is not None:
-        _verify(header.checksum, stored[page.header_bytes :])
-    return DictionaryPage(page.values, page.raw_size_bytes, page.encoding, page.header_bytes, stored)
+        _verify(header.checksum, found.body)
+    return found
 
 
 @damaged_as(Refusal.CORRUPT_FOOTER)

@@ -11,8 +11,6 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from icesize.errors import is_from_outside
 from icesize.parquet.files.data_file import NewDataFile
@@ -136,10 +134,12 @@ def _kind(element: Element) -> tuple[object, ...]:
 
 def _elements(settings: WriteSettings) -> dict[int | None, tuple[object, ...]]:
     """Return the elements of the table's columns in its own files, by field id."""
-    out = pa.BufferOutputStream()
-    pq.ParquetWriter(out, settings.arrow_schema, **settings.parquet.writer_arguments()).close()
-    columns = read_footer(BytesSource(memoryview(out.getvalue()))).columns
-    return {column.element.field_id: _kind(column.element) for column in columns}
+    return {column.element.field_id: _kind(column.element) for column in own_footer(settings).columns}
+
+
+def own_footer(settings: WriteSettings) -> Footer:
+    """Return the footer that our own writer gives to a file without rows."""
+    return read_footer(BytesSource(settings.parquet.in_memory(settings.arrow_schema.empty_table())))
 
 
 def _ends(footer: Footer, at: int, leaf: Leaf) -> Ends:

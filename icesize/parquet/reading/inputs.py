@@ -38,7 +38,7 @@ from icesize.parquet.reading.texts import (
     without_arrow_schema,
 )
 from icesize.planning.files import FileFact
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup
 
 RUN_SHARE = 1 / 32
 """Part of `Limits.decoded_bytes` (8 MiB by default) that the rows of small files are at most which become one table: a
@@ -59,7 +59,7 @@ class Texts(Enum):
 
 
 def read_inputs(
-    group: MergeGroup,
+    group: FileGroup,
     settings: WriteSettings,
     fetched: Fetched | None = None,
     texts: Texts = Texts.PLAIN,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
+from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
@@ -18,7 +18,7 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import PartitionKey
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Absorption:
     rows it sees.
     """
 
-    by_writer: Mapping[int, tuple[MergeGroup, ...]] = field(default_factory=dict)
+    by_writer: Mapping[int, tuple[FileGroup, ...]] = field(default_factory=dict)
 
     @property
     def most_bytes(self) -> int:
@@ -75,12 +75,12 @@ def write_with(
 class _DamagedError(Exception):
     """An input file of `group` cannot be read."""
 
-    def __init__(self, group: MergeGroup, why: str) -> None:
+    def __init__(self, group: FileGroup, why: str) -> None:
         super().__init__(why)
         self.group = group
 
 
-def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
+def _deleted(group: FileGroup, settings: WriteSettings) -> DeletedPositions:
     try:
         with rewrite_failed(f"read the deletes of {len(group.inputs)} files"):
             return deleted_rows(group.inputs, settings, group.partition)
@@ -89,7 +89,7 @@ def _deleted(group: MergeGroup, settings: WriteSettings) -> DeletedRows:
 
 
 def _rows_of(
-    groups: Sequence[MergeGroup], deleted: Sequence[DeletedRows], counted: Conservation
+    groups: Sequence[FileGroup], deleted: Sequence[DeletedPositions], counted: Conservation
 ) -> Iterator[tuple[PartitionKey, pa.Table]]:
     for group, left_out in zip(groups, deleted, strict=True):
         try:

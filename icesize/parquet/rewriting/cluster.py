@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
+from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import Merged, MergeResult, Results
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
@@ -166,7 +166,7 @@ class _Reading:
     order: RowOrder
     settings: WriteSettings
     fetched: Fetched
-    deleted: DeletedRows
+    deleted: DeletedPositions
     moved: Callable[[int], object]
     counted: Conservation
 

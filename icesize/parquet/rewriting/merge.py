@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from icesize.errors import RewriteFailed, is_from_outside
 from icesize.parquet.copying.copy_merge import copy_merge
 from icesize.parquet.copying.strategy import forbidden
-from icesize.parquet.deletes.deleted_rows import DeletedRows, deleted_rows
-from icesize.parquet.files.data_file import FinishedFile, MergeResult, NewDataFile
+from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
+from icesize.parquet.files.data_file import MergeResult, NewDataFile, Rewritten
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
@@ -27,7 +27,7 @@ from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import merged_files
 
 
-def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> MergeResult[FinishedFile]:
+def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads: int = 1) -> Rewritten:
     """Write the rows of all input files into `group.outputs` files of about equal size.
 
     Compressed bytes are copied where that is possible and pays (`copy_merge`), everything is decoded otherwise. Deleted
@@ -59,7 +59,7 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads:
     return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named)
 
 
-def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedRows) -> MergeGroup:
+def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedPositions) -> MergeGroup:
     """The group with as many outputs as its live rows need, which may be fewer than were planned."""
     if not deleted.rows:
         return group
@@ -68,9 +68,7 @@ def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: Del
     return replace(group, outputs=max(1, min(group.outputs, outputs)))
 
 
-def _copied(
-    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows
-) -> MergeResult[FinishedFile] | Refusal:
+def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedPositions) -> Rewritten | Refusal:
     if (reason := forbidden(new_files.settings)) is not None:
         return reason
     try:
@@ -85,8 +83,8 @@ def _copied(
 
 
 def _decoded(
-    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedRows, refused: Refusal
-) -> MergeResult[FinishedFile]:
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedPositions, refused: Refusal
+) -> Rewritten:
     nan: frozenset[int] = frozenset()
     texts = Texts.DICTIONARIES if sorter_of(new_files.settings) is None else Texts.PLAIN
     while True:
@@ -112,7 +110,7 @@ class _Decoding:
 
     group: MergeGroup
     new_files: NewFiles
-    deleted: DeletedRows
+    deleted: DeletedPositions
     nan: frozenset[int]
     texts: Texts
 

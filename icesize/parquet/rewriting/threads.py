@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results, Written
+from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
@@ -43,7 +43,7 @@ def merge_in_threads(
     """
     spare = (os.cpu_count() or 1) // max(1, len(groups))
 
-    def work(number: int, group: MergeGroup) -> MergeResult[FinishedFile]:
+    def work(number: int, group: MergeGroup) -> Rewritten:
         return merge(group, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
 
     return results_in_threads(groups, work, progress)
@@ -51,14 +51,14 @@ def merge_in_threads(
 
 def results_in_threads(
     groups: Mapping[int, MergeGroup],
-    rewrite: Callable[[int, MergeGroup], MergeResult[FinishedFile]],
+    rewrite: Callable[[int, MergeGroup], Rewritten],
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> Results:
     """What `rewrite(number, group)` makes of each group, a failure where it raises `RewriteFailed`, by its number;
     `progress` as that of `merge_in_threads`."""
     found: Results = {}
 
-    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure) -> None:
+    def keep(number: int, result: Rewritten | MergeFailure) -> None:
         found[number] = result
         progress(groups[number].size_bytes)
 

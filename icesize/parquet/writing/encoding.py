@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import types
 
 from icesize.parquet.files.metrics import Leaf, leaves
@@ -131,9 +130,7 @@ def measure(rows: pa.Table, settings: WriteSettings, dictionary: tuple[str, ...]
     `rows` has the table's Arrow schema (`ColumnAligner`). `dictionary` are the columns with a dictionary, if decided.
     """
     paths = dictionary_columns(settings, rows) if dictionary is None else dictionary
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, use_dictionary=list(paths) or False, **settings.parquet.writer_arguments())
-    return int(sink.getvalue().size)
+    return int(settings.parquet.in_memory(rows, paths).size)
 
 
 def row_size(rows: pa.Table, settings: WriteSettings) -> RowSize:

@@ -121,15 +121,7 @@ def parquet_writer(
     columns come as dictionaries."""
     options = settings.parquet
     columns = leaves(settings)
-    statistics: bool | list[str] = True
-    if encoding.nan:
-        statistics = [leaf.path for leaf in columns if leaf.field_id not in encoding.nan]
+    statistics = [leaf.path for leaf in columns if leaf.field_id not in encoding.nan] if encoding.nan else True
     paths = {leaf.name: leaf.path for leaf in columns} if options.bloom_fpp else {}
-    return pq.ParquetWriter(
-        sink,
-        schema,
-        use_dictionary=list(encoding.dictionary) or False,
-        write_statistics=statistics,
-        **options.writer_arguments(),
-        **options.bloom_arguments(min(expected_rows, options.row_group_rows), paths),
-    )
+    filters = options.bloom_arguments(min(expected_rows, options.row_group_rows), paths)
+    return options.writer(sink, schema, encoding.dictionary, statistics, **filters)

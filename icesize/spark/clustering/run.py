@@ -16,7 +16,7 @@ from icesize.errors import ClusteringOff
 from icesize.maintenance.batch_commit import Outcome
 from icesize.maintenance.clustering import ClusterScan, cluster_and_commit, wanted_by
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
 from icesize.spark.clustering.gather import TooLargeForOneTask, cluster_alone
@@ -100,7 +100,7 @@ def run_clusters(
     too_large: dict[int, TooLargeForOneTask] = {}
     groups, cancelled = work.groups, cancelled or threading.Event()
 
-    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure | TooLargeForOneTask) -> None:
+    def keep(number: int, result: Rewritten | MergeFailure | TooLargeForOneTask) -> None:
         if isinstance(result, TooLargeForOneTask):
             too_large[number] = result
             return

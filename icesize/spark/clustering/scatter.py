@@ -25,7 +25,7 @@ from icesize.parquet.ordering.cluster_order import Cuts, RowOrder, by_part
 from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.writing.encoding import nan_columns
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup
 from icesize.spark.engine.worker import Bins, as_answer, numbers_in, prepare
 from icesize.spark.routing.task_column import TASK
 
@@ -43,7 +43,7 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 class KeySample:
     """Of some input files of a group: keys of some of their live rows, Arrow bytes of some whole rows, how many of
     their rows are deleted, the data sequence number that their rows take along, and the data files that position
-    delete files name (`DeletedRows.named`)."""
+    delete files name (`DeletedPositions.named`)."""
 
     keys: pa.Table
     weighed_rows: int
@@ -101,7 +101,7 @@ class ScanKeys:
                 except RewriteFailed as error:
                     yield as_answer((n, MergeFailure(str(error))))
 
-    def _scan(self, group: MergeGroup, stride: int) -> KeySample:
+    def _scan(self, group: FileGroup, stride: int) -> KeySample:
         rows, kept = 0, list[pa.Table]()
         deleted = deleted_rows(group.inputs, self.settings, group.partition)
         for table in read_inputs(group, pruned(self.settings, self.order.columns), deleted=deleted.positions):
@@ -138,7 +138,7 @@ class Scatter:
                     for assignment in sorted({each for several in division.assignments for each in several}):
                         yield self._row(assignment, header, pa.py_buffer(b""))
 
-    def _scatter(self, group: MergeGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
+    def _scatter(self, group: FileGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         limits = self.settings.limits
         deleted = deleted_rows(group.inputs, self.settings, group.partition)
         counted = Conservation(self.settings)

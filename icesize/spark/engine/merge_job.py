@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icesize.clock import Environment, WorkLimits
-from icesize.parquet.files.data_file import FinishedFile, MergeFailure, MergeResult, Results
+from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.forecast import work_bytes
@@ -49,7 +49,7 @@ def run_merges(
     """
     results = {} if results is None else results
 
-    def keep(number: int, result: MergeResult[FinishedFile] | MergeFailure) -> None:
+    def keep(number: int, result: Rewritten | MergeFailure) -> None:
         results[number] = result
         progress(groups[number].size_bytes)
 

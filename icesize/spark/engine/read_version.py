@@ -17,7 +17,7 @@ from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
-from icesize.planning.plan import MergeGroup
+from icesize.planning.plan import FileGroup
 from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_schema
 from icesize.spark.engine.jobs import balanced, bin_numbers
@@ -89,7 +89,7 @@ class ReadFiles:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare()
         for share in numbers_in(batches):
-            group = MergeGroup(tuple(file for _, file in self.shares[share]), self.partition)
+            group = FileGroup(tuple(file for _, file in self.shares[share]), self.partition)
             try:
                 deleted = deleted_rows(group.inputs, self.settings, self.partition)
                 for table in read_inputs(group, self.settings, deleted=deleted.positions):

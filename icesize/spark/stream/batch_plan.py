@@ -25,7 +25,7 @@ from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import FileGroup, MergeGroup, Plan
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.columns import Extra, iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
@@ -295,10 +295,10 @@ def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
     new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
     plan = _absorbing(fitted, new)
     apart, along = divided(plan.groups, new)
-    by_writer: dict[int, tuple[MergeGroup, ...]] = {}
+    by_writer: dict[int, tuple[FileGroup, ...]] = {}
     for key, inputs in along.items():
         owner = write_plan.owners[key]
-        by_writer[owner] = (*by_writer.get(owner, ()), MergeGroup(inputs, key))
+        by_writer[owner] = (*by_writer.get(owner, ()), FileGroup(inputs, key))
     return Decision(plan, apart, Absorption(by_writer))
 
 

@@ -18,7 +18,7 @@ from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from icesize.parquet.files.data_file import CopiedFile, FileMetrics, FinishedFile, Merged, MergeResult, NewDataFile
+from icesize.parquet.files.data_file import CopiedFile, FileMetrics, FinishedFile, Merged, NewDataFile, Rewritten
 from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
@@ -35,7 +35,7 @@ _THREADS = 4
 
 
 def with_carried_over_metrics(
-    merged: Sequence[MergeResult[FinishedFile]],
+    merged: Sequence[Rewritten],
     appended: Sequence[NewDataFile],
     io: FileIO,
     settings: Callable[[], WriteSettings],

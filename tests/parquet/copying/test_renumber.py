@@ -197,7 +197,7 @@ def test_a_dictionary_that_is_not_what_it_says_is_refused(cut: str) -> None:
     page = dictionary_page(BytesSource(file), footer.row_groups[0].chunks[0])
     assert page is not None
     shorter = type(page)(page.values + 1, page.raw_size_bytes, page.encoding, page.header_bytes, page.page)
-    with pytest.raises(CopyRefused, match="a dictionary of 4 entries"):
+    with pytest.raises(CopyRefused, match=r"a dictionary of 4 entries|4 byte arrays are not in"):
         unite([page, shorter], footer.columns[0], 0)
 
 
