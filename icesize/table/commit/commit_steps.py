@@ -78,7 +78,8 @@ class _Steps:
         if snapshot_ids := set(loaded.snapshots_of(self.run_id)):
             # snapshots of it may have expired since
             results = [attempt.result for attempt in attempts.made if snapshot_ids <= set(attempt.result.snapshot_ids)]
-            return min(results, key=lambda result: len(result.snapshot_ids))
+            whole = CommitOutcome(tuple(map(StepDone, self._wanted.steps)))
+            return min(results, key=lambda result: len(result.snapshot_ids), default=whole)
         # a snapshot of ours may have expired since: then the ledger or the files themselves tell
         entry = self._request.ledger
         done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
@@ -109,6 +110,10 @@ class PyIcebergLoaded:
         return any(s.snapshot_id == base.snapshot_id for s in known_ancestors(self.table.metadata, self.ref))
 
     def manifests(self) -> Manifests:
+        return self._manifests
+
+    @cached_property
+    def _manifests(self) -> Manifests:
         return manifests_of(head_snapshot(self.table.metadata, self.ref), self.table.io)
 
     def live(self, paths: Collection[str]) -> set[str]:
