@@ -83,7 +83,7 @@ def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage, dry_run: 
 
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, DanglingReport]:
         opening.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes, dry_run=dry_run) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.store, dry_run=dry_run) as builder:
             snapshot = builder.without_dangling_deletes(names.of, {RUN_ID: run_id})
         if snapshot is None:
             return None, DanglingReport(notes=names.notes)

@@ -185,7 +185,7 @@ def _change(
         opening.check_supported(loaded.table)
         if all(snapshot.snapshot_id != base_id for snapshot in known_ancestors(loaded.table.metadata)):
             return None, _Done(DeletesReport(conflicts=(f"delete files stay as they are: {BASE_EXPIRED}",)))
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.store) as builder:
             snapshot, made = builder.with_rewritten_deletes(rewritten, {RUN_ID: run_id})
         lost = tuple(f"delete files of '{labels[key]}' stay as they are: {why}" for key, why in made.lost.items())
         if snapshot is None:

@@ -52,9 +52,9 @@ from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.summary import RESTORED_ID, RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
-from icesize.table.state.partition_changes import ChangeReader
 from icesize.table.state.versions import versions
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
@@ -160,7 +160,7 @@ def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Plann
     with readable(current.name):
         difference = work.difference(current.table)
         # read before anything is committed: an expiry may take the older snapshots meanwhile
-        undone = _batches_undone(current.table, partition, difference.version)
+        undone = _batches_undone(current.table, work.store, partition, difference.version)
     return _Planned(work, difference, undone, current.settings() if difference.rewritten else None)
 
 
@@ -362,7 +362,7 @@ def _restored(run_id: str, tag: str, planned: _Planned, new: _New, now_ms: Calla
     def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
         opening.check_supported(loaded.table)
         _check_again(loaded, tag, planned)
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.deletes) as builder:
+        with SnapshotBuilder(loaded.table, now_ms(), loaded.store) as builder:
             snapshot = builder.overwrite(
                 [e.path for e in planned.difference.removed], new.written,
                 [under_new_path(copy.entry, copy.new_path) for copy in new.copies],
@@ -417,13 +417,15 @@ def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
     return notes
 
 
-def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) -> dict[str, list[int]]:
+def _batches_undone(
+    table: Table, store: ManifestStore, partition: PartitionKey, version: Snapshot
+) -> dict[str, list[int]]:
     """By stream the batches that brought rows into the partition after the version."""
     ages = {s.snapshot_id: _age(s) for s in table.metadata.snapshots}
     run_id = summary_of(version, RUN_ID)
     same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
     age = max(_age(s) for s in (version, *same_commit))
-    known = versions(table.metadata, table.io, ChangeReader(), partition)
+    known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):
         # merges of a batch may touch partitions that it has no rows for

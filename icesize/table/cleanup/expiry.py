@@ -97,7 +97,7 @@ def expire(
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
     if dry_run:
-        decision = expiry.decide(PyIcebergLoaded(current.table))
+        decision = expiry.decide(PyIcebergLoaded(current.table, handle.store))
         with readable(current.name):
             deletions = _would_delete(current, decision)
     else:
@@ -124,7 +124,7 @@ def _commit(
         return handle.change(current, expiry, environment)
 
     # before the lock is taken, as it reads manifests; they are remembered
-    expiry.decide(PyIcebergLoaded(current.table))
+    expiry.decide(PyIcebergLoaded(current.table, handle.store))
 
     def pause(seconds: float) -> None:
         commit_lock.release()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -39,9 +40,11 @@ from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
 from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
-from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
-from icesize.table.manifests.entries import ADDED, read_changes, read_entries
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.entries import ADDED
+from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import Manifests, manifests_in, manifests_of
+from icesize.table.manifests.store import ManifestStore
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -76,11 +79,11 @@ class CommitRefused(Exception):
 
 @dataclass(frozen=True)
 class PyIcebergLoaded:
-    """One loaded state of a table, with what the commit protocol asks of it; `deletes` are delete manifests that were
-    read before."""
+    """One loaded state of a table, with what the commit protocol asks of it; `store` has what was read before of
+    its manifests."""
 
     table: Table
-    deletes: KnownDeletes = field(default_factory=KnownDeletes, compare=False, repr=False)
+    store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
 
     @property
     def uuid(self) -> str:
@@ -154,11 +157,7 @@ class PyIcebergLoaded:
     def any_live(self, paths: Collection[str]) -> bool:
         """Whether one of these data files is referenced by the current snapshot."""
         wanted = set(paths)
-        return any(
-            entry.path in wanted
-            for manifest in self._manifests().data
-            for entry in read_entries(self.table.io, manifest)
-        )
+        return any(not wanted.isdisjoint(self._facts(manifest).paths()) for manifest in self._manifests().data)
 
     def misfit(self, request: CommitRequest) -> str | None:
         """Why the appended files could not be read in this state of the table, None when they can."""
@@ -191,7 +190,7 @@ class PyIcebergLoaded:
         """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
         equality where they would be in a file that such deletes do not reach (`icesize.planning.deletes`)."""
         specs, above = self.table.metadata.specs(), request.base_sequence_number
-        index = DeleteIndex.of(self.table.io, self._manifests().deletes, specs, above, self.deletes)
+        index = DeleteIndex.of(self.store, self.table.io, self._manifests().deletes, specs, above)
         new = {f.path for f in request.appended}
         merged = [v for group in request.merged for v in group.inputs]
         # all that is merged in a partition where new rows are gets the number of these
@@ -227,9 +226,9 @@ class PyIcebergLoaded:
     def _listed_again(self, inputs: Collection[str], known: Collection[str]) -> set[str]:
         """Input files that manifests beside the `known` ones list as new: they must not go while that listing stays."""
         new = (m for m in self._manifests().data if m.manifest_path not in known)
-        changes = ((entry, m) for m in new for entry in read_changes(self.table.io, m))
-        added = (e for e, m in changes if e.status == ADDED and e.snapshot_id == m.added_snapshot_id)
-        return {e.path for e in added if e.path in inputs}
+        changes = (self.store.changes(self.table.io, manifest) for manifest in new)
+        added = (path for c in changes for path in c.paths(c.changed_by(c.manifest.added_snapshot_id, ADDED)))
+        return {path for path in added if path in inputs}
 
     def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
         """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
@@ -237,7 +236,7 @@ class PyIcebergLoaded:
         live = {v.path for v in inputs if v.manifest_path in manifests}
         if missing := {v.path for v in inputs} - live:
             for path in manifests.keys() - {v.manifest_path for v in inputs}:
-                live |= {e.path for e in read_entries(self.table.io, manifests[path]) if e.path in missing}
+                live |= missing.intersection(self._facts(manifests[path]).paths())
         return live
 
     def later_than(self, before: PyIcebergLoaded) -> bool:
@@ -262,6 +261,9 @@ class PyIcebergLoaded:
         metadata = self.table.metadata
         return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
 
+    def _facts(self, manifest: ManifestFile) -> ManifestFacts:
+        return self.store.facts(self.table.io, manifest)
+
     def _manifests(self) -> Manifests:
         return manifests_of(self.table.metadata.current_snapshot(), self.table.io)
 
@@ -279,23 +281,25 @@ class PyIcebergStaged:
 class PyIcebergCommitter:
     """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark.
 
-    `clock_ms` gives milliseconds since 1970 for snapshot timestamps.
+    `clock_ms` gives milliseconds since 1970 for snapshot timestamps. `store` has what was read before of manifests.
     """
 
-    def __init__(self, catalog: Catalog, table: Table, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, catalog: Catalog, table: Table, clock_ms: Callable[[], int], store: ManifestStore | None = None
+    ) -> None:
         self._catalog = catalog
         self._table = table
         self._clock_ms = clock_ms
-        self._deletes = KnownDeletes()
+        self._store = store or ManifestStore()
 
     def load(self) -> PyIcebergLoaded:
         """The table now; TableNotFound when it is gone."""
         self._table = opening.load(self._catalog, self._table.name())
-        return PyIcebergLoaded(self._table, self._deletes)
+        return PyIcebergLoaded(self._table, self._store)
 
     def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:
         """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
-        with SnapshotBuilder(loaded.table, self._clock_ms(), loaded.deletes) as builder:
+        with SnapshotBuilder(loaded.table, self._clock_ms(), loaded.store) as builder:
             snapshots = list(_build(builder, request))
         same, entry = (loaded.same_spec, loaded.same_schema), request.ledger
         ledger = {entry.key: entry.after(loaded.properties).to_json()} if entry else {}

@@ -33,10 +33,11 @@ from icesize.table.commit.no_output import NoOutput
 from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.rewritten_deletes import Replacement, replacement
 from icesize.table.commit.summary import counts, with_totals
-from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes, delete_of, is_unpartitioned
+from icesize.table.manifests.delete_index import DeleteIndex, delete_index, delete_of, is_unpartitioned, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import entries_by_partition, worth_packing
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import write_list, write_manifests
 
 LOG = logging.getLogger("icesize")
@@ -70,14 +71,12 @@ class SnapshotBuilder:
     """Snapshots staged one on top of another, from the loaded table on.
 
     `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
-    `deletes` are delete manifests that were read before. A dry run writes no file.
+    `store` has what was read before of manifests. A dry run writes no file.
     """
 
-    def __init__(
-        self, table: Table, now_ms: int, deletes: KnownDeletes | None = None, *, dry_run: bool = False
-    ) -> None:
+    def __init__(self, table: Table, now_ms: int, store: ManifestStore | None = None, *, dry_run: bool = False) -> None:
         self._metadata = table.metadata
-        self._deletes = deletes or KnownDeletes()
+        self._store = store or ManifestStore()
         self._io = table.io
         self._outputs: FileIO = NoOutput() if dry_run else table.io
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
@@ -193,7 +192,7 @@ class SnapshotBuilder:
         specs = self._metadata.specs()
         everywhere = {spec_id for spec_id, spec in specs.items() if is_unpartitioned(spec)}
         manifests = (m for m in self.manifests if m.content == ManifestContent.DELETES)
-        listed = {delete.path for m in manifests for delete in self._deletes(self._io, m)}
+        listed = {delete.path for m in manifests for delete in read_deletes(self._store, self._io, m)}
         done = replacement(rewritten, everywhere, listed, self._hit_by(rewritten, everywhere))
         if not done.gone:
             return None, done
@@ -209,7 +208,8 @@ class SnapshotBuilder:
             spec_id = manifest.partition_spec_id
             concerned = spec_id in specs or specs & set(everywhere)
             if manifest.content == ManifestContent.DATA and concerned and (manifest.min_sequence_number or 0) <= newest:
-                yield from (_fact(entry, spec_id) for entry in read_entries(self._io, manifest))
+                facts = self._store.facts(self._io, manifest)
+                yield from facts.files(facts.live)
 
     def _operation_of(self, done: Replacement) -> Operation:
         """That of the commit which brought the newest equality delete that goes, REPLACE where there is none."""
@@ -321,7 +321,7 @@ class SnapshotBuilder:
 
     def _delete_index(self) -> DeleteIndex:
         manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
-        return self._deletes.index(self._io, manifests, self._metadata.specs())
+        return delete_index(self._store, self._io, manifests, self._metadata.specs())
 
     def _split_obsolete(self, split: _Split, doubtful: Doubtful, added: Sequence[WrittenFile]) -> None:
         if doubtful:
@@ -331,18 +331,18 @@ class SnapshotBuilder:
 
     def _left(self, split: _Split, doubtful: Doubtful) -> Iterator[tuple[PartitionKey, int, str]]:
         """Partition, data sequence number and path of the data files that stay and that delete files may be about."""
-        stay = [(spec_id, entries) for (spec_id, _), entries in split.survivors.items()]
-        others = (
-            m for m in self.manifests if m.content == ManifestContent.DATA and m.manifest_path not in split.touched
-        )
-        read = (
-            (m.partition_spec_id, read_entries(self._io, m))
-            for m in others
-            if doubtful.may_depend_on(m.partition_spec_id, m.min_sequence_number or 0)
-        )
-        for spec_id, entries in chain(stay, read):
+        for (spec_id, _), entries in split.survivors.items():
             for entry in entries:
                 yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
+        for manifest in self.manifests:
+            if manifest.content != ManifestContent.DATA or manifest.manifest_path in split.touched:
+                continue
+            if doubtful.may_depend_on(manifest.partition_spec_id, manifest.min_sequence_number or 0):
+                facts = self._store.facts(self._io, manifest)
+                places, numbers = (
+                    each[facts.live].tolist() for each in (facts.columns.partition, facts.sequence_numbers)
+                )
+                yield from zip((facts.keys[place] for place in places), numbers, facts.paths(), strict=True)
 
     def _number(self, file: WrittenFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number

@@ -1,12 +1,13 @@
-"""Manifest entries, read lean: what planning and conflict checks need, plus the encoded bytes to copy.
+"""Manifest entries as bytes that another manifest can take over, with what decides where they go.
 
-The writer's own schema decides how an entry is read, so that statistics are passed over, not decoded.
+The writer's own schema decides how an entry is read, so that statistics are passed over, not decoded. Readers that copy
+no entry use `facts`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -80,25 +81,6 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
             yield _carry_over(entry, manifest.sequence_number, manifest.added_snapshot_id)
 
 
-def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
-    """The entries of one manifest that are ADDED or DELETED.
-
-    Reading ends with the last of them where the manifest's counts are known: manifests of ours begin with them, so
-    that a small change costs little however much the manifest keeps. Raises what `read_entries` raises for what it
-    has read.
-    """
-    added, deleted = manifest.added_files_count, manifest.deleted_files_count
-    left = None if added is None or deleted is None else added + deleted
-    if left == 0:
-        return
-    for entry in read_entries(io, manifest, live_only=False):
-        if entry.status != EXISTING:
-            yield entry
-            left = None if left is None else left - 1
-            if left == 0:
-                return
-
-
 def under_new_path(entry: Entry, path: str) -> Entry:
     """What a manifest says of a byte for byte copy of a file: all that it says of the file, but nothing of when it came
     into the table."""
@@ -139,8 +121,7 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 
 # Where a field of the manifest goes among the first arguments of Entry, by Iceberg field id. Key metadata is read into
 # the place of `encrypted`.
-_ENTRY_PLACES = {0: 0, 1: 1, 3: 2, 4: 3}
-_FILE_PLACES = {134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
+_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
 _DELETE_PLACES = {143: 13, 125: 14, 128: 15, 135: 16}
 _DATA_FILE = 2
 _FILE_PATH = 100
@@ -149,25 +130,46 @@ _FILE_PATH = 100
 @lru_cache(maxsize=64)
 def _compiled(schema_json: str, deletes: bool) -> Callable[[BinaryDecoder, bytes], Entry]:
     """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
-    fields = inlined(json.loads(schema_json))["fields"]
-    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
-    record = fields[at]["type"]
-    read_before, read_after = (fields_reader(some, _ENTRY_PLACES) for some in (fields[:at], fields[at + 1 :]))
-    read_file = fields_reader(record["fields"], {**_FILE_PLACES, **_DELETE_PLACES} if deletes else _FILE_PLACES)
+    record, read_row = row_reader(schema_json, {**_PLACES, **_DELETE_PLACES} if deletes else _PLACES)
     schema = DataFileSchema(structure(record), record)
     finish, blank = (_finish_delete, [None] * 17) if deletes else (_finish, [None] * 13)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
         row: list[Any] = blank.copy()
-        read_before(decoder, row)
-        start = decoder.tell()
-        read_file(decoder, row)
-        row[11] = buffer[start : decoder.tell()]
-        read_after(decoder, row)
+        start, end = read_row(decoder, row)
+        row[11] = buffer[start:end]
         row[12] = schema
         return finish(row)
 
     return read
+
+
+def row_reader(
+    schema_json: str, places: Mapping[int, int]
+) -> tuple[AvroSchema, Callable[[BinaryDecoder, list[Any]], tuple[int, int]]]:
+    """The record of data files in a manifest's schema, and a function that reads one entry's fields into a row.
+
+    The function returns where the encoded data file begins and ends.
+
+    Args:
+        schema_json: The schema of a manifest's header.
+        places: The fields to read, of the entry and of its data file, by Iceberg field id, and their place in the row.
+    """
+    fields = inlined(json.loads(schema_json))["fields"]
+    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
+    record = fields[at]["type"]
+    read_before, read_after = (fields_reader(some, places) for some in (fields[:at], fields[at + 1 :]))
+    read_file = fields_reader(record["fields"], places)
+
+    def read(decoder: BinaryDecoder, row: list[Any]) -> tuple[int, int]:
+        read_before(decoder, row)
+        start = decoder.tell()
+        read_file(decoder, row)
+        end = decoder.tell()
+        read_after(decoder, row)
+        return start, end
+
+    return record, read
 
 
 def _finish(row: list[Any]) -> Entry:
@@ -178,9 +180,15 @@ def _finish(row: list[Any]) -> Entry:
 
 
 def _finish_delete(row: list[Any]) -> Entry:
-    for place in (14, 15):
-        bound = (row[place] or {}).get(_DELETED_PATH)
-        # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
-        row[place] = None if bound is None else bound.decode(errors="ignore")
+    row[14], row[15] = path_bound(row[14]), path_bound(row[15])
     row[16] = tuple(row[16] or ())
     return _finish(row)
+
+
+def path_bound(bounds: Mapping[int, bytes] | None) -> str | None:
+    """Return the bound of the paths in a position delete file, out of its bounds by field id.
+
+    Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
+    """
+    bound = (bounds or {}).get(_DELETED_PATH)
+    return None if bound is None else bound.decode(errors="ignore")
