@@ -17,6 +17,7 @@ from benchmarks import peers
 from benchmarks.show import finish
 from benchmarks.snapshots import NOW_MS, create_table, data_file
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.append import Append
 from tests.support.children import run_child
 from tests.support.tables import make_visible
 
@@ -41,7 +42,7 @@ def _make_table(root: Path, files: int, partitions: int) -> None:
     names = (f"0a1b2c3d4e5f-{i // 500}-{i % 8}-0-{uuid.uuid4()}.parquet" for i in range(files))
     hours = (f"h{i % partitions:04}" for i in range(files))
     added = [data_file(f"{table.location()}/data/hour={h}/{name}", h) for h, name in zip(hours, names, strict=True)]
-    make_visible(catalog, table, [SnapshotBuilder(table, NOW_MS).append(added, {})])
+    make_visible(catalog, table, [Append(tuple(added)).stage(SnapshotBuilder(table, NOW_MS), {})])
     catalog.close()
 
 

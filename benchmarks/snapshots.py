@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.transforms import IdentityTransform
 
 from benchmarks import peers
-from icesize.parquet.files.data_file import WrittenFile
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.append import Append
+from icesize.table.commit.steps.replace import Replace
 from tests.support.children import run_child
 from tests.support.late_events import batch
 from tests.support.tables import make_visible
@@ -93,13 +95,14 @@ class _Rounds:
         batches = []
         for _ in range(APPENDS_PER_MERGE):
             files = [self._write(hour) for hour in range(self._partitions)]
-            make_visible(self._catalog, self._table, [self._builder.append(files, {})])
+            make_visible(self._catalog, self._table, [Append(tuple(files)).stage(self._builder, {})])
             batches.append(files)
         first = number * self._merges
         chosen = sorted((first + i) % self._partitions for i in range(self._merges))
         inputs = [_fact(files[hour]) for hour in chosen for files in batches]
         outputs = [self._write(hour) for hour in chosen]
-        make_visible(self._catalog, self._table, [self._builder.replace(inputs, outputs, {})])
+        merges = Replace((MergeResult(tuple(inputs), tuple(outputs)),))
+        make_visible(self._catalog, self._table, [merges.stage(self._builder, {})])
 
     def _write(self, hour: int) -> WrittenFile:
         name = f"data/hour=h{hour:04}/{uuid.uuid4()}.parquet"
@@ -130,7 +133,8 @@ def _appended(args: argparse.Namespace) -> dict[str, Any]:
     table = create_table(catalog, args.warehouse)
     builder = SnapshotBuilder(table, NOW_MS)
     made = [
-        builder.append([data_file(f"{table.location()}/data/{i}.parquet", "h0")], {}) for i in range(args.snapshots)
+        Append((data_file(f"{table.location()}/data/{i}.parquet", "h0"),)).stage(builder, {})
+        for i in range(args.snapshots)
     ]
     make_visible(catalog, table, made)
     return _made(catalog)

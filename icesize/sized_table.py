@@ -618,7 +618,7 @@ class SizedTable:
     def _change(self, change: MetadataChange[Outcome], dry_run: bool) -> Outcome:
         current = self._handle.load()
         if dry_run:
-            return self._handle.would_change(current, change)
+            return self._handle.would_change(current, change, self._environment)
         return self._handle.change(current, change, self._environment)
 
     def _seen(self, report: Outcome) -> Outcome:

@@ -24,6 +24,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.spark.stream.sink import MANY_SNAPSHOTS
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.append import Append
 from integration.faults.story import needed
 from integration.long_child import (
     BATCHES,
@@ -110,7 +111,7 @@ def grow(lake: Lake, snapshots: int) -> None:
     settings = WriteSettings.of(table.metadata, table.io.properties, TARGET_BYTES)
     builder = SnapshotBuilder(table, 0)
     made = [
-        builder.append(write_rows([events([n], hours=HOURS)], settings, FileNames("old", n, 0)), {})
+        Append(tuple(write_rows([events([n], hours=HOURS)], settings, FileNames("old", n, 0)))).stage(builder, {})
         for n in range(snapshots)
     ]
     make_visible(lake.catalog, table, made)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from icesize import console as show
 from icesize import progress
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.inspection import DeletesClass, Inspection, PartitionSizes, PendingDeletes, SizeClass, inspect
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import Forecast
@@ -72,7 +72,7 @@ def facts(kind: str, sizes: list[int], spec_id: int = 0, obstacle: SkipReason | 
 
 
 def layout(*partitions: PartitionFacts) -> Layout:
-    return Layout(1, 1, 0, 384 * MIB, {p.key: p for p in partitions})
+    return Layout(Head(1, 1), 0, 384 * MIB, {p.key: p for p in partitions})
 
 
 def test_inspection_reads_as_in_the_readme() -> None:
@@ -111,7 +111,7 @@ def test_no_colours_where_there_is_no_terminal_and_ascii_where_there_is_no_utf8(
 
 def test_an_empty_table_is_shown_without_a_snapshot() -> None:
     """No files: no bars, no partitions, no division by zero."""
-    nothing = Layout(None, 0, 0, 384 * MIB)
+    nothing = Layout(Head(None, 0), 0, 384 * MIB)
     empty = inspect(nothing, SizePolicy(), {}, plan_merges(nothing, SizePolicy()), table="lake.db.t")
     lines = shown(show.show_inspection, empty).splitlines()
     assert lines[0] == "lake.db.t  0 partitions  0 files  0 B  0 rows  no snapshot"
@@ -168,7 +168,9 @@ def test_the_whole_of_an_unpartitioned_table_has_a_name() -> None:
     """The one partition of an unpartitioned table has an empty label, which nobody could read."""
     key = PartitionKey(0)
     files = tuple(FileFact(str(i), MIB, 1, key) for i in range(3))
-    plan = plan_merges(Layout(1, 1, 0, 384 * MIB, {key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)}), SizePolicy())
+    plan = plan_merges(
+        Layout(Head(1, 1), 0, 384 * MIB, {key: PartitionFacts(key, "", 3, 3 * MIB, 3, files)}), SizePolicy()
+    )
     assert "  (whole table)  3 -> 1 file, 3 MiB\n" in shown(lambda console: show.show_plan(console, plan, groups=True))
 
 

@@ -20,7 +20,8 @@ from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
 from icesize.table.commit.ledger import entries
-from icesize.table.commit.request import CommitRequest, Overtaken
+from icesize.table.commit.request import CommitRequest
+from icesize.table.commit.steps.step import Overtaken
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
 from tests.support.machine import Killed, Rows, Water, killed_at, plain
@@ -35,6 +36,7 @@ from tests.support.tables import (
     landed,
     local,
     merged,
+    new_files,
     request_on,
     run,
     two_files,
@@ -145,7 +147,7 @@ class TableMachine(RuleBasedStateMachine):
         """A new batch, or one that failed once more, with rivals between plan and swap."""
         ids, kind, landed = self.pending or (self.water.new_ids(2), kind, False)
         wanted = self.wanted(ids, kind, merges, absorb)
-        new: Rows = Counter({k: n for k, n in self.water.rows_of(wanted.appended).items() if k[1][0] in ids})
+        new: Rows = Counter({k: n for k, n in self.water.rows_of(new_files(wanted)).items() if k[1][0] in ids})
         try:
             with self.trouble(bad, others, death):
                 outcome = self.water.commit(wanted, self.water.table())
@@ -188,7 +190,7 @@ class TableMachine(RuleBasedStateMachine):
         wanted = request_on(table, self.water.write(table, [-1], "a"), batch=self.next_batch - 1)
         self.mini.stale_loads = int(lag)
         assert self.water.commit(wanted, table).already_committed
-        assert not local(wanted.appended[0].path).exists()
+        assert not local(new_files(wanted)[0].path).exists()
         self.calm()
 
     @rule(pick=st.integers(0, 3), bad=faults, others=acts, death=deaths, lag=st.booleans())

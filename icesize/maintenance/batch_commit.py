@@ -22,7 +22,8 @@ from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.request import CommitOutcome, CommitRequest, steps_of
+from icesize.table.commit.steps.step import Base
 from icesize.table.commit.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.input_metrics import with_carried_over_metrics
@@ -112,7 +113,7 @@ class CommitContext:
 def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
     """Make the files visible in one step. A commit that lost to another is tried again with the same files.
 
-    Raises what `icesize.table.commit.commit_files.commit_files` raises, Overtaken among it: then the files have to be
+    Raises what `icesize.table.commit.commit_steps.commit_steps` raises, Overtaken among it: then the files have to be
     written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
     """
     current, appended = written.current, written.rows.files
@@ -124,7 +125,7 @@ def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> Co
     request = replace(request, summary=_told(written, merged, how.watch.seconds["total"]))
     with how.lock:
         outcome = CommitOutcome()
-        if appended or merged:
+        if request.steps:
             outcome = handle.commit(current, request, how.environment)
     how.watch.lap("commit")
     return outcome
@@ -134,14 +135,9 @@ def _request(written: WrittenBatch, merged: tuple[MergeResult, ...], how: Commit
     metadata = written.current.table.metadata
     return CommitRequest(
         table_uuid=written.current.uuid,
-        base_snapshot_id=written.layout.snapshot_id,
-        base_sequence_number=written.layout.sequence_number,
-        schema=metadata.schema(),
-        spec=metadata.spec(),
         run_id=how.run_id,
-        appended=written.rows.files,
-        merged=merged,
-        absorbed=written.rows.absorbed,
+        base=Base(written.layout.head, metadata.schema(), metadata.spec()),
+        steps=steps_of(written.rows.files, merged, written.rows.absorbed),
         ledger=how.ledger,
         accept_new_checkpoint=how.accept_new_checkpoint,
     )

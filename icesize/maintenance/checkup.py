@@ -14,6 +14,7 @@ from icesize.clock import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.handle import Current, TableHandle
@@ -73,7 +74,7 @@ def _overview(current: Current) -> str:
 def _read(current: Current) -> str:
     """The newest manifest list, a manifest, and the last bytes of a data file, as a merge reads them."""
     table = current.table
-    manifests = manifests_of(table.metadata.current_snapshot(), table.io).data
+    manifests = manifests_of(head_snapshot(table.metadata), table.io).data
     read = (read_facts(table.io, manifest) for manifest in manifests)
     if (file := next((file for facts in read for file in facts.files(facts.live[:1])), None)) is None:
         return "the table has no data files yet"

@@ -14,6 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
+    AssertCurrentSchemaId,
     AssertDefaultSortOrderId,
     RemovePropertiesUpdate,
     SetDefaultSortOrderUpdate,
@@ -40,7 +41,7 @@ from icesize.planning.cluster_by import (
 from icesize.policy import SizePolicy
 from icesize.table.catalog import opening
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.protocol import Loaded, Staged
 
 MOST_CURVE_COLUMNS = 4
 """With each further column a curve narrows every one of them less: n files leave n^((d-1)/d) to a point query."""
@@ -280,7 +281,7 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
     for columns that are not there any more.
     """
 
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, KeptClusterBy]:
+    def build(loaded: Loaded) -> tuple[Staged | None, KeptClusterBy]:
         opening.check_supported(loaded.table)
         metadata = loaded.table.metadata
         ids = {field.name: field.field_id for field in metadata.schema().fields}
@@ -289,7 +290,8 @@ def keep_cluster_by(by: ClusterBy, run_id: str) -> MetadataChange[KeptClusterBy]
                 raise _refused(loaded.name, [name], "the column was renamed or dropped meanwhile")
         updates, result = _to_keep(by, metadata)
         same_order = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
-        return loaded.staged(updates, loaded.same_schema, same_order) if updates else None, result
+        same_schema = AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)
+        return loaded.staged(updates, same_schema, same_order) if updates else None, result
 
     advice = f"Look whether the table's properties have {BY_PROPERTY}={','.join(by.columns)}; storing it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: not _to_keep(by, loaded.table.metadata)[0])
@@ -355,7 +357,7 @@ def forget_cluster_by(run_id: str) -> MetadataChange[ForgottenClusterBy]:
     it is clustered.
     """
 
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, ForgottenClusterBy]:
+    def build(loaded: Loaded) -> tuple[Staged, ForgottenClusterBy]:
         metadata = loaded.table.metadata
         keys = _stored_keys(metadata)
         if not keys:

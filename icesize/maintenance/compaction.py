@@ -37,7 +37,7 @@ from icesize.planning.plan import MergeGroup, Plan
 from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import summary_of
+from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
@@ -96,7 +96,7 @@ def _check_listed_once(planned: WrittenBatch, store: ManifestStore) -> None:
     if not planned.layout.complete:
         table, inputs = planned.current.table, [file.path for group in planned.plan.groups for file in group.inputs]
         with readable(planned.current.name):
-            check_listed_once(store, table.io, table.metadata.current_snapshot(), inputs)
+            check_listed_once(store, table.io, head_snapshot(table.metadata), inputs)
 
 
 def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
@@ -160,7 +160,7 @@ def merge_changed(context: TableContext) -> Report:
     current, layout, policy = selection.current, selection.layout, selection.current.policy
     changed = partitions_changed(current.table.metadata, current.table.io, context.handle.store)
     touched = layout.partitions.keys() if changed is None else changed | _with_backlog(layout, policy)
-    newest = current.table.metadata.current_snapshot()
+    newest = head_snapshot(current.table.metadata)
     # what the budget grows with
     new_bytes = int((newest and summary_of(newest, "added-files-size")) or 0)
     budget_bytes = context.affordable(policy.budget_for(new_bytes))

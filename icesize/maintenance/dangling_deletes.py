@@ -7,9 +7,9 @@ every scan that plans with them reads their entries.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from icesize.clock import Environment, Stopwatch, rounded
@@ -19,11 +19,7 @@ from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
 from icesize.report import with_text_ids
-from icesize.table.catalog import opening
-from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_bytes, format_count
 
@@ -71,31 +67,20 @@ def remove_dangling_deletes(
     told. Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
     """
     watch = Stopwatch(environment)
-    change = _removal(environment.new_id(), environment.now_ms, Storage(current.table.io), dry_run)
-    report = handle.would_change(current, change) if dry_run else handle.change(current, change, environment)
+    names = _Names(Storage(current.table.io))
+    step, again = RemoveDanglingDeletes(names.of), "removing such files again is safe"
+    outcome = handle.commit_step(current, step, environment, again=again, dry_run=dry_run)
     watch.lap("commit")
-    return replace(report, table=current.name, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
-
-
-def _removal(run_id: str, now_ms: Callable[[], int], storage: Storage, dry_run: bool) -> MetadataChange[DanglingReport]:
-    """The change: whatever hits nothing on the state that it is tried on."""
-    names = _Names(storage)
-
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, DanglingReport]:
-        opening.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.store, dry_run=dry_run) as builder:
-            snapshot = builder.without_dangling_deletes(names.of, {RUN_ID: run_id})
-        if snapshot is None:
-            return None, DanglingReport(notes=names.notes)
-        facts = snapshot.summary.additional_properties if snapshot.summary else {}
-        files, size_bytes = (int(facts.get(key, 0)) for key in ("removed-delete-files", "removed-files-size"))
-        report = DanglingReport("", snapshot.snapshot_id, files, size_bytes, notes=names.notes)
-        if dry_run:
-            return None, replace(report, snapshot_id=None, dry_run=True)
-        return loaded.staged_snapshots(builder, [snapshot]), report
-
-    advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; removing such files again is safe"
-    return MetadataChange(run_id, advice, build)
+    facts = outcome.done[0].facts if outcome.done else {}
+    return DanglingReport(
+        current.name,
+        outcome.snapshot_ids[0] if outcome.done and not dry_run else None,
+        int(facts.get("removed-delete-files", 0)),
+        int(facts.get("removed-files-size", 0)),
+        dry_run=dry_run and bool(outcome.done),
+        notes=(*current.warnings, *names.notes),
+        seconds=rounded(watch.seconds),
+    )
 
 
 class _Names:

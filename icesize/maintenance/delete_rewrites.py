@@ -5,9 +5,9 @@ One commit for each round of partitions, which changes no row and no data file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from icesize import failpoints
 from icesize.clock import Stopwatch, rounded
@@ -20,16 +20,12 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.threads import rewrite_in_threads, workers
 from icesize.planning.delete_rewrites import DeleteRewrite, plan_delete_rewrites
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import Head, PartitionKey
 from icesize.report import with_text_ids
-from icesize.table.catalog import opening
-from icesize.table.catalog.history import known_ancestors
 from icesize.table.commit.ledger import stream_hash
-from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.request import BASE_EXPIRED
-from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
+from icesize.table.commit.steps.step import Base
 from icesize.table.state.handle import Current
 from icesize.units import format_bytes, format_count
 
@@ -116,7 +112,7 @@ def rewrite_deletes(
     failpoints.reach("planned")
 
     def run(_: None, some: Sequence[DeleteRewrite]) -> DeletesReport:
-        return _round(context, current, some, selection.layout.snapshot_id, watch)
+        return _round(context, current, some, selection.layout.head, watch)
 
     if rewrites:
         rounds = rounds_of(rewrites, _ROUND * environment.limits.round_bytes)
@@ -125,7 +121,7 @@ def rewrite_deletes(
 
 
 def _round(
-    context: TableContext, current: Current, rewrites: Collection[DeleteRewrite], base_id: int | None, watch: Stopwatch
+    context: TableContext, current: Current, rewrites: Collection[DeleteRewrite], base: Head, watch: Stopwatch
 ) -> DeletesReport:
     settings, environment = current.settings(), context.environment
     run_id = environment.new_id()
@@ -135,13 +131,30 @@ def _round(
         failpoints.reach("files-written")
         done = [each for each in results.values() if isinstance(each, RewrittenDeletes)]
         failed = tuple(each.why for each in results.values() if isinstance(each, MergeFailure))
-        report = DeletesReport()
+        report = DeletesReport(current.name, notes=failed)
         if done:
             labels = {each.partition: each.label for each in rewrites}
-            change = _change(run_id, done, base_id, labels, environment.now_ms)
-            report = context.handle.change(current, change, telling).report
+            request = CommitRequest(
+                current.uuid, run_id, Base(base), (RewriteDeletes(tuple(done), labels),), again="doing it again is safe"
+            )
+            report = _counted(report, context.handle.commit(current, request, telling))
             watch.lap("commit")
-    return replace(report, table=current.name, notes=(*failed, *report.notes))
+    return report
+
+
+def _counted(report: DeletesReport, outcome: CommitOutcome) -> DeletesReport:
+    step = RewriteDeletes(tuple(each for done in outcome.done_by(RewriteDeletes) for each in done.rewritten))
+    return replace(
+        report,
+        snapshot_ids=outcome.snapshot_ids,
+        operations=outcome.operations,
+        data_files=sum(len(each.covered) for each in step.rewritten),
+        files_removed=len(step.gone),
+        files_added=len(step.files),
+        rows=sum(file.rows for file in step.files),
+        bytes_written=sum(file.size_bytes for file in step.files),
+        conflicts=outcome.conflicts,
+    )
 
 
 def _written(
@@ -156,48 +169,3 @@ def _written(
 
     rewrite_in_threads(rewrites, work, found.__setitem__)
     return dict(sorted(found.items()))
-
-
-class _Done(NamedTuple):
-    """What a commit came to, and the new delete files that are visible with it."""
-
-    report: DeletesReport
-    paths: Collection[str] = ()
-
-
-class _Change(MetadataChange[_Done]):
-    """Delete files that take the place of others; which can is decided on the state that it is tried on."""
-
-    def data_files(self, result: _Done) -> Collection[str]:
-        return result.paths
-
-
-def _change(
-    run_id: str,
-    rewritten: Sequence[RewrittenDeletes],
-    base_id: int | None,
-    labels: Mapping[PartitionKey, str],
-    now_ms: Callable[[], int],
-) -> _Change:
-    """The change that was planned on the snapshot `base_id`."""
-
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, _Done]:
-        opening.check_supported(loaded.table)
-        if all(snapshot.snapshot_id != base_id for snapshot in known_ancestors(loaded.table.metadata)):
-            return None, _Done(DeletesReport(conflicts=(f"delete files stay as they are: {BASE_EXPIRED}",)))
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.store) as builder:
-            snapshot, made = builder.with_rewritten_deletes(rewritten, {RUN_ID: run_id})
-        lost = tuple(f"delete files of '{labels[key]}' stay as they are: {why}" for key, why in made.lost.items())
-        if snapshot is None:
-            return None, _Done(DeletesReport(conflicts=lost))
-        operations = (snapshot.summary.operation.value,) if snapshot.summary else ()
-        covered = sum(len(each.covered) for each in rewritten if each.partition not in made.lost)
-        rows, size_bytes = sum(file.rows for file in made.files), sum(file.size_bytes for file in made.files)
-        report = DeletesReport(
-            "", (snapshot.snapshot_id,), operations, covered, len(made.gone), len(made.files), rows, size_bytes,
-            conflicts=lost,
-        )  # fmt: skip
-        return loaded.staged_snapshots(builder, [snapshot]), _Done(report, [file.path for file in made.files])
-
-    advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; doing it again is safe"
-    return _Change(run_id, advice, build)

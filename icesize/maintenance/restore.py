@@ -13,7 +13,7 @@ the tag as well as the head that everything was checked on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -48,8 +48,11 @@ from icesize.table.catalog.history import summary_of
 from icesize.table.catalog.locations import split
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.protocol import Loaded, Staged
+from icesize.table.commit.request import CommitRequest
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.overwrite import Overwrite
+from icesize.table.commit.steps.step import Base, Kept, Step
 from icesize.table.commit.summary import RESTORED_ID, RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
@@ -139,7 +142,8 @@ def restore(
             _make(current, storage, copies)
             new = _New(tuple(copies), planned.written_again(current.table.io, run_id))
             watch.lap("copy")
-            landed = handle.change(current, _restored(run_id, tag, planned, new, environment.now_ms), telling)
+            request = _request(current, run_id, _Restore(tag, planned, new.step(planned)))
+            landed = handle.commit(current, request, telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -148,10 +152,10 @@ def restore(
     watch.lap("commit")
     return replace(
         new.counted(report),
-        snapshot_ids=(landed,),
-        operations=("overwrite",),
+        snapshot_ids=landed.snapshot_ids,
+        operations=landed.operations,
         seconds=rounded(watch.seconds),
-        notes=(*report.notes, *_consequences(current.table, planned, landed)),
+        notes=(*report.notes, *_consequences(current.table, planned, landed.snapshot_ids)),
     )
 
 
@@ -205,6 +209,11 @@ class _New:
     @property
     def paths(self) -> list[str]:
         return [*(copy.new_path for copy in self.copies), *(file.path for file in self.written)]
+
+    def step(self, planned: _Planned) -> Overwrite:
+        """The change that brings them."""
+        copied = tuple(under_new_path(copy.entry, copy.new_path) for copy in self.copies)
+        return Overwrite(planned.difference.removed, tuple(self.written), copied)
 
     def counted(self, report: Report) -> Report:
         """A forecast with what has become of it; which rows are deleted is known by now."""
@@ -324,7 +333,7 @@ def _untag(handle: TableHandle, current: Current, tag: str, environment: Environ
 def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) -> MetadataChange[bool]:
     """The change that holds the snapshot: a tag that any engine's expiry removes a day after a crash."""
 
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+    def build(loaded: Loaded) -> tuple[Staged, bool]:
         snapshot = known_snapshot(loaded.table.metadata, snapshot_id)
         # a tag is as old as the snapshot that it names
         age_ms = max(0, now_ms() - snapshot.timestamp_ms)
@@ -341,7 +350,7 @@ def _tagged(run_id: str, tag: str, snapshot_id: int, now_ms: Callable[[], int]) 
 def _untagged(run_id: str, tag: str) -> MetadataChange[bool]:
     """The change that lets the snapshot go after a restore that failed."""
 
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, bool]:
+    def build(loaded: Loaded) -> tuple[Staged, bool]:
         held = loaded.table.metadata.refs[tag].snapshot_id
         remove = RemoveSnapshotRefUpdate(ref_name=tag)
         return loaded.staged([remove], AssertRefSnapshotId(ref=tag, snapshot_id=held)), True
@@ -354,31 +363,39 @@ def _may_be_left(tag: str) -> str:
     return f"tag '{tag}' may be left over, and expiry removes it after a day"
 
 
-def _restored(run_id: str, tag: str, planned: _Planned, new: _New, now_ms: Callable[[], int]) -> MetadataChange[int]:
-    """The change that brings the new files, which gives its snapshot; what was planned is checked again on each state
-    that it is tried on."""
-    version_id = planned.work.snapshot_id
+@dataclass(frozen=True)
+class _Restore(Step):
+    """The step that brings the new files; what was planned is checked again on each state that it is tried on."""
 
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged, int]:
-        opening.check_supported(loaded.table)
-        _check_again(loaded, tag, planned)
-        with SnapshotBuilder(loaded.table, now_ms(), loaded.store) as builder:
-            snapshot = builder.overwrite(
-                [e.path for e in planned.difference.removed], new.written,
-                [under_new_path(copy.entry, copy.new_path) for copy in new.copies],
-                {RUN_ID: run_id, RESTORED_ID: str(version_id)},
-            )  # fmt: skip
-        same = (AssertRefSnapshotId(ref=tag, snapshot_id=version_id), loaded.same_spec, loaded.same_schema)
-        untag = RemoveSnapshotRefUpdate(ref_name=tag)
-        return loaded.staged_snapshots(builder, [snapshot], same, [untag]), snapshot.snapshot_id
+    tag: str
+    planned: _Planned
+    overwrite: Overwrite
 
-    advice = (
-        f"Look for a snapshot whose summary has {RUN_ID}={run_id}; restoring again is safe. T{_may_be_left(tag)[1:]}"
-    )
-    return MetadataChange(run_id, advice, build, files=new.paths)
+    @property
+    def paths(self) -> Collection[str]:
+        return self.overwrite.paths
+
+    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+        opening.check_supported(state.table)
+        _check_again(state, self.tag, self.planned)
+        return Kept(self)
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
+        held = self.planned.work.snapshot_id
+        builder.requirements.append(AssertRefSnapshotId(ref=self.tag, snapshot_id=held))
+        builder.updates.append(RemoveSnapshotRefUpdate(ref_name=self.tag))
+        return self.overwrite.stage(builder, summary)
+
+    def summarize(self, base: Base) -> Mapping[str, str]:
+        return {RESTORED_ID: str(self.planned.work.snapshot_id)}
 
 
-def _check_again(loaded: PyIcebergLoaded, tag: str, planned: _Planned) -> None:
+def _request(current: Current, run_id: str, step: _Restore) -> CommitRequest:
+    again = f"restoring again is safe. T{_may_be_left(step.tag)[1:]}"
+    return CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
+
+
+def _check_again(loaded: Loaded, tag: str, planned: _Planned) -> None:
     """On the state that is committed to: raises what `difference` raises, and for what is new."""
     table, work = loaded.table, planned.work
     if not work.difference(table).same_as(planned.difference):
@@ -395,11 +412,12 @@ def _check_again(loaded: PyIcebergLoaded, tag: str, planned: _Planned) -> None:
         )
 
 
-def _consequences(table: Table, planned: _Planned, landed: int) -> list[str]:
+def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) -> list[str]:
     """What a person has to know: readers that stop, and rows of streams that nobody will write again."""
     notes = [
-        f"stream readers of this table stop at snapshot {landed}, an overwrite (Spark goes on with "
+        f"stream readers of this table stop at snapshot {snapshot_id}, an overwrite (Spark goes on with "
         "'streaming-skip-overwrite-snapshots')"
+        for snapshot_id in snapshot_ids
     ]
     for stream_id, ids in planned.undone.items():
         several = f"{len(ids)} batches ({min(ids)} to {max(ids)}) stay"

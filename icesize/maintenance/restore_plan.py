@@ -16,6 +16,7 @@ from icesize.maintenance.batch_commit import missing_files
 from icesize.planning.deletes import may_hit
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import brief
+from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
@@ -103,7 +104,7 @@ class Restoration:
     def difference(self, table: Table) -> Difference:
         """What has to change; raises TableError or UnsupportedTable when that must not be done."""
         metadata = table.metadata
-        version, head = known_snapshot(metadata, self.snapshot_id), metadata.current_snapshot()
+        version, head = known_snapshot(metadata, self.snapshot_id), head_snapshot(metadata)
         if self.partition.spec_id != metadata.default_spec_id:
             raise UnsupportedTable(
                 f"{self.cannot(table)}: the partition is of spec {self.partition.spec_id}, the table's current "

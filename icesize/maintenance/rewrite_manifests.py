@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icesize.clock import Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
-from icesize.table.catalog import opening
-from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
-from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.catalog.history import head_snapshot
+from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
+from icesize.table.manifests.lists import manifests_in
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_count
 
@@ -59,31 +56,21 @@ def rewrite_manifests(
     Raises UnsupportedTable, TableError, CommitConflict (nothing landed) or CommitStateUnknown.
     """
     watch = Stopwatch(environment)
-    change = _rewrite(environment.new_id(), environment.now_ms, dry_run)
-    report = handle.would_change(current, change) if dry_run else handle.change(current, change, environment)
+    step, again = RewriteManifests(), "rewriting manifests again is safe"
+    outcome = handle.commit_step(current, step, environment, again=again, dry_run=dry_run)
     watch.lap("commit")
-    return replace(report, table=current.name, notes=current.warnings, seconds=rounded(watch.seconds))
-
-
-def _rewrite(run_id: str, now_ms: Callable[[], int], dry_run: bool) -> MetadataChange[ManifestReport]:
-    """The change: whatever is worth it on the state that it is tried on."""
-
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, ManifestReport]:
-        opening.check_supported(loaded.table)
-        with SnapshotBuilder(loaded.table, now_ms(), dry_run=dry_run) as builder:
-            snapshot = builder.rewrite({RUN_ID: run_id})
-        if snapshot is None:
-            manifests = len(builder.manifests)
-            return None, ManifestReport(manifests_before=manifests, manifests_after=manifests)
-        facts = snapshot.summary.additional_properties if snapshot.summary else {}
-        created, kept, replaced, entries = (
-            int(facts.get(key, 0))
-            for key in ("manifests-created", "manifests-kept", "manifests-replaced", "entries-processed")
-        )
-        report = ManifestReport("", snapshot.snapshot_id, kept + replaced, kept + created, entries)
-        if dry_run:
-            return None, replace(report, snapshot_id=None, dry_run=True)
-        return loaded.staged_snapshots(builder, [snapshot]), report
-
-    advice = f"Look for a snapshot whose summary has {RUN_ID}={run_id}; rewriting manifests again is safe"
-    return MetadataChange(run_id, advice, build)
+    report = ManifestReport(current.name, dry_run=dry_run, notes=current.warnings, seconds=rounded(watch.seconds))
+    if not outcome.done:
+        manifests = len(manifests_in(head_snapshot(current.table.metadata), current.table.io))
+        return replace(report, dry_run=False, manifests_before=manifests, manifests_after=manifests)
+    created, kept, replaced, entries = (
+        int(outcome.done[0].facts.get(key, 0))
+        for key in ("manifests-created", "manifests-kept", "manifests-replaced", "entries-processed")
+    )
+    return replace(
+        report,
+        snapshot_id=None if dry_run else outcome.snapshot_ids[0],
+        manifests_before=kept + replaced,
+        manifests_after=kept + created,
+        entries=entries,
+    )

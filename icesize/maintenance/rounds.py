@@ -94,7 +94,7 @@ def as_they_are(
         else:
             changed = f"merge of {len(group.inputs)} files in '{group.label}' dropped"
             lost.append(f"{changed}: another writer removed or changed {len(group.inputs) - len(inputs)} of them")
-    now = replace(whole, snapshot_id=layout.snapshot_id, sequence_number=layout.sequence_number)
+    now = replace(whole, head=layout.head)
     return replace(now, groups=tuple(kept)), tuple(lost)
 
 

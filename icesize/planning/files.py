@@ -158,18 +158,29 @@ class PartitionFacts:
         return [file for file in self.small + self.large if file.delete_files]
 
 
+MAIN = "main"
+"""The branch of a table that is read and committed to where no other is named (Iceberg's `SnapshotRef.MAIN_BRANCH`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The snapshot that a branch `ref` points to, with its sequence number: None and 0 for a branch without one."""
+
+    snapshot_id: int | None = None
+    sequence_number: int = 0
+    ref: str = MAIN
+
+
 @dataclass(frozen=True)
 class Layout:
-    """The data files of one snapshot; `snapshot_id` is None for a table without one.
+    """The data files of the snapshot at `head`, the planning base of every conflict check.
 
-    `sequence_number` is that snapshot's, the planning base of every conflict check. `spec_id` is the table's current
-    partition spec; files of other specs are here too. `small_file_limit_bytes` is the limit that chose `small`. Not
-    `complete`: manifests without partitions that matter were not read. `manifests` are those that were, of delete files
-    as well.
+    `spec_id` is the table's current partition spec; files of other specs are here too. `small_file_limit_bytes` is the
+    limit that chose `small`. Not `complete`: manifests without partitions that matter were not read. `manifests` are
+    those that were, of delete files as well.
     """
 
-    snapshot_id: int | None
-    sequence_number: int
+    head: Head
     spec_id: int
     small_file_limit_bytes: int
     partitions: Mapping[PartitionKey, PartitionFacts] = field(default_factory=dict)

@@ -218,7 +218,7 @@ def inspect(
     problems = (*_too_many_files(policy, sizes), *_too_many_deletes(policy, deletes))
     return Inspection(
         table=table,
-        snapshot_id=layout.snapshot_id,
+        snapshot_id=layout.head.snapshot_id,
         partitions=len(layout.partitions),
         files=layout.files,
         size_bytes=layout.size_bytes,

@@ -10,7 +10,7 @@ from typing import Any
 
 from icesize.markup import card
 from icesize.planning.cluster_by import ClusterBy
-from icesize.planning.files import FileFact, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
 from icesize.units import format_bytes, format_count, format_strategies
 
 INELIGIBLE = frozenset(
@@ -142,15 +142,13 @@ class Forecast:
 class Plan:
     """What will be merged; every file of the layout is an input file of one group or counted in one `Skipped`.
 
-    `snapshot_id` and `sequence_number` are the planning base: a delete committed after it forbids a merge that it
-    applies to. `groups` come in the order in which they are worth their bytes. `incoming` are the small files that a
-    batch was expected to add to each partition. `delete_files_freed` hit no other files than the inputs, as far as the
-    layout tells. `notes` are sentences for people. `forecast` is there where somebody
-    asked how bytes would move, `clustering` where rows are put in order.
+    `head` is the planning base: a delete committed after it forbids a merge that it applies to. `groups` come in the
+    order in which they are worth their bytes. `incoming` are the small files that a batch was expected to add to each
+    partition. `delete_files_freed` hit no other files than the inputs, as far as the layout shows. `notes` are
+    sentences for people. `forecast` is there if it was asked for, `clustering` if rows are put in order.
     """
 
-    snapshot_id: int | None
-    sequence_number: int
+    head: Head
     spec_id: int
     groups: tuple[MergeGroup, ...]
     skipped: tuple[Skipped, ...]
@@ -230,7 +228,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the totals under the names of the properties, each group with the paths of its input files."""
         return {
-            "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
+            "snapshot_id": None if self.head.snapshot_id is None else str(self.head.snapshot_id),
             "spec_id": self.spec_id,
             "files_before": self.files_before,
             "files_after": self.files_after,
@@ -271,7 +269,7 @@ class Plan:
             for g in self.groups
         ]
         stay = ", ".join(f"{reason} {files:,}" for reason, files in sorted(self.skipped_by_reason.items()))
-        facts = (("files that stay", stay), ("snapshot", str(self.snapshot_id or "none")))
+        facts = (("files that stay", stay), ("snapshot", str(self.head.snapshot_id or "none")))
         return card(
             f"{title}: {what}", facts, rows=[("partition", "files", "become", "size"), *groups], sentences=self.notes
         )

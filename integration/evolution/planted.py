@@ -13,7 +13,8 @@ from typing import Any
 
 from pyiceberg.table.update import AddSnapshotUpdate
 
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
+from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.commit.summary import RUN_ID
 from integration.evolution.pair import Pair
 from integration.evolution.statements import statement
@@ -83,11 +84,13 @@ def wrong_total(pair: Pair, draw: Draw) -> str:
     """Needs two manifests."""
     table = pair.kept.table
     head = table.metadata.current_snapshot()
-    snapshot = SnapshotBuilder(table, head.timestamp_ms + 1).rewrite({RUN_ID: "planted"}) if head else None
+    snapshot = (
+        RewriteManifests().stage(SnapshotBuilder(table, head.timestamp_ms + 1), {RUN_ID: "planted"}) if head else None
+    )
     if snapshot is None or snapshot.summary is None:
         raise Skip("there is nothing to rewrite")
     snapshot.summary["total-records"] = str(int(snapshot.summary["total-records"] or 0) + 1)
-    updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+    updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
     pair.engine.catalog.commit_table(table, (), updates)
     return "planted: the summary says a row too much"
 

@@ -33,6 +33,7 @@ from tests.support.tables import (
     make_visible,
     metadata_files_on_disk,
     operations,
+    overwritten,
     referenced_metadata,
     small_files,
     write,
@@ -76,8 +77,8 @@ def rewritten(catalog: Catalog, *gone: FileFact, ids: list[int] | None = None) -
     table = catalog.load_table("db.t")
     added = [write(table, ids, str(gone[0].partition.values[0]))] if ids else []
     builder = SnapshotBuilder(table, NOW_MS)
-    builder._split_obsolete = lambda *_: None  # type: ignore[method-assign]
-    make_visible(catalog, table, [builder.overwrite([f.path for f in gone], added, [], {})])
+    builder.split_obsolete = lambda *_: None  # type: ignore[method-assign]
+    make_visible(catalog, table, [overwritten(builder, [f.path for f in gone], added)])
     return catalog.load_table("db.t")
 
 

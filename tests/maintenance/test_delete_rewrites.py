@@ -45,7 +45,9 @@ from tests.support.tables import (
     make_visible,
     merged,
     metadata_files_on_disk,
+    overwritten,
     referenced_metadata,
+    replaced,
     request_on,
     run,
     small_files,
@@ -429,15 +431,15 @@ class Others:
         rows = [row[0] for row in Reader().rows_in(oldest.path)]
         file = replace(write(table, rows), sequence_number=1)
         builder = SnapshotBuilder(table, NOW_MS)
-        builder._split_obsolete = lambda *_: None  # type: ignore[method-assign]
-        make_visible(self.lake, table, [builder.replace([oldest], [file], {})])
+        builder.split_obsolete = lambda *_: None  # type: ignore[method-assign]
+        make_visible(self.lake, table, [replaced(builder, [oldest], [file])])
 
     def taken(self, table: Table) -> None:
         """A delete file is taken away together with the files that it hits: new ones have their rows."""
         files = small_files(table, "a")
         rows = sorted(self.ids.elements())
         builder = SnapshotBuilder(table, NOW_MS)
-        make_visible(self.lake, table, [builder.overwrite([f.path for f in files], [write(table, rows)], [], {})])
+        make_visible(self.lake, table, [overwritten(builder, [f.path for f in files], [write(table, rows)])])
 
 
 EVENTS = ("position", "equality", "data", "merge", "rewrite", "taken")
@@ -519,8 +521,8 @@ def test_delete_files_that_others_take_away(lake: SqlCatalog) -> None:
     def bring_back() -> None:
         table = lake.load_table("db.t")
         builder = SnapshotBuilder(table, NOW_MS)
-        split = builder._split([taken], ManifestContent.DELETES)
-        make_visible(lake, table, [builder._exchange(Operation.OVERWRITE, split, (), {})])
+        split = builder.split([taken], ManifestContent.DELETES)
+        make_visible(lake, table, [builder.exchange(Operation.OVERWRITE, split, (), {})])
 
     with armed("before-swap", once(bring_back)):
         report = opened(lake).rewrite_deletes()

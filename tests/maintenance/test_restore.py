@@ -58,6 +58,7 @@ from tests.support.tables import (
     merged,
     metadata_files_on_disk,
     operations,
+    overwritten,
     referenced_metadata,
     removed_and_live,
     request_on,
@@ -467,7 +468,7 @@ def replaced(catalog: Catalog, gone: Sequence[FileFact], ids: Sequence[int] = ()
     """Another engine puts these rows in the place of files; what was deleted goes with them."""
     table = catalog.load_table("db.t")
     with SnapshotBuilder(table, table.metadata.last_updated_ms) as builder:
-        snapshot = builder.overwrite([file.path for file in gone], [write(table, ids)] if ids else [], [], {})
+        snapshot = overwritten(builder, [file.path for file in gone], [write(table, ids)] if ids else [])
     make_visible(catalog, table, [snapshot])
     return catalog.load_table("db.t")
 

@@ -35,7 +35,7 @@ def clustered(before: float, then: float, column: str = "a") -> Plan:
     by = ClusterBy((column,), (1,), "sort", 1)
     scanned = FilesScanned(before, 0.0, 0, 0.0, 0.0)
     return Plan(
-        plan.snapshot_id, 0, 0, (), (), (), 6, 100,
+        plan.head, 0, (), (), (), 6, 100,
         clustering=Clustering(by, (), {column: scanned}, {column: then}, 0, 0),
     )  # fmt: skip
 

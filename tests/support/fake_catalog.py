@@ -11,11 +11,15 @@ from typing import Any
 from icesize.clock import Environment
 from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.parquet.files.uncommitted import uncommitted
-from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.commit_files import commit_files
+from icesize.planning.files import FileFact, Head, PartitionKey
+from icesize.table.commit.commit_steps import commit_steps
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.pyiceberg_committer import CatalogBusy, CommitLost, CommitRefused
-from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest
+from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, snapshot_ids
+from icesize.table.commit.request import CommitOutcome, CommitRequest, steps_of
+from icesize.table.commit.steps.append import Append
+from icesize.table.commit.steps.overwrite import Overwrite
+from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.step import BASE_EXPIRED, Base, StepDone
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
@@ -37,7 +41,7 @@ class Begun:
 def commit_of_run(request: CommitRequest, catalog: Any, environment: Environment) -> CommitOutcome:
     """The commit, and the removal of what the run has written and did not land; `catalog` is the one or a `Desk`."""
     with uncommitted(Begun(request.paths(), catalog.delete_data_files), environment) as told:  # type: ignore[arg-type]
-        return commit_files(request, catalog, told)
+        return commit_steps(request, catalog, told)
 
 
 def written(path: str) -> WrittenFile:
@@ -45,11 +49,31 @@ def written(path: str) -> WrittenFile:
     return WrittenFile(path, 10, 1, PART)
 
 
-def request(**changes: object) -> CommitRequest:
+NEW = (written("new"),)
+MERGES = (MergeResult(INPUTS[:2], (written("m0"),)), MergeResult(INPUTS[2:], (written("m1"),)))
+BASE = Base(Head(1, 1))
+
+
+def request(
+    appended: Iterable[WrittenFile] = NEW,
+    merged: Iterable[MergeResult] = MERGES,
+    absorbed: Iterable[FileFact] = (),
+    **changes: Any,
+) -> CommitRequest:
     """One new file and two merges of two input files each, batch 7, planned on the first state."""
-    groups = (MergeResult(INPUTS[:2], (written("m0"),)), MergeResult(INPUTS[2:], (written("m1"),)))
-    whole = CommitRequest("u", 1, 1, "run", (written("new"),), groups, ENTRY)
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    whole = CommitRequest("u", "run", BASE, steps_of(appended, merged, absorbed), ENTRY)
+    return replace(whole, **changes)
+
+
+def inputs_of(request: CommitRequest) -> set[str]:
+    """The files that a request takes away."""
+    absorbed = {file.path for step in request.steps if isinstance(step, Overwrite) for file in step.removed}
+    return absorbed | {file.path for step in request.steps if isinstance(step, Replace) for file in step.inputs}
+
+
+def first_step(request: CommitRequest) -> Append | Overwrite | None:
+    """The step that brings new rows."""
+    return next((step for step in request.steps if isinstance(step, (Append, Overwrite))), None)
 
 
 @dataclass(frozen=True)
@@ -120,30 +144,30 @@ class FakeLoaded:
         return self.state.spec_id
 
     @property
-    def head_id(self) -> int | None:
-        return self.state.head_id
+    def head(self) -> Head:
+        return Head(self.state.head_id, self.state.sequence_number)
 
     @property
     def properties(self) -> Mapping[str, str]:
         return self.state.properties
 
-    def snapshots_of(self, run_id: str) -> list[tuple[int, str]]:
-        return [(i, operation) for i, operation, run in self.state.snapshots if run == run_id]
+    def snapshots_of(self, run_id: str) -> list[int]:
+        return [i for i, _, run in self.state.snapshots if run == run_id]
 
-    def any_live(self, paths: Collection[str]) -> bool:
-        return bool(self.state.live & set(paths))
+    def live(self, paths: Collection[str]) -> set[str]:
+        return set(self.state.live & set(paths))
 
-    def misfit(self, request: CommitRequest) -> str | None:
-        return self.state.unfit if request.appended else None
+    def misfit(self, schema: object, spec: object) -> str | None:
+        return self.state.unfit
 
-    def lost_inputs(self, request: CommitRequest) -> dict[str, str]:
-        inputs = [v.path for v in (*request.absorbed, *(v for g in request.merged for v in g.inputs))]
-        if self.state.head_id == request.base_snapshot_id:
+    def lost_inputs(self, base: Head, files: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
+        inputs = [file.path for file in files]
+        if self.state.head_id == base.snapshot_id:
             return {}
-        if request.base_snapshot_id not in self.state.line & {i for i, _, _ in self.state.snapshots}:
+        if base.snapshot_id not in self.state.line & {i for i, _, _ in self.state.snapshots}:
             return dict.fromkeys(inputs, BASE_EXPIRED)
         lost = {v: "another writer removed a file of it" for v in inputs if v not in self.state.live}
-        hit = {v for v in inputs if self.state.deleted.get(v, 0) > request.base_sequence_number}
+        hit = {v for v in inputs if self.state.deleted.get(v, 0) > base.sequence_number}
         return dict.fromkeys(hit, "another writer deleted rows of it") | lost
 
     def later_than(self, before: FakeLoaded) -> bool:
@@ -163,15 +187,17 @@ class FakeLoaded:
 class FakeStaged:
     request: CommitRequest
     on: State
-    snapshots: list[tuple[int, str]]
+    done: tuple[StepDone, ...]
     manifest: str
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        return snapshot_ids(self.done)
 
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for attempts that would do the same."""
-        wanted = self.request
-        inputs = frozenset(v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.inputs)))
-        return self.manifest, self.on.key, frozenset(wanted.paths()), inputs
+        return self.manifest, self.on.key, frozenset(self.request.paths()), frozenset(inputs_of(self.request))
 
 
 class FakeCatalog:
@@ -224,11 +250,9 @@ class FakeCatalog:
         self.on_stage()
         self.attempts += 1
         self.manifests.add(f"manifest-{self.attempts}")
-        first = "overwrite" if request.absorbed else "append"
-        operations = [first] * bool(request.appended) + ["replace"] * bool(request.merged)
         number = loaded.state.sequence_number
-        snapshots = [(number + i, operation) for i, operation in enumerate(operations, 1)]
-        return FakeStaged(request, loaded.state, snapshots, f"manifest-{self.attempts}")
+        done = tuple(StepDone(step, number + i, type(step).__name__.lower()) for i, step in enumerate(request.steps, 1))
+        return FakeStaged(request, loaded.state, done, f"manifest-{self.attempts}")
 
     def commit(self, loaded: FakeLoaded, staged: FakeStaged) -> None:
         assert staged.on == loaded.state
@@ -256,18 +280,18 @@ class FakeCatalog:
             return False
         if now.sequence_number != on.sequence_number:
             return False  # another branch took the number
-        inputs = {v.path for v in (*wanted.absorbed, *(v for g in wanted.merged for v in g.inputs))}
-        added = {f.path for f in wanted.appended} | {f.path for g in wanted.merged for f in g.files}
+        inputs, added = inputs_of(wanted), wanted.paths()
         assert wanted.run_id not in {run for _, _, run in now.snapshots}, "the same work landed twice"
         assert inputs <= now.live, "a merge brings back a file that somebody removed"
-        assert not any(now.deleted.get(v, 0) > wanted.base_sequence_number for v in inputs), "deleted rows are back"
+        known = wanted.base.head.sequence_number
+        assert not any(now.deleted.get(v, 0) > known for v in inputs), "deleted rows are back"
         assert added <= self.data, "a file that was deleted became visible"
         assert staged.manifest in self.manifests, "manifests were deleted before they landed"
-        for _, operation in staged.snapshots:
-            now = now.then(operation, wanted.run_id)
-        if len(staged.snapshots) > 1:
-            gone, new = {f.path for f in wanted.absorbed}, {f.path for f in wanted.appended}
-            self.between[staged.snapshots[0][0]] = now.live - gone | new
+        for step in staged.done:
+            now = now.then(step.operation, wanted.run_id)
+        if len(staged.done) > 1 and (first := first_step(wanted)):
+            gone = {file.path for file in first.removed} if isinstance(first, Overwrite) else set()
+            self.between[staged.snapshot_ids[0]] = frozenset(now.live - gone | set(first.paths))
         self.landed[staged.manifest] = staged
         entry = wanted.ledger
         properties = {**now.properties, **({entry.key: entry.after(now.properties).to_json()} if entry else {})}

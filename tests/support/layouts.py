@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 from icesize.planning.deletes import PartitionDeletes, is_due, only_path
-from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import DeleteFile, FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
 from tests.support.examples import examples
@@ -75,7 +75,7 @@ def position_delete(owner: PartitionKey, number: int, path: str | None = None, r
 
 
 def layout_of(*partitions: PartitionFacts, limit: int = LIMIT) -> Layout:
-    return Layout(7, 70, SPEC, limit, {facts.key: facts for facts in partitions})
+    return Layout(Head(7, 70), SPEC, limit, {facts.key: facts for facts in partitions})
 
 
 def simulate(layout: Layout, plan: Plan, size_of_output: Callable[[int], int] = lambda size: size) -> Layout:
@@ -83,7 +83,7 @@ def simulate(layout: Layout, plan: Plan, size_of_output: Callable[[int], int] = 
     the greatest number of their inputs and of the equality deletes that were applied, and position deletes that can be
     about no file any more are gone."""
     partitions = dict(layout.partitions)
-    sequence = layout.sequence_number + 1
+    sequence = layout.head.sequence_number + 1
     for number, group in enumerate(plan.groups):
         facts = partitions[group.partition]
         inputs = {file.path for file in group.inputs}

@@ -12,10 +12,10 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType
 
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
 from tests.support.machine import Row, Water, now_ms
 from tests.support.row_deletes import delete_ids, delete_rows
-from tests.support.tables import merged, request_on, run, small_files
+from tests.support.tables import merged, replaced, request_on, run, small_files
 
 
 class Rival:
@@ -81,9 +81,9 @@ class Rival:
         table = self.table
         if inputs := self._chosen(table, pick):
             with SnapshotBuilder(table, now_ms()) as builder:
-                snapshot = builder.replace(inputs, merged(table, inputs).files, {"engine-name": "other"})
+                snapshot = replaced(builder, inputs, merged(table, inputs).files, {"engine-name": "other"})
             base = AssertRefSnapshotId(ref="main", snapshot_id=table.metadata.current_snapshot_id)
-            updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+            updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
             self.water.others.commit_table(table, (base,), updates)
 
     def _chosen(self, table: Table, pick: int) -> Sequence[FileFact]:

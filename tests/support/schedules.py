@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from icesize.errors import IcesizeError, TableError
-from icesize.table.commit.pyiceberg_committer import CatalogBusy, CommitLost, CommitRefused
+from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused
 from icesize.table.commit.request import CommitRequest
 from tests.support.fake_catalog import FakeCatalog, FakeLoaded, FakeStaged, State
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import uuid
@@ -34,15 +35,22 @@ from icesize.parquet.files.storage import Storage
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.planning.files import FileFact, Layout
+from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeGroup
-from icesize.table.commit.commit_files import commit_files
+from icesize.table.catalog.history import head_of
+from icesize.table.commit.commit_steps import commit_steps
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.request import CommitOutcome, CommitRequest, steps_of
 from icesize.table.commit.retry import DEADLINE_SECONDS
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
+from icesize.table.commit.steps.append import Append
+from icesize.table.commit.steps.overwrite import Overwrite
+from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
+from icesize.table.commit.steps.step import Base
 from icesize.table.commit.summary import LEDGER, RUN_ID
+from icesize.table.manifests.entries import Entry
 from icesize.table.state.live_files import LayoutReader
 
 SCHEMA = Schema(
@@ -121,19 +129,16 @@ def request_on(
     appended: Iterable[WrittenFile] = (),
     groups: Iterable[MergeResult] = (),
     batch: LedgerEntry | int | None = None,
+    absorbed: Iterable[FileFact] = (),
     **others: Any,
 ) -> CommitRequest:
     """A commit planned on the loaded state of a table; a batch number is one of stream `s`, query `q`."""
-    head = table.metadata.current_snapshot()
+    metadata = table.metadata
     return CommitRequest(
-        table_uuid=str(table.metadata.table_uuid),
-        base_snapshot_id=head.snapshot_id if head else None,
-        base_sequence_number=(head.sequence_number or 0) if head else 0,
-        schema=table.metadata.schema(),
-        spec=table.metadata.spec(),
+        table_uuid=str(metadata.table_uuid),
+        base=Base(head_of(metadata), metadata.schema(), metadata.spec()),
         run_id=f"run-{next(_numbers)}",
-        appended=tuple(appended),
-        merged=tuple(groups),
+        steps=steps_of(appended, groups, absorbed),
         ledger=LedgerEntry("s", "q", batch) if isinstance(batch, int) else batch,
         **others,
     )
@@ -175,7 +180,7 @@ def commit_by(
     storage = Storage(table.io)
     storage.note(request.paths())
     with uncommitted(storage, (time or FakeTime()).environment) as environment:
-        return commit_files(request, committer, environment, deadline_seconds)
+        return commit_steps(request, committer, environment, deadline_seconds)
 
 
 def append(catalog: Catalog, ids: Iterable[int], kind: str | None = "a", batch: int | None = None) -> Table:
@@ -341,18 +346,56 @@ def commit_built(catalog: Catalog, build: Callable[[SnapshotBuilder], Snapshot |
     snapshot = build(SnapshotBuilder(table, NOW_MS))
     if snapshot is not None:
         unmoved = AssertRefSnapshotId(**{"ref": "main", "snapshot-id": head_id(table)})
-        updates = AddSnapshotUpdate(snapshot=snapshot), move_main(table.metadata, snapshot.snapshot_id)
+        updates = AddSnapshotUpdate(snapshot=snapshot), move_ref(table.metadata, "main", snapshot.snapshot_id)
         catalog.commit_table(table, (unmoved,), updates)
     return catalog.load_table("db.t")
 
 
+def overwritten(
+    builder: SnapshotBuilder,
+    gone: Iterable[str],
+    added: Iterable[WrittenFile] = (),
+    copied: Iterable[Entry] = (),
+    summary: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """An OVERWRITE by the builder: files at the paths `gone` for others."""
+    removed = tuple(FileFact(path, 0, 0, PartitionKey(0, ())) for path in gone)
+    return Overwrite(removed, tuple(added), tuple(copied)).stage(builder, summary or {})
+
+
+def replaced(
+    builder: SnapshotBuilder,
+    inputs: Iterable[FileFact],
+    outputs: Iterable[WrittenFile],
+    summary: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """A REPLACE by the builder."""
+    return Replace((MergeResult(tuple(inputs), tuple(outputs)),)).stage(builder, summary or {})
+
+
+def new_files(request: CommitRequest) -> tuple[WrittenFile, ...]:
+    """Files of a request that hold new rows."""
+    return next((step.files for step in request.steps if isinstance(step, (Append, Overwrite))), ())
+
+
+def merges(request: CommitRequest) -> tuple[MergeResult, ...]:
+    """Groups of files that a request replaces."""
+    return next((step.groups for step in request.steps if isinstance(step, Replace)), ())
+
+
+def with_merges(request: CommitRequest, *groups: MergeResult) -> CommitRequest:
+    """The request with these merges."""
+    others = tuple(step for step in request.steps if not isinstance(step, Replace))
+    return dataclasses.replace(request, steps=(*others, Replace(groups)) if groups else others)
+
+
 def rewrite_manifests(catalog: Catalog) -> Table:
     """All manifests as one, where there are several, every file left as it is."""
-    return commit_built(catalog, lambda builder: builder.rewrite({RUN_ID: "rewrite"}))
+    return commit_built(catalog, lambda builder: RewriteManifests().stage(builder, {RUN_ID: "rewrite"}))
 
 
 def make_visible(catalog: Catalog, table: Table, snapshots: Sequence[Snapshot]) -> None:
     """Make snapshots visible in one metadata file; the last one becomes the head of main."""
-    head = move_main(table.metadata, snapshots[-1].snapshot_id)
+    head = move_ref(table.metadata, "main", snapshots[-1].snapshot_id)
     updates: tuple[TableUpdate, ...] = (*(AddSnapshotUpdate(snapshot=s) for s in snapshots), head)
     catalog.commit_table(table, (AssertTableUUID(uuid=uuid.UUID(str(table.metadata.table_uuid))),), updates)

@@ -78,8 +78,7 @@ def plan_clusters(
     chosen = _within_budget(works, by, policy, budget_bytes)
     groups = tuple(_merge_group(key, sets, layout, policy) for key, sets in chosen)
     return Plan(
-        snapshot_id=layout.snapshot_id,
-        sequence_number=layout.sequence_number,
+        head=layout.head,
         spec_id=layout.spec_id,
         groups=groups,
         skipped=tuple(skip for work in works for skip in _skipped(work)),

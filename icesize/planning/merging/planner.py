@@ -66,8 +66,7 @@ def plan_merges(
     groups = within_budget(works, policy, budget_bytes)
     outcomes = tuple(_outcomes(works, policy, incoming or {}))
     return Plan(
-        snapshot_id=layout.snapshot_id,
-        sequence_number=layout.sequence_number,
+        head=layout.head,
         spec_id=layout.spec_id,
         groups=groups,
         skipped=tuple(skip for work in works for skip in _skipped(work)),

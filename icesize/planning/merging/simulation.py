@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.planning.sizing import expected_files
@@ -217,7 +217,7 @@ class _Table:
     def _plan(self, batch: Batch, incoming: Mapping[PartitionKey, int]) -> Plan:
         cold = {key for key in self.cooling.pop(self.batch, ()) if self._age(key) >= self.policy.cold_after_commits}
         facts = {key: self._facts(key) for key in (*batch, *((cold | self.waiting) - batch.keys()))}
-        layout = Layout(None, self.batch, 0, self.policy.small_file_limit_bytes, facts)
+        layout = Layout(Head(None, self.batch), 0, self.policy.small_file_limit_bytes, facts)
         budget_bytes = self.policy.budget_for(sum(batch.values()))
         return plan_merges(layout, self.policy, incoming=incoming, budget_bytes=budget_bytes)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import MAIN, PartitionKey
 
-MAIN = "main"
 VERSION_TAG = "icesize-version-"
 """Prefix of our own tags, followed by the id of the snapshot that they hold for the sake of versions."""
 

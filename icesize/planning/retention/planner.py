@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from icesize.planning.files import PartitionKey
-from icesize.planning.retention.ancestry import MAIN, VERSION_TAG, RefFact, SnapshotFact, ancestors, main_history
+from icesize.planning.files import MAIN, PartitionKey
+from icesize.planning.retention.ancestry import VERSION_TAG, RefFact, SnapshotFact, ancestors, main_history
 from icesize.planning.retention.version_cover import Commit, Version, commits_of, cover, due_versions
 from icesize.policy import AT_LEAST, check_at_least
 from icesize.units import format_count

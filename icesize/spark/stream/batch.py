@@ -33,7 +33,8 @@ from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
 from icesize.spark.stream.process_state import StreamState, handle_of, refresh
 from icesize.table.commit.ledger import is_done
-from icesize.table.commit.request import CommitOutcome, Overtaken
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.step import Overtaken
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
 

@@ -34,7 +34,7 @@ from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.protocol import Loaded, Staged
 from icesize.table.state.handle import Current, TableHandle
 
 
@@ -256,7 +256,7 @@ def _decide_after(fitted: FittedBatch, written: Sequence[WrittenFile], begun: De
         # the files have been taken along by now
         return begun
     if fitted.batch.absorbs:
-        number = fitted.layout.sequence_number + 1
+        number = fitted.layout.head.sequence_number + 1
         plan = _absorbing(
             fitted, [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
         )
@@ -275,7 +275,7 @@ def _beside_rows(
     layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
     budget_bytes = policy.budget_for(int(batch_bytes))
     if fitted.batch.options.merge != "inline":
-        layout = Layout(layout.snapshot_id, layout.sequence_number, layout.spec_id, layout.small_file_limit_bytes)
+        layout = Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes)
     if begun is None:
         plan = plan_merges(layout, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
     else:
@@ -291,7 +291,7 @@ def _absorbing(fitted: FittedBatch, new: Sequence[FileFact]) -> Plan:
 
 def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
     """New rows and the rows of the small files that they are to be merged with are written into the same files."""
-    number = fitted.layout.sequence_number + 1
+    number = fitted.layout.head.sequence_number + 1
     new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
     plan = _absorbing(fitted, new)
     apart, along = divided(plan.groups, new)
@@ -317,12 +317,12 @@ def add_columns(extras: Sequence[Extra], case_sensitive: bool, run_id: str) -> M
     A column that somebody else has added meanwhile is left as it is.
     """
 
-    def missing(loaded: PyIcebergLoaded) -> list[Extra]:
+    def missing(loaded: Loaded) -> list[Extra]:
         fold = str if case_sensitive else str.lower
         known = {fold(name) for name in loaded.table.schema().column_names}
         return [extra for extra in extras if fold(".".join(extra.path)) not in known]
 
-    def build(loaded: PyIcebergLoaded) -> tuple[PyIcebergStaged | None, list[str]]:
+    def build(loaded: Loaded) -> tuple[Staged | None, list[str]]:
         new = missing(loaded)
         if not new:
             return None, []

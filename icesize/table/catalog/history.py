@@ -13,6 +13,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import TableError
+from icesize.planning.files import MAIN, Head
 from icesize.planning.retention import ancestry
 from icesize.planning.retention.ancestry import RefFact, SnapshotFact
 
@@ -30,10 +31,24 @@ def main_history(metadata: TableMetadata) -> list[Snapshot]:
     return [snapshots[fact.snapshot_id] for fact in reversed(ancestry.main_history(facts, refs_of(metadata)))]
 
 
-def known_ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The head of main and those it came from, newest first, up to the first whose parent has expired."""
+def head_snapshot(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
+    """Return the snapshot that a branch points to, None for a branch without one."""
+    if ref == MAIN:  # tables of format v1 may name no branch
+        return metadata.current_snapshot()
+    branch = metadata.refs.get(ref)
+    return metadata.snapshot_by_id(branch.snapshot_id) if branch else None
+
+
+def head_of(metadata: TableMetadata, ref: str = MAIN) -> Head:
+    """Return where a branch points to."""
+    snapshot = head_snapshot(metadata, ref)
+    return Head(snapshot.snapshot_id, snapshot.sequence_number or 0, ref) if snapshot else Head(ref=ref)
+
+
+def known_ancestors(metadata: TableMetadata, ref: str = MAIN) -> Iterator[Snapshot]:
+    """The head of a branch and those it came from, newest first, up to the first whose parent has expired."""
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-    snapshot = snapshots.get(metadata.current_snapshot_id or -1)
+    snapshot = head_snapshot(metadata, ref)
     while snapshot is not None:
         yield snapshot
         snapshot = snapshots.get(snapshot.parent_snapshot_id or -1)

@@ -33,7 +33,7 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.cleanup.checkpoints import Reader, positions_in, stranded
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Journal, lost_refs
 from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded, PyIcebergStaged
+from icesize.table.commit.protocol import Loaded, Staged
 from icesize.table.commit.retry import Attempts
 from icesize.table.state.handle import Current
 
@@ -104,7 +104,7 @@ class Expiry:
         """Where the attempts wrote their journals."""
         return tuple(self._tried)
 
-    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> Decision | None:
+    def found(self, loaded: Loaded, attempts: Attempts[Decision]) -> Decision | None:
         """The decision that landed: its journal is the table's. That its snapshots are gone proves nothing: another
         expiry may have come first."""
         return self._tried.get(loaded.properties.get(JOURNAL, ""))
@@ -113,7 +113,7 @@ class Expiry:
         """None: an expiry makes no file visible."""
         return ()
 
-    def decide(self, loaded: PyIcebergLoaded) -> Decision:
+    def decide(self, loaded: Loaded) -> Decision:
         """What would be done to this state; reads metadata only.
 
         Raises TableError when it cannot be read, or when a reader's position cannot be kept (unless `force`),
@@ -138,7 +138,7 @@ class Expiry:
             journal = replace(journal, files=(*journal.files, location))
         return Decision(retention, journal, location if unfinished else None, tuple(notes))
 
-    def stage(self, loaded: PyIcebergLoaded, attempts: Attempts[Decision]) -> tuple[PyIcebergStaged | None, Decision]:
+    def stage(self, loaded: Loaded, attempts: Attempts[Decision]) -> tuple[Staged | None, Decision]:
         """Write the journal; the commit asserts the table's refs one by one."""
         decision = self.decide(loaded)
         metadata, io = loaded.table.metadata, loaded.table.io

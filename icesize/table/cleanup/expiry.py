@@ -16,7 +16,6 @@ from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
 from icesize.table.cleanup.expired_files import Deletions, ExpiredFilesDeletion, due_files
 from icesize.table.cleanup.retention_inputs import ExpireOptions
-from icesize.table.commit.pyiceberg_committer import PyIcebergLoaded
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS
 from icesize.table.storage.ownership import check_alone, check_may_delete
@@ -97,7 +96,7 @@ def expire(
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
     if dry_run:
-        decision = expiry.decide(PyIcebergLoaded(current.table, handle.store))
+        decision = expiry.decide(handle.state_of(current, environment))
         with readable(current.name):
             deletions = _would_delete(current, decision)
     else:
@@ -124,7 +123,7 @@ def _commit(
         return handle.change(current, expiry, environment)
 
     # before the lock is taken, as it reads manifests; they are remembered
-    expiry.decide(PyIcebergLoaded(current.table, handle.store))
+    expiry.decide(handle.state_of(current, environment))
 
     def pause(seconds: float) -> None:
         commit_lock.release()

@@ -8,38 +8,39 @@ an APPEND snapshot with the new files, on top of it a REPLACE with the merged on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    AssertDefaultSpecId,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetPropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
 
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.planning.deletes import may_hit, only_path, plain_path
-from icesize.planning.files import DeleteFile, FileFact
+from icesize.planning.files import MAIN, DeleteFile, FileFact, Head
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
-from icesize.table.catalog.history import known_ancestors, summary_of
-from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
+from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, summary_of
+from icesize.table.commit.protocol import (
+    CatalogBusy,
+    CommitLost,
+    CommitRefused,
+    Committer,
+    Loaded,
+    Staged,
+)
+from icesize.table.commit.request import CommitRequest
 from icesize.table.commit.schema_fit import misfit, misfit_spec
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main, remove
-from icesize.table.commit.summary import BASE_ID, LEDGER, RUN_ID
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
+from icesize.table.commit.steps.step import BASE_EXPIRED, Step, StepDone
+from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.facts import ManifestFacts
@@ -65,65 +66,22 @@ _MAY_HAVE_LANDED = (408, 409)
 """Answers of class 4xx after which one has to look."""
 
 
-class CommitLost(Exception):
-    """The catalog says that another commit came first. It is looked up before it is believed: 409 may come late."""
-
-
-class CatalogBusy(CommitLost):
-    """The catalog asks to come again later: a definite no that nobody else's commit explains."""
-
-
-class CommitRefused(Exception):
-    """The catalog will never accept this commit; nothing of ours landed. The text is a sentence for the user."""
-
-
 @dataclass(frozen=True)
 class PyIcebergLoaded:
-    """One loaded state of a table, with what the commit protocol asks of it; `store` has what was read before of
-    its manifests."""
+    """One loaded state of a table; `store` has what was read before of its manifests."""
 
     table: Table
+    ref: str = MAIN
     store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
 
     @property
     def uuid(self) -> str:
         return str(self.table.metadata.table_uuid)
 
-    @property
-    def same_head(self) -> AssertRefSnapshotId:
-        """The requirement that nobody has committed to main."""
-        return AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=self.head_id)
-
-    @property
-    def same_schema(self) -> AssertCurrentSchemaId:
-        """The requirement that columns are what they were."""
-        return AssertCurrentSchemaId(current_schema_id=self.schema_id)
-
-    @property
-    def same_spec(self) -> AssertDefaultSpecId:
-        """The requirement that new files are partitioned as they were."""
-        return AssertDefaultSpecId(default_spec_id=self.spec_id)
-
-    def staged(self, updates: Iterable[TableUpdate], *requirements: TableRequirement) -> PyIcebergStaged:
+    def staged(self, updates: Iterable[TableUpdate], *requirements: TableRequirement) -> Staged:
         """These updates of this table, which may not have been dropped and created again, as no commit goes to such."""
         same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)
-        return PyIcebergStaged((same_table, *requirements), tuple(updates))
-
-    def staged_snapshots(
-        self,
-        builder: SnapshotBuilder,
-        snapshots: Sequence[Snapshot],
-        requirements: Iterable[TableRequirement] = (),
-        updates: Iterable[TableUpdate] = (),
-    ) -> PyIcebergStaged:
-        """Snapshots that the builder has written on this state, the last of which becomes the head of main."""
-        added = [AddSnapshotUpdate(snapshot=snapshot) for snapshot in snapshots]
-        head = move_main(self.table.metadata, snapshots[-1].snapshot_id)
-        return replace(
-            self.staged((*added, head, *updates), self.same_head, *requirements),
-            written=tuple(builder.written),
-            snapshots=[(s.snapshot_id, s.summary.operation.value) for s in snapshots if s.summary],
-        )
+        return Staged((same_table, *requirements), tuple(updates))
 
     @property
     def name(self) -> str:
@@ -138,64 +96,51 @@ class PyIcebergLoaded:
         return self.table.metadata.default_spec_id
 
     @property
-    def head_id(self) -> int | None:
-        head = self.table.metadata.current_snapshot()
-        return head.snapshot_id if head else None
+    def head(self) -> Head:
+        return head_of(self.table.metadata, self.ref)
 
     @property
     def properties(self) -> Mapping[str, str]:
         return self.table.metadata.properties
 
-    def snapshots_of(self, run_id: str) -> list[tuple[int, str]]:
-        """Snapshots that carry this run id, oldest first, with their operations."""
-        return [
-            (s.snapshot_id, s.summary.operation.value)
-            for s in self.table.metadata.snapshots
-            if s.summary is not None and summary_of(s, RUN_ID) == run_id
-        ]
+    def snapshots_of(self, run_id: str) -> list[int]:
+        return [s.snapshot_id for s in self.table.metadata.snapshots if summary_of(s, RUN_ID) == run_id]
 
-    def any_live(self, paths: Collection[str]) -> bool:
-        """Whether one of these data files is referenced by the current snapshot."""
+    def follows(self, base: Head) -> bool:
+        return any(s.snapshot_id == base.snapshot_id for s in known_ancestors(self.table.metadata, self.ref))
+
+    def manifests(self) -> Manifests:
+        return manifests_of(head_snapshot(self.table.metadata, self.ref), self.table.io)
+
+    def live(self, paths: Collection[str]) -> set[str]:
         wanted = set(paths)
-        return any(not wanted.isdisjoint(self._facts(manifest).paths()) for manifest in self._manifests().data)
+        data = self.manifests().data if wanted else ()
+        return {path for manifest in data for path in self._facts(manifest).paths() if path in wanted}
 
-    def misfit(self, request: CommitRequest) -> str | None:
-        """Why the appended files could not be read in this state of the table, None when they can."""
+    def misfit(self, schema: Schema, spec: PartitionSpec) -> str | None:
         metadata = self.table.metadata
-        if not request.appended:
-            return None
-        return misfit(request.schema, metadata.schema()) or misfit_spec(request.spec, metadata.specs())
+        return misfit(schema, metadata.schema()) or misfit_spec(spec, metadata.specs())
 
-    def lost_inputs(self, request: CommitRequest) -> dict[str, str]:
-        """Input files that must not be replaced any more, with the reason; checked against the *planning* base.
-
-        Files that the request itself appends become visible with it: nobody can have touched them.
-        """
-        new = {f.path for f in request.appended}
-        merged = (v for g in request.merged for v in g.inputs)
-        inputs = {v.path: v for v in (*merged, *request.absorbed) if v.path not in new}
-        if not inputs or self.head_id == request.base_snapshot_id:
+    def lost_inputs(self, base: Head, inputs: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
+        """See `Loaded`. They are checked against the *planning* base."""
+        if not inputs or self.head.snapshot_id == base.snapshot_id:
             return {}
-        # nothing of the head follows from a base that main has left, or that expired since this state was loaded
-        known = self._manifests_of_base(request)
+        by_path = {file.path: file for file in inputs}
+        # nothing of the head follows from a base that the branch has left, or that expired since this state was loaded
+        known = self._manifests_of_base(base)
         if known is None:
-            return dict.fromkeys(inputs, BASE_EXPIRED)
-        gone = inputs.keys() - self._live_inputs(inputs.values())
+            return dict.fromkeys(by_path, BASE_EXPIRED)
+        gone = by_path.keys() - self._live_inputs(inputs)
         lost = dict.fromkeys(gone, "another writer removed a file of it")
-        lost |= dict.fromkeys(self._listed_again(inputs, known), "another writer listed a file of it again")
-        left = [file for path, file in inputs.items() if path not in lost]
-        return lost | dict.fromkeys(self._newly_deleted(left, request), "another writer deleted rows of it")
+        lost |= dict.fromkeys(self._listed_again(by_path, known), "another writer listed a file of it again")
+        left = [file for path, file in by_path.items() if path not in lost]
+        return lost | dict.fromkeys(self._newly_deleted(left, base, beside_new), "another writer deleted rows of it")
 
-    def _newly_deleted(self, inputs: Sequence[FileFact], request: CommitRequest) -> set[str]:
+    def _newly_deleted(self, inputs: Sequence[FileFact], base: Head, beside_new: Collection[str]) -> set[str]:
         """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
         equality where they would be in a file that such deletes do not reach (`icesize.planning.deletes`)."""
-        specs, above = self.table.metadata.specs(), request.base_sequence_number
-        index = DeleteIndex.of(self.store, self.table.io, self._manifests().deletes, specs, above)
-        new = {f.path for f in request.appended}
-        merged = [v for group in request.merged for v in group.inputs]
-        # all that is merged in a partition where new rows are gets the number of these
-        with_new = {v.partition for v in merged if v.path in new}
-        beside_new = {v.path for v in (*request.absorbed, *(v for v in merged if v.partition in with_new))}
+        specs, above = self.table.metadata.specs(), base.sequence_number
+        index = DeleteIndex.of(self.store, self.table.io, self.manifests().deletes, specs, above)
         hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
         for file in inputs:
             for delete in index.of_partition(file.partition).files:
@@ -214,99 +159,97 @@ class PyIcebergLoaded:
             return files
         return [file for file in files if plain_path(file.path) in named]
 
-    def _manifests_of_base(self, request: CommitRequest) -> set[str] | None:
+    def _manifests_of_base(self, base: Head) -> set[str] | None:
         """Paths of the planning base's manifests; None if it is no ancestor of the head, or gone from storage."""
-        ancestors = known_ancestors(self.table.metadata)
-        base = next((s for s in ancestors if s.snapshot_id == request.base_snapshot_id), None)
+        ancestors = known_ancestors(self.table.metadata, self.ref)
+        snapshot = next((s for s in ancestors if s.snapshot_id == base.snapshot_id), None)
         try:
-            return {m.manifest_path for m in manifests_in(base, self.table.io)} if base else None
+            return {m.manifest_path for m in manifests_in(snapshot, self.table.io)} if snapshot else None
         except FileNotFoundError:
             return None
 
     def _listed_again(self, inputs: Collection[str], known: Collection[str]) -> set[str]:
         """Input files that manifests beside the `known` ones list as new: they must not go while that listing stays."""
-        new = (m for m in self._manifests().data if m.manifest_path not in known)
+        new = (m for m in self.manifests().data if m.manifest_path not in known)
         changes = (self.store.changes(self.table.io, manifest) for manifest in new)
         added = (path for c in changes for path in c.paths(c.changed_by(c.manifest.added_snapshot_id, ADDED)))
         return {path for path in added if path in inputs}
 
+    def _facts(self, manifest: ManifestFile) -> ManifestFacts:
+        return self.store.facts(self.table.io, manifest)
+
     def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
         """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
-        manifests = {m.manifest_path: m for m in self._manifests().data}
+        manifests = {m.manifest_path: m for m in self.manifests().data}
         live = {v.path for v in inputs if v.manifest_path in manifests}
         if missing := {v.path for v in inputs} - live:
             for path in manifests.keys() - {v.manifest_path for v in inputs}:
                 live |= missing.intersection(self._facts(manifests[path]).paths())
         return live
 
-    def later_than(self, before: PyIcebergLoaded) -> bool:
+    def later_than(self, before: Loaded) -> bool:
         """Whether something that a commit on `before` asserts has certainly changed since; a stale answer is no proof.
 
         Sequence numbers, schemas and specs only grow, whatever the branch; in format v1 the history has to tell. Of
         changes without a snapshot (refs, expiry) the log of older metadata files tells, where a catalog keeps one.
         """
-        new, old = self._counters(), before._counters()
-        if self.head_id != before.head_id and (new[0] != old[0] or not new[0]):
+        new, old = _counters(self.table.metadata), _counters(before.table.metadata)
+        if self.head.snapshot_id != before.head.snapshot_id and (new[0] != old[0] or not new[0]):
             # only if the first commit since is still known: an expired one may have been anybody's
             snapshots = self.table.metadata.snapshots
             if self.table.metadata.format_version > 1:
                 return any(s.sequence_number == old[0] + 1 for s in snapshots)
-            return any(s.parent_snapshot_id == before.head_id for s in snapshots)
-        # here main was only moved, if anything: to what the older of two answers shows as well
+            return any(s.parent_snapshot_id == before.head.snapshot_id for s in snapshots)
+        # here the branch was only moved, if anything: to what the older of two answers shows as well
         if any(n > o for n, o in zip(new, old, strict=True)):
             return True
         return before.table.metadata_location in {entry.metadata_file for entry in self.table.metadata.metadata_log}
 
-    def _counters(self) -> tuple[int, ...]:
-        metadata = self.table.metadata
-        return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
 
-    def _facts(self, manifest: ManifestFile) -> ManifestFacts:
-        return self.store.facts(self.table.io, manifest)
-
-    def _manifests(self) -> Manifests:
-        return manifests_of(self.table.metadata.current_snapshot(), self.table.io)
-
-
-@dataclass(frozen=True)
-class PyIcebergStaged:
-    """A request to the catalog, the metadata files that were `written` for it, and the snapshots that it adds."""
-
-    requirements: tuple[TableRequirement, ...]
-    updates: tuple[TableUpdate, ...]
-    written: tuple[str, ...] = ()
-    snapshots: list[tuple[int, str]] = field(default_factory=list)
+def _counters(metadata: TableMetadata) -> tuple[int, ...]:
+    return getattr(metadata, "last_sequence_number", 0), len(metadata.schemas), len(metadata.partition_specs)
 
 
 class PyIcebergCommitter:
-    """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark.
+    """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
 
     `clock_ms` gives milliseconds since 1970 for snapshot timestamps. `store` has what was read before of manifests.
     """
 
     def __init__(
-        self, catalog: Catalog, table: Table, clock_ms: Callable[[], int], store: ManifestStore | None = None
+        self,
+        catalog: Catalog,
+        table: Table,
+        clock_ms: Callable[[], int],
+        ref: str = MAIN,
+        store: ManifestStore | None = None,
     ) -> None:
         self._catalog = catalog
         self._table = table
         self._clock_ms = clock_ms
+        self._ref = ref
         self._store = store or ManifestStore()
 
     def load(self) -> PyIcebergLoaded:
-        """The table now; TableNotFound when it is gone."""
         self._table = opening.load(self._catalog, self._table.name())
-        return PyIcebergLoaded(self._table, self._store)
+        return self.state_of(self._table)
 
-    def stage(self, loaded: PyIcebergLoaded, request: CommitRequest) -> PyIcebergStaged:
-        """Write manifests and manifest lists; nothing is visible. On failure they are removed again."""
-        with SnapshotBuilder(loaded.table, self._clock_ms(), loaded.store) as builder:
-            snapshots = list(_build(builder, request))
-        same, entry = (loaded.same_spec, loaded.same_schema), request.ledger
-        ledger = {entry.key: entry.after(loaded.properties).to_json()} if entry else {}
-        updates = [SetPropertiesUpdate(updates=ledger)] if ledger else []
-        return loaded.staged_snapshots(builder, snapshots, same, updates)
+    def state_of(self, table: Table) -> PyIcebergLoaded:
+        """Return a table that was loaded before as a state to commit on."""
+        return PyIcebergLoaded(table, self._ref, self._store)
 
-    def commit(self, loaded: PyIcebergLoaded, staged: PyIcebergStaged) -> None:
+    def stage(self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False) -> Staged:
+        opening.check_supported(loaded.table)
+        builder = SnapshotBuilder(loaded.table, self._clock_ms(), loaded.store, ref=self._ref, dry_run=dry_run)
+        with builder:
+            done = tuple(each for step in request.steps if (each := _done(step, builder, request)) is not None)
+        entry = request.ledger
+        if entry and done:
+            builder.updates.append(SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()}))
+        staged = loaded.staged(builder.made_visible(), *builder.requirements)
+        return replace(staged, written=tuple(builder.written), done=done)
+
+    def commit(self, loaded: Loaded, staged: Staged) -> None:
         """One compare-and-swap, never repeated here.
 
         Definite answers become CommitLost or CommitRefused; everything else passes through and means: unknown.
@@ -330,26 +273,28 @@ class PyIcebergCommitter:
                 raise CommitRefused(refused) from error
             raise
 
-    def discard(self, staged: PyIcebergStaged) -> None:
+    def discard(self, staged: Staged) -> None:
         """Remove the metadata files of an attempt that certainly did not land."""
         remove(self._table.io, staged.written)
 
 
-def _build(builder: SnapshotBuilder, request: CommitRequest) -> Iterator[Snapshot]:
-    summary = {**request.summary, RUN_ID: request.run_id}
+def committer_of(
+    catalog: Catalog,
+    table: Table,
+    clock_ms: Callable[[], int],
+    ref: str = MAIN,
+    store: ManifestStore | None = None,
+) -> Committer:
+    """Return the committer for a branch of a table; `clock_ms` gives milliseconds since 1970."""
+    return PyIcebergCommitter(catalog, table, clock_ms, ref, store)
+
+
+def _done(step: Step, builder: SnapshotBuilder, request: CommitRequest) -> StepDone | None:
+    summary = {**request.summary, RUN_ID: request.run_id, **step.summarize(request.base)}
     if request.ledger:
         summary[LEDGER] = request.ledger.to_json()
-    if request.absorbed:
-        yield builder.overwrite([f.path for f in request.absorbed], request.appended, [], summary)
-    elif request.appended:
-        yield builder.append(request.appended, summary)
-    if request.merged:
-        if request.base_snapshot_id is not None:
-            summary[BASE_ID] = str(request.base_snapshot_id)
-        inputs = [v for g in request.merged for v in g.inputs]
-        outputs = [f for g in request.merged for f in g.files]
-        named: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
-        for group in request.merged:
-            for path, paths in group.named.items():
-                named[path] |= paths
-        yield builder.replace(inputs, outputs, summary, named)
+    snapshot = step.stage(builder, summary)
+    if snapshot is None or snapshot.summary is None:
+        return None
+    operation, facts = snapshot.summary.operation.value, snapshot.summary.additional_properties
+    return StepDone(step, snapshot.snapshot_id, operation, facts)

@@ -1,76 +1,90 @@
-"""Data files that are to be committed, and what became of them."""
+"""A commit's steps, and what became of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
-from pyiceberg.schema import Schema
-
-from icesize.errors import IcesizeError
 from icesize.parquet.files.data_file import MergeResult, WrittenFile
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.commit.protocol import snapshot_ids
+from icesize.table.commit.steps.append import Append
+from icesize.table.commit.steps.overwrite import Overwrite
+from icesize.table.commit.steps.replace import Replace
+from icesize.table.commit.steps.step import Base, Step, StepDone
 
-BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
-"""Why merges are dropped when nobody can tell any more what happened to their input files: sequence numbers order what
-came after a snapshot only among its descendants."""
-
-
-class Overtaken(IcesizeError):
-    """New files do not fit the table as it is now, or files that an overwrite was to remove are not what they were.
-
-    Nothing landed and everything that was written is removed: plan on the new state and write again. `partitions` are
-    those in which other writers came first, none where only nobody can tell any more. Only commits of ours see it.
-    """
-
-    def __init__(self, reason: str, partitions: tuple[PartitionKey, ...] = ()) -> None:
-        super().__init__(reason, partitions=partitions)
-        self.partitions = partitions
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """Everything one commit wants to change.
+    """Everything that one commit wants to change on the branch of its base, in the order of its steps.
 
-    `base_snapshot_id` and `base_sequence_number` are those of the snapshot that was planned on (None and 0 for an
-    empty table). `schema` and `spec` are those that files were written under.
-    `summary` goes into the snapshots.
-
-    Input files of `merged` may be among `appended`. `absorbed` are live files whose rows the `appended` ones hold as
-    well: both are one OVERWRITE then, and a lost one of them fails the request (Overtaken), as no other rows replace
-    them.
+    `run_id` identifies it through all its attempts. `ledger` is the entry of a stream's batch, and `summary` goes into
+    every snapshot. `again` says what a person may do if nobody knows whether it is visible.
     """
 
     table_uuid: str
-    base_snapshot_id: int | None
-    base_sequence_number: int
     run_id: str
-    appended: tuple[WrittenFile, ...] = ()
-    merged: tuple[MergeResult, ...] = ()
+    base: Base
+    steps: tuple[Step, ...]
     ledger: LedgerEntry | None = None
     accept_new_checkpoint: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
-    absorbed: tuple[FileFact, ...] = ()
-    schema: Schema = field(default_factory=Schema)
-    spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+    again: str = "running the same batch again is safe"
 
     def paths(self) -> set[str]:
-        """Every data file this request would make visible."""
-        return {f.path for f in self.appended} | {f.path for g in self.merged for f in g.files}
+        """Return every file that this request would make visible."""
+        return {path for step in self.steps for path in step.paths}
+
+
+def steps_of(
+    new: Iterable[WrittenFile], merged: Iterable[MergeResult] = (), absorbed: Iterable[FileFact] = ()
+) -> tuple[Step, ...]:
+    """Return the steps for files with new rows, which hold the rows of `absorbed` files, too, and for merges."""
+    files, groups, older = tuple(new), tuple(merged), tuple(absorbed)
+    steps: list[Step] = []
+    if files or older:
+        steps.append(Overwrite(older, files) if older else Append(files))
+    if groups:
+        steps.append(Replace(groups))
+    return tuple(steps)
 
 
 @dataclass(frozen=True)
 class CommitOutcome:
-    """What became visible. `merged` are the groups that landed; `already_committed`: the batch was there before.
+    """The steps that are visible now. `already_committed`: the batch was there before.
 
-    `contested` are partitions in which other writers took or deleted what we wanted to merge.
+    `conflicts` are sentences about what was left out, `contested` the partitions in which other writers caused that.
     """
 
-    snapshot_ids: tuple[int, ...] = ()
-    operations: tuple[str, ...] = ()
-    merged: tuple[MergeResult, ...] = ()
+    done: tuple[StepDone, ...] = ()
     conflicts: tuple[str, ...] = ()
     contested: tuple[PartitionKey, ...] = ()
     already_committed: bool = False
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """Snapshots that were added, oldest first."""
+        return snapshot_ids(self.done)
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The operation of each snapshot."""
+        return tuple(each.operation for each in self.done if each.snapshot_id is not None)
+
+    @property
+    def paths(self) -> set[str]:
+        """Files that are visible now."""
+        return {path for each in self.done for path in each.step.paths}
+
+    def done_by(self, kind: type[S]) -> list[S]:
+        """Steps of one kind, as far as they are visible."""
+        return [each.step for each in self.done if isinstance(each.step, kind)]
+
+    @property
+    def merged(self) -> tuple[MergeResult, ...]:
+        """Groups of files that others have taken the place of."""
+        return tuple(group for step in self.done_by(Replace) for group in step.groups)

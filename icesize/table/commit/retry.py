@@ -22,14 +22,7 @@ from icesize import failpoints
 from icesize.clock import Environment, Fate
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.commit.pyiceberg_committer import (
-    CatalogBusy,
-    CommitLost,
-    CommitRefused,
-    PyIcebergCommitter,
-    PyIcebergLoaded,
-    PyIcebergStaged,
-)
+from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer, Loaded, Staged
 
 LOG = logging.getLogger("icesize")
 
@@ -54,10 +47,10 @@ class Change(Protocol[T]):
     def run_id(self) -> str: ...
     @property
     def advice(self) -> str: ...
-    def found(self, loaded: PyIcebergLoaded, attempts: Attempts[T]) -> T | None:
+    def found(self, loaded: Loaded, attempts: Attempts[T]) -> T | None:
         """The result, where an earlier attempt (or somebody else) has done it already."""
 
-    def stage(self, loaded: PyIcebergLoaded, attempts: Attempts[T]) -> tuple[PyIcebergStaged | None, T]:
+    def stage(self, loaded: Loaded, attempts: Attempts[T]) -> tuple[Staged | None, T]:
         """What to commit on this state (None: nothing to do), and the result once it is visible; raises to refuse."""
 
     def data_files(self, result: T) -> Collection[str]:
@@ -68,14 +61,14 @@ class Change(Protocol[T]):
 class Attempt(Generic[T]):
     """What was staged on which state, and the result that it has if it lands."""
 
-    loaded: PyIcebergLoaded
-    staged: PyIcebergStaged
+    loaded: Loaded
+    staged: Staged
     result: T
 
 
 def commit_change(
     change: Change[T],
-    committer: PyIcebergCommitter,
+    committer: Committer,
     environment: Environment,
     table_uuid: str,
     deadline_seconds: float = DEADLINE_SECONDS,
@@ -96,7 +89,7 @@ class Attempts(Generic[T]):
     """
 
     change: Change[T]
-    committer: PyIcebergCommitter
+    committer: Committer
     environment: Environment
     table_uuid: str
     deadline_seconds: float
@@ -126,13 +119,13 @@ class Attempts(Generic[T]):
     def fate(self) -> Fate:
         """Whether this change is in the table."""
         if self._landed is not None:
-            return Fate(True, tuple(snapshot_id for snapshot_id, _ in self._landed.staged.snapshots))
+            return Fate(True, self._landed.staged.snapshot_ids)
         if not self._unsettled:
             return Fate(False)
         try:
             loaded = self.committer.load()
             if self.change.found(loaded, self) is not None:
-                return Fate(True, tuple(snapshot_id for snapshot_id, _ in loaded.snapshots_of(self.change.run_id)))
+                return Fate(True, tuple(loaded.snapshots_of(self.change.run_id)))
         except Exception as error:
             LOG.debug("an interrupted commit could not be looked up: %s", brief(error))
         return Fate(None, advice=self.change.advice)
@@ -183,7 +176,7 @@ class Attempts(Generic[T]):
             ) from error
         return result if staged is None else self._commit(Attempt(loaded, staged, result))
 
-    def _is_outdated(self, loaded: PyIcebergLoaded) -> bool:
+    def _is_outdated(self, loaded: Loaded) -> bool:
         """Return True if the table has changed since it was loaded: an expiry may have deleted manifests of it."""
         now = self._load()
         if now is None or self._late() or now.table.metadata_location == loaded.table.metadata_location:
@@ -192,7 +185,7 @@ class Attempts(Generic[T]):
         self._pause(self.losses)
         return True
 
-    def _load(self) -> PyIcebergLoaded | None:
+    def _load(self) -> Loaded | None:
         try:
             return self.committer.load()
         except IcesizeError:
@@ -208,7 +201,7 @@ class Attempts(Generic[T]):
             self._pause(self._unanswered + 3)
             return None
 
-    def _look_after_loss(self, loaded: PyIcebergLoaded) -> None:
+    def _look_after_loss(self, loaded: Loaded) -> None:
         """The attempt before this one lost, and was not found."""
         lost, self._lost = self._lost, None
         if lost is None:
@@ -225,12 +218,12 @@ class Attempts(Generic[T]):
                 attempts=self.losses,
             ) from answer
 
-    def settle_loss(self, loaded: PyIcebergLoaded) -> None:
+    def settle_loss(self, loaded: Loaded) -> None:
         """Others have done what was wanted: if an attempt has lost, and that certainly, its metadata is removed."""
         if self._lost is not None:
             self._settled(*self._lost, loaded)
 
-    def _settled(self, lost: Attempt[T], answer: CommitLost, loaded: PyIcebergLoaded) -> bool:
+    def _settled(self, lost: Attempt[T], answer: CommitLost, loaded: Loaded) -> bool:
         if not isinstance(answer, CatalogBusy) and not loaded.later_than(lost.loaded):
             return False
         self._give_up(lost)

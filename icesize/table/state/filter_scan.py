@@ -18,6 +18,7 @@ from icesize.parquet.files.metrics import FileMetrics
 from icesize.planning.files import PartitionKey
 from icesize.planning.filters import FilterUse
 from icesize.table.catalog.access_errors import readable
+from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.facts import read_metrics
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -39,7 +40,7 @@ def filters_asked(
     """
     asked = [_Asked(metadata, text) for text in dict.fromkeys(filters)]
     with readable(metadata.location):
-        for manifest in manifests_of(metadata.current_snapshot(), io).data:
+        for manifest in manifests_of(head_snapshot(metadata), io).data:
             if not (wanted := [each for each in asked if each.chosen.may_hold(manifest)]):
                 continue
             facts = store.facts(io, manifest)

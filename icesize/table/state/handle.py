@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -15,16 +15,19 @@ from icesize.clock import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import MAIN, Head, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, may_pass
-from icesize.table.commit.commit_files import commit_files
+from icesize.table.catalog.history import head_of
+from icesize.table.commit.commit_steps import commit_steps, validated
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
+from icesize.table.commit.protocol import Committer, Loaded
+from icesize.table.commit.pyiceberg_committer import committer_of
 from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import Change, commit_change
+from icesize.table.commit.steps.step import Base, Step
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
@@ -49,6 +52,11 @@ class Current:
     def uuid(self) -> str:
         """The table's UUID, which a table that was dropped and created again does not share."""
         return str(self.table.metadata.table_uuid)
+
+    @property
+    def head(self) -> Head:
+        """What `main` points to."""
+        return head_of(self.table.metadata)
 
     def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
         """How files are written; UnsupportedTable when the table asks for what they cannot honour."""
@@ -142,20 +150,40 @@ class TableHandle:
         return ClusterReader(by, policy.apply_deletes, self.store)
 
     def commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
-        """Make files visible that were written for `current`; raises as `commit_files`."""
-        return commit_files(request, self._committer(current, environment), environment, _deadline_seconds(current))
+        """Make the steps of a request visible that was planned on `current`; raises as `commit_steps`."""
+        committer = self._committer(current, environment, request.base.head.ref)
+        return commit_steps(request, committer, environment, _deadline_seconds(current))
+
+    def would_commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
+        """What a request would come to that brings no data files; nothing is written. Raises what it refuses with."""
+        committer = self._committer(current, environment, request.base.head.ref)
+        loaded = committer.state_of(current.table)
+        kept, outcome = validated(request, loaded)
+        return replace(outcome, done=committer.stage(loaded, kept, dry_run=True).done)
+
+    def commit_step(
+        self, current: Current, step: Step, environment: Environment, *, again: str, dry_run: bool = False
+    ) -> CommitOutcome:
+        """Commit one step that brings no files and goes by whatever state it is tried on; `again` as in the request."""
+        request = CommitRequest(current.uuid, environment.new_id(), Base(current.head), (step,), again=again)
+        commit = self.would_commit if dry_run else self.commit
+        return commit(current, request, environment)
 
     def change(self, current: Current, change: Change[T], environment: Environment) -> T:
         """Commit a change to the table that `current` is a state of; raises as `commit_change`."""
         committer = self._committer(current, environment)
         return commit_change(change, committer, environment, current.uuid, _deadline_seconds(current))
 
-    def would_change(self, current: Current, change: MetadataChange[T]) -> T:
-        """What a change that writes no files would come to; nothing is committed. Raises what it refuses with."""
-        return change.build(PyIcebergLoaded(current.table, self.store))[1]
+    def would_change(self, current: Current, change: MetadataChange[T], environment: Environment) -> T:
+        """What a change of metadata would come to; nothing is committed. Raises what it refuses with."""
+        return change.build(self.state_of(current, environment))[1]
 
-    def _committer(self, current: Current, environment: Environment) -> PyIcebergCommitter:
-        return PyIcebergCommitter(self.catalog, current.table, environment.now_ms, self.store)
+    def state_of(self, current: Current, environment: Environment) -> Loaded:
+        """The table as `current` has it, as a state to commit on."""
+        return self._committer(current, environment).state_of(current.table)
+
+    def _committer(self, current: Current, environment: Environment, ref: str = MAIN) -> Committer:
+        return committer_of(self.catalog, current.table, environment.now_ms, ref, self.store)
 
 
 def _deadline_seconds(current: Current) -> float:

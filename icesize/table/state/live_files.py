@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.planning.deletes import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import known_ancestors, operation_of
+from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, operation_of
 from icesize.table.catalog.locations import normalised
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.facts import ManifestFacts
@@ -150,7 +150,7 @@ class LiveFiles(Generic[File]):
     def read(self, metadata: TableMetadata, io: FileIO, keep: Keep) -> Live[File]:
         """Return the files of the current snapshot; manifests that `keep` refuses are not read."""
         ages = CommitAges(metadata)
-        manifests = manifests_of(metadata.current_snapshot(), io)
+        manifests = manifests_of(head_snapshot(metadata), io)
         listed = (manifest.manifest_path for manifest in (*manifests.data, *manifests.deletes))
         self.store.follow({*listed, *(snapshot.manifest_list for snapshot in metadata.snapshots)})
         kept = [manifest for manifest in manifests.data if keep(manifest)]
@@ -279,10 +279,9 @@ class LayoutReader:
         with readable(metadata.location):
             live = small.read(metadata, io, keep)
             large = self._large(io, live)
-        labels, head = Labels(metadata), metadata.current_snapshot()
+        labels = Labels(metadata)
         return Layout(
-            snapshot_id=head.snapshot_id if head else None,
-            sequence_number=(head.sequence_number or 0) if head else 0,
+            head=head_of(metadata),
             spec_id=metadata.default_spec_id,
             small_file_limit_bytes=self.small_file_limit_bytes,
             partitions={

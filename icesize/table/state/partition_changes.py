@@ -25,7 +25,7 @@ from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.advice import Arrivals
 from icesize.planning.routing.expected_rows import Seen
-from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
+from icesize.table.catalog.history import head_snapshot, known_ancestors, operation_of, summary_of
 from icesize.table.commit.summary import BASE_ID, RUN_ID, SECONDS
 from icesize.table.manifests.entries import ADDED, DELETED
 from icesize.table.manifests.facts import ManifestFacts
@@ -145,7 +145,7 @@ def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore
         return None
     # a REPLACE that writes manifests anew, as ours does, copies entries of others, which keep their snapshot ids
     changed: set[PartitionKey] = set()
-    for manifest in manifests_of(metadata.current_snapshot() if newer else None, io).data:
+    for manifest in manifests_of(head_snapshot(metadata) if newer else None, io).data:
         if manifest.added_snapshot_id in newer | ours:
             facts = store.facts(io, manifest)
             rows = facts.live[np.isin(facts.snapshot_ids[facts.live], [*newer])]

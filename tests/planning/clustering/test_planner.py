@@ -17,7 +17,7 @@ from icesize.planning.cluster_by import STRATEGIES, Bounds, ClusterBy, ClusterFi
 from icesize.planning.clustering.depth import files_scanned
 from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.clustering.sets import outputs_of
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import Plan
 from icesize.policy import SizePolicy
 from tests.support.examples import examples, sampled
@@ -62,7 +62,7 @@ def layout_of(table: Sequence[Stored]) -> Layout:
     for owner in owners:
         sizes = [file.fact.size_bytes for file in table if file.fact.partition == owner]
         facts[owner] = PartitionFacts(owner, f"day={owner.values[0]}", len(sizes), sum(sizes), len(sizes))
-    return Layout(7, 70, SPEC, LIMIT, facts)
+    return Layout(Head(7, 70), SPEC, LIMIT, facts)
 
 
 def plan_of(table: Sequence[Stored], by: ClusterBy, **arguments: Any) -> Plan:
@@ -501,7 +501,7 @@ def test_a_budget_that_pays_for_nothing_says_so() -> None:
 def planned_bounds(bounds: Sequence[Bounds]) -> Plan:
     """The plan of a sort by one column of files with these bounds."""
     files = [ClusterFile(FileFact(f"{n:03d}", 1_000, 1, OWNER), (value,)) for n, value in enumerate(bounds)]
-    return plan_clusters(Layout(7, 70, SPEC, LIMIT), {OWNER: files}, by_columns(columns=1), POLICY)
+    return plan_clusters(Layout(Head(7, 70), SPEC, LIMIT), {OWNER: files}, by_columns(columns=1), POLICY)
 
 
 def raised_text(text: str) -> str:

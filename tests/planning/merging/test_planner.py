@@ -472,7 +472,7 @@ def test_odd_sizes_take_turns() -> None:
         grown = {}
         for owner, facts in layout.partitions.items():
             path = f"new/{owner.values[0]}-{batch}.parquet"
-            added = FileFact(path, 60_000, 1, owner, layout.sequence_number)
+            added = FileFact(path, 60_000, 1, owner, layout.head.sequence_number)
             size_bytes = facts.size_bytes + 60_000
             small = (*facts.small, added)
             grown[owner] = dataclasses.replace(facts, files=facts.files + 1, size_bytes=size_bytes, small=small)

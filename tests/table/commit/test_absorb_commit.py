@@ -13,9 +13,11 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
 
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import FileFact
-from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergStaged
-from icesize.table.commit.request import BASE_EXPIRED, CommitRequest
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_main
+from icesize.table.commit.protocol import Staged
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.commit.request import CommitRequest
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
+from icesize.table.commit.steps.step import BASE_EXPIRED
 from tests.support.parquet_files import fact
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -31,8 +33,11 @@ from tests.support.tables import (
     live_paths,
     make_table,
     merged,
+    merges,
     metadata_files_on_disk,
+    new_files,
     operations,
+    overwritten,
     referenced_metadata,
     request_on,
     run,
@@ -66,13 +71,13 @@ def test_one_file_is_left_and_rows_are_exact(catalog: Catalog) -> None:
     outcome = run(catalog, wanted, before)
     table = landed(catalog, [1, 2, 3])
     assert outcome.operations == ("append", "replace")
-    assert live_paths(table) == [wanted.merged[0].files[0].path]
+    assert live_paths(table) == [merges(wanted)[0].files[0].path]
     first, second = table.metadata.snapshots[-2:]
     assert first.summary is not None
     assert second.summary is not None
     assert first.summary["total-data-files"] == "3"
     facts = second.summary.additional_properties
-    new, output = wanted.appended[0].size_bytes, wanted.merged[0].files[0].size_bytes
+    new, output = new_files(wanted)[0].size_bytes, merges(wanted)[0].files[0].size_bytes
     olds = sum(f.size_bytes for f in small_files(before))
     assert {k: v for k, v in facts.items() if "files" in k or "records" in k} == {
         "added-data-files": "1",
@@ -147,7 +152,7 @@ def test_an_equality_delete_landing_between_drops_the_merge_of_older_files(catal
     assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
     check(catalog.load_table("db.t"))
     assert deletes_pending(catalog) == {2: True, 3: False}
-    assert not data_files_on_disk(before) & {f.path for f in wanted.merged[0].files}
+    assert not data_files_on_disk(before) & {f.path for f in merges(wanted)[0].files}
 
 
 def test_an_equality_delete_landing_between_leaves_new_files_alone(catalog: Catalog) -> None:
@@ -232,11 +237,11 @@ def commit_overwrite(catalog: Catalog, inputs: Sequence[str], added: Sequence[Wr
     committer = PyIcebergCommitter(catalog, catalog.load_table("db.t"), lambda: NOW_MS)
     loaded = committer.load()
     builder = SnapshotBuilder(loaded.table, NOW_MS)
-    snapshot = builder.overwrite(inputs, added, [], {"icesize.run-id": "one"})
-    staged = PyIcebergStaged(
-        requirements=(AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head_id),),
-        updates=(AddSnapshotUpdate(snapshot=snapshot), move_main(loaded.table.metadata, snapshot.snapshot_id)),
-        written=builder.written,
+    snapshot = overwritten(builder, inputs, added, summary={"icesize.run-id": "one"})
+    staged = Staged(
+        requirements=(AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=loaded.head.snapshot_id),),
+        updates=(AddSnapshotUpdate(snapshot=snapshot), move_ref(loaded.table.metadata, "main", snapshot.snapshot_id)),
+        written=tuple(builder.written),
     )
     committer.commit(loaded, staged)
     return catalog.load_table("db.t")

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from icesize import failpoints
 from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, IcesizeError, StreamMismatch, TableError
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry, stream_hash
-from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, CommitRequest, Overtaken
+from icesize.table.commit.request import CommitOutcome, CommitRequest
 from icesize.table.commit.retry import UNKNOWN_ATTEMPTS
+from icesize.table.commit.steps.step import BASE_EXPIRED, Base, Overtaken
 from tests.support.examples import examples
 from tests.support.fake_catalog import (
     ENTRY,
     INPUTS,
+    MERGES,
     PART,
     FakeCatalog,
     FakeLoaded,
@@ -85,7 +87,7 @@ def test_rows_and_merges_become_visible_together() -> None:
     outcome = run(catalog)
     assert outcome.snapshot_ids == (2, 3)
     assert outcome.operations == ("append", "replace")
-    assert outcome.merged == request().merged
+    assert outcome.merged == MERGES
     assert catalog.state.live == OURS
     assert catalog.state.properties == {ENTRY.key: ENTRY.to_json()}
     assert catalog.attempts == 1
@@ -120,7 +122,7 @@ def test_a_late_landing_meets_the_attempt_that_followed() -> None:
     catalog.rivals = [lambda c: None, FakeCatalog.land_late]
     outcome = run(catalog)
     assert outcome.snapshot_ids == (2, 3)
-    assert outcome.merged == request().merged
+    assert outcome.merged == MERGES
     assert catalog.state.live == OURS <= catalog.data
 
 
@@ -141,7 +143,7 @@ def test_the_merges_of_a_late_landing_are_reported_though_dropped_since() -> Non
 
     catalog.stage = fail_second  # type: ignore[method-assign]
     outcome = run(catalog)
-    assert outcome.merged == request().merged
+    assert outcome.merged == MERGES
     assert outcome.operations == ("append", "replace")
 
 
@@ -229,7 +231,7 @@ def test_an_expired_planning_base_drops_all_merges() -> None:
 
 def absorbing() -> CommitRequest:
     """One new file that also holds the rows of v0 and v1, and a merge of v2 and v3."""
-    return request(absorbed=INPUTS[:2], merged=request().merged[1:])
+    return request(absorbed=INPUTS[:2], merged=MERGES[1:])
 
 
 def test_absorbed_files_go_with_the_new_ones() -> None:
@@ -404,7 +406,7 @@ def test_a_stale_first_load_costs_an_attempt() -> None:
     catalog = FakeCatalog()
     rival_append(catalog)
     catalog.loads = ["stale"]
-    assert run(catalog, request(base_snapshot_id=2, base_sequence_number=2)).operations[0] == "append"
+    assert run(catalog, request(base=Base(Head(2, 2)))).operations[0] == "append"
     assert catalog.attempts == 2
 
 
@@ -442,7 +444,7 @@ def test_our_landing_is_known_after_its_snapshots_expired() -> None:
     catalog.answers = ["lie"]
     outcome = run(catalog)
     assert not outcome.already_committed
-    assert outcome.merged == request().merged
+    assert outcome.merged == MERGES
     assert catalog.state.live == OURS <= catalog.data
 
 

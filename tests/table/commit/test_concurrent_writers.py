@@ -22,8 +22,10 @@ from icesize.errors import (
     TableError,
     TableNotFound,
 )
-from icesize.table.commit.pyiceberg_committer import CommitLost, PyIcebergCommitter, PyIcebergLoaded
-from icesize.table.commit.request import BASE_EXPIRED, CommitOutcome, Overtaken
+from icesize.table.commit.protocol import CommitLost
+from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter, PyIcebergLoaded
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.step import BASE_EXPIRED, Overtaken
 from tests.support.machine import Reader
 from tests.support.rest_server import MiniRest
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -43,6 +45,7 @@ from tests.support.tables import (
     local,
     make_table,
     merged,
+    merges,
     metadata_files_on_disk,
     operations,
     referenced_metadata,
@@ -99,7 +102,7 @@ def test_rows_deleted_by_position_stay_deleted(mini: MiniRest, moment: str) -> N
     catalog = mini.catalog("lake")
     before = two_files(catalog)
     wanted = batch(catalog)
-    input_file = wanted.merged[0].inputs[0]
+    input_file = merges(wanted)[0].inputs[0]
 
     def rival() -> None:
         delete_rows(mini.catalog("rival"), input_file)
@@ -114,7 +117,7 @@ def test_rows_deleted_by_position_stay_deleted(mini: MiniRest, moment: str) -> N
     assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
     assert outcome.contested == (input_file.partition,)
     table = landed(catalog, [2, 3, 9])
-    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.files}
+    assert not data_files_on_disk(table) & {f.path for g in merges(wanted) for f in g.files}
 
 
 def test_an_equality_delete_hits_the_merged_file_as_it_hit_its_inputs(catalog: Catalog) -> None:
@@ -259,7 +262,7 @@ def test_main_that_was_moved_beside_its_history_drops_merges(mini: MiniRest, mom
     assert outcome.conflicts == ("merge of 2 files dropped: " + BASE_EXPIRED,)
     assert outcome.contested == ()
     table = landed(catalog, [2, 3])
-    assert not data_files_on_disk(table) & {f.path for g in wanted.merged for f in g.files}
+    assert not data_files_on_disk(table) & {f.path for g in merges(wanted) for f in g.files}
     assert metadata_files_on_disk(table) == referenced_metadata(table)
 
 

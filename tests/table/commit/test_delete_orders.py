@@ -12,7 +12,8 @@ from pyiceberg.table import Table
 
 from icesize.planning.deletes import only_path, plain_path
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.request import CommitRequest, Overtaken
+from icesize.table.commit.request import CommitRequest
+from icesize.table.commit.steps.step import Overtaken
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore

@@ -11,10 +11,11 @@ from itertools import pairwise
 import pytest
 
 from icesize.clock import Environment
-from icesize.parquet.files.data_file import MergeResult
-from icesize.planning.files import FileFact
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.planning.files import FileFact, Head
 from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.request import CommitRequest, Overtaken
+from icesize.table.commit.request import CommitRequest, steps_of
+from icesize.table.commit.steps.step import Base, Overtaken
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
 from tests.support.schedules import Desk, Ended, Moment, Program, Rival, Search
 
@@ -51,10 +52,17 @@ def mergeable(state: State) -> list[FileFact]:
     return [FileFact(path, 10, len(rows_in(path)), PART) for path in paths]
 
 
-def planned(state: State, run_id: str, **parts: object) -> CommitRequest:
+def planned(
+    state: State,
+    run_id: str,
+    appended: Sequence[WrittenFile] = (),
+    merged: Sequence[MergeResult] = (),
+    absorbed: Sequence[FileFact] = (),
+    ledger: LedgerEntry | None = None,
+) -> CommitRequest:
     """A request for work that was planned on this state; here a snapshot's id is its sequence number as well."""
-    base = CommitRequest(state.uuid, state.head_id, state.head_id or 0, run_id)
-    return replace(base, **parts)  # type: ignore[arg-type]
+    base = Base(Head(state.head_id, state.head_id or 0))
+    return CommitRequest(state.uuid, run_id, base, steps_of(appended, merged, absorbed), ledger)
 
 
 def group(name: str, inputs: Sequence[FileFact]) -> MergeResult:

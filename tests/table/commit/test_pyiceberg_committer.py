@@ -39,7 +39,9 @@ from tests.support.tables import (
     live_paths,
     make_table,
     merged,
+    merges,
     metadata_files_on_disk,
+    new_files,
     operations,
     referenced_metadata,
     removed_and_live,
@@ -47,6 +49,7 @@ from tests.support.tables import (
     run,
     small_files,
     two_files,
+    with_merges,
     with_run_id,
     write,
 )
@@ -62,10 +65,10 @@ def test_one_swap_makes_an_append_and_a_replace(catalog: Catalog) -> None:
     assert outcome.snapshot_ids == (first.snapshot_id, second.snapshot_id)
     assert outcome.operations == ("append", "replace")
     assert second.parent_snapshot_id == first.snapshot_id
-    assert first.parent_snapshot_id == wanted.base_snapshot_id
+    assert first.parent_snapshot_id == wanted.base.head.snapshot_id
     assert first.summary is not None
     assert second.summary is not None
-    assert second.summary[BASE_ID] == str(wanted.base_snapshot_id)
+    assert second.summary[BASE_ID] == str(wanted.base.head.snapshot_id)
     assert first.summary[RUN_ID] == second.summary[RUN_ID] == wanted.run_id
     assert second.summary["deleted-data-files"] == "2"
     assert second.summary["added-data-files"] == "1"
@@ -109,7 +112,7 @@ def test_a_spoiled_answer_lands_the_batch_once(mini: MiniRest, kind: int | str, 
     table = landed(catalog, [1, 2, 3])
     assert outcome.operations == ("append", "replace")
     assert operations(table) == ["append", "append", "append", "replace"]
-    assert outcome.merged == wanted.merged
+    assert outcome.merged == merges(wanted)
     assert len(mini.posts) - posts == (1 if when == "after" else 2)
     assert data_files_on_disk(table) >= set(live_paths(table))
 
@@ -148,7 +151,7 @@ def test_a_late_landing_is_recognised(mini: MiniRest) -> None:
     table = landed(catalog, [1, 2, 3])
     assert operations(table) == ["append", "append", "append", "replace"]
     assert outcome.snapshot_ids == tuple(s.snapshot_id for s in table.metadata.snapshots[-2:])
-    assert {f.path for f in wanted.appended} <= data_files_on_disk(table)
+    assert {f.path for f in new_files(wanted)} <= data_files_on_disk(table)
 
 
 def test_a_missing_right_is_told_in_one_sentence(mini: MiniRest) -> None:
@@ -194,7 +197,7 @@ def test_a_busy_catalog_is_asked_again(mini: MiniRest) -> None:
     """429 twice, then it lands; the manifests of the first two attempts are removed."""
     catalog = mini.catalog("lake")
     before = two_files(catalog)
-    wanted = replace(batch(catalog), merged=())
+    wanted = with_merges(batch(catalog))
     mini.fail_next_commit(Fault(429), Fault(429))
     assert run(catalog, wanted, before).operations == ("append",)
     table = landed(catalog, [1, 2, 3])
@@ -299,8 +302,8 @@ def test_staging_that_fails_removes_its_manifests(lake: SqlCatalog) -> None:
     before = two_files(lake)
     on_storage = metadata_files_on_disk(before)
     wanted = batch(lake)
-    ghost = replace(wanted.merged[0].inputs[0], path="file:///no/such/file.parquet")
-    wrong = replace(wanted, merged=(replace(wanted.merged[0], inputs=(ghost,)),))
+    ghost = replace(merges(wanted)[0].inputs[0], path="file:///no/such/file.parquet")
+    wrong = with_merges(wanted, replace(merges(wanted)[0], inputs=(ghost,)))
     committer = PyIcebergCommitter(lake, before, lambda: NOW_MS)
     with pytest.raises(LookupError, match="no manifest of the current snapshot lists it"):
         committer.stage(committer.load(), wrong)
@@ -311,8 +314,8 @@ def test_a_merge_that_cannot_be_staged_does_not_cost_the_rows(lake: SqlCatalog) 
     """The same inside a commit: the merge is dropped and said, the rows land."""
     before = two_files(lake)
     wanted = batch(lake)
-    ghost = replace(wanted.merged[0].inputs[0], path="file:///no/such/file.parquet")
-    outcome = run(lake, replace(wanted, merged=(replace(wanted.merged[0], inputs=(ghost,)),)), before)
+    ghost = replace(merges(wanted)[0].inputs[0], path="file:///no/such/file.parquet")
+    outcome = run(lake, with_merges(wanted, replace(merges(wanted)[0], inputs=(ghost,))), before)
     assert outcome.operations == ("append",)
     assert "no manifest of the current snapshot lists it" in outcome.conflicts[0]
     table = landed(lake, [1, 2, 3])

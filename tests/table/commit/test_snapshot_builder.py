@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icesize.table.commit.snapshot_builder import _Split
+from icesize.table.commit.snapshot_builder import Split
 from icesize.table.manifests.entries import read_entries
 from tests.support.tables import append, make_table
 
@@ -21,8 +21,8 @@ def test_two_splits_of_one_kind_keep_all_entries(lake: SqlCatalog) -> None:
     splits = []
     for manifest in manifests:
         entries = list(read_entries(table.io, manifest))
-        splits.append(_Split({manifest.manifest_path}, {kind: entries[:1]}, {kind: entries}))
-    together = _Split()
+        splits.append(Split({manifest.manifest_path}, {kind: entries[:1]}, {kind: entries}))
+    together = Split()
     for split in splits:
         together.add(split)
     everything = [entry for split in splits for entry in split.deleted[kind]]

@@ -28,6 +28,8 @@ from tests.support.tables import (
     head_id,
     make_table,
     merged,
+    merges,
+    new_files,
     request_on,
     rewrite_manifests,
     run,
@@ -81,7 +83,7 @@ def test_a_batch_is_its_append_and_its_replace(lake: SqlCatalog) -> None:
     request = batch(lake, 7)
     run(lake, request, lake.load_table("db.t"))
     table = lake.load_table("db.t")
-    new, (merge,) = request.appended[0], request.merged
+    new, (merge,) = new_files(request)[0], merges(request)
     newest, *older = opened(lake).history().commits
     assert newest.snapshot_ids == tuple(s.snapshot_id for s in table.metadata.snapshots[-2:])
     assert (newest.kind, newest.operation, newest.author) == ("batch", "append+replace", "s batch 7")

@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icesize.planning.deletes import PartitionDeletes
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
+from icesize.planning.files import DeleteFile, FileFact, Head, PartitionKey, SkipReason
 from icesize.table.state.live_files import OLDEST, LayoutReader
 from icesize.table.state.naming import Labels
 from tests.support.row_deletes import delete_ids, delete_rows
@@ -36,7 +36,7 @@ def test_an_empty_table_has_an_empty_layout(lake: SqlCatalog) -> None:
     """No snapshot: no base, no partitions."""
     table = make_table(lake)
     layout = layout_of(table)
-    assert (layout.snapshot_id, layout.sequence_number, layout.partitions) == (None, 0, {})
+    assert (layout.head, layout.partitions) == (Head(), {})
 
 
 def test_every_file_is_counted_and_small_ones_are_listed(lake: SqlCatalog) -> None:
@@ -56,8 +56,8 @@ def test_every_file_is_counted_and_small_ones_are_listed(lake: SqlCatalog) -> No
     assert {f.path for f in small} < set(live_paths(table))
     head = table.metadata.current_snapshot()
     assert head is not None
-    assert layout.snapshot_id == head.snapshot_id
-    assert layout.sequence_number == 3
+    assert layout.head.snapshot_id == head.snapshot_id
+    assert layout.head.sequence_number == 3
 
 
 def test_files_of_pyicebergs_own_appends_are_read(lake: SqlCatalog) -> None:

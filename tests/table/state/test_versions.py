@@ -37,6 +37,7 @@ from tests.support.tables import (
     head_id,
     make_table,
     merged,
+    overwritten,
     request_on,
     rewrite_manifests,
     run,
@@ -174,7 +175,7 @@ def test_files_added_again_are_a_version(lake: SqlCatalog) -> None:
     assert head is not None
     entries = [e for m in head.manifests(first.io) for e in read_entries(first.io, m)]
     table = commit_built(
-        lake, lambda builder: builder.overwrite([f.path for f in merged_files], [], entries, {RUN_ID: "restore"})
+        lake, lambda builder: overwritten(builder, [f.path for f in merged_files], [], entries, {RUN_ID: "restore"})
     )
     found = listed(lake, A)
     assert [(v.operation, v.files, v.rows) for v in found] == [
@@ -391,7 +392,7 @@ class History:
         back = [e for e in entries if e.path not in now]
         gone = sorted(now - {e.path for e in entries})
         if back or gone:
-            commit_built(self.catalog, lambda builder: builder.overwrite(gone, [], back, {RUN_ID: f"r{number}"}))
+            commit_built(self.catalog, lambda builder: overwritten(builder, gone, [], back, {RUN_ID: f"r{number}"}))
 
     def roll_back(self, kind: str, number: int) -> None:
         known = [s for s in self.commits if self.table.metadata.snapshot_by_id(s)]

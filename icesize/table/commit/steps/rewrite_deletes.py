@@ -1,4 +1,4 @@
-"""Which delete files position deletes can take the place of, decided on the state that the commit is staged on.
+"""The same deleted rows in other delete files: which ones may go is decided on each state that a commit is tried on.
 
 Let S be the snapshot that was planned on. Of some data files all deletes with numbers up to S were read, and the rows
 that they hit were named anew by position: these data files are *covered*. A delete file that was read goes when every
@@ -26,13 +26,21 @@ are told to skip it, or have failed before. Where only position deletes go it is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import RewrittenDeletes, WrittenFile
 from icesize.planning.deletes import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.table.catalog.history import operation_of
+from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.step import BASE_EXPIRED, Base, Kept, Step
+from icesize.table.manifests.delete_index import is_unpartitioned, read_deletes
 
 TAKEN = "another writer took delete files of it away"
 LISTED_AGAIN = "another writer listed a data file of it again"
@@ -40,24 +48,79 @@ NEEDED = "other data files need most of its delete files now"
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """What of some rewritten deletes can be committed: `files` take the place of `gone`. `lost` are partitions whose
-    deletes stay as they are, and why."""
+class RewriteDeletes(Step):
+    """Put position delete files in the place of others, partition by partition; data files stay as they are.
 
-    files: tuple[WrittenFile, ...] = ()
-    gone: tuple[DeleteFile, ...] = ()
-    lost: dict[PartitionKey, str] = field(default_factory=dict)
+    `labels` are how people write the partitions.
+    """
+
+    rewritten: tuple[RewrittenDeletes, ...]
+    labels: Mapping[PartitionKey, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        return tuple(file for each in self.rewritten for file in each.files)
+
+    @property
+    def paths(self) -> Collection[str]:
+        return {file.path for file in self.files}
+
+    @property
+    def gone(self) -> tuple[DeleteFile, ...]:
+        """Delete files that the new ones take the place of."""
+        return tuple(delete for each in self.rewritten for delete in each.replaced)
+
+    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+        if not state.follows(base.head):
+            return Kept(None, (self.dropped(BASE_EXPIRED),))
+        specs, manifests = state.table.metadata.specs(), state.manifests()
+        everywhere = {spec_id for spec_id, spec in specs.items() if is_unpartitioned(spec)}
+        listed = {delete.path for m in manifests.deletes for delete in read_deletes(state.store, state.table.io, m)}
+        kept, lost = replaceable(self.rewritten, everywhere, listed, self._may_be_hit(state, everywhere))
+        conflicts = tuple(f"delete files of '{self.labels[key]}' stay as they are: {why}" for key, why in lost.items())
+        return Kept(replace(self, rewritten=kept) if kept else None, conflicts)
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
+        split = builder.split(sorted(delete.path for delete in self.gone), ManifestContent.DELETES)
+        operation = self._operation(builder.metadata) if self.files else Operation.REPLACE
+        return builder.exchange(operation, split, self.files, summary)
+
+    def dropped(self, why: str) -> str:
+        return f"delete files stay as they are: {why}"
+
+    def _may_be_hit(self, state: Loaded, everywhere: Collection[int]) -> Iterator[FileFact]:
+        """All live data files that may be hit by delete files that were read."""
+        newest = max((delete.sequence_number for delete in self.gone), default=-1)
+        specs = {each.partition.spec_id for each in self.rewritten}
+        for manifest in state.manifests().data:
+            spec_id = manifest.partition_spec_id
+            concerned = spec_id in specs or specs & set(everywhere)
+            if concerned and (manifest.min_sequence_number or 0) <= newest:
+                facts = state.store.facts(state.table.io, manifest)
+                yield from facts.files(facts.live)
+
+    def _operation(self, metadata: TableMetadata) -> Operation:
+        """That of the commit which brought the newest equality delete that goes, REPLACE where there is none."""
+        newest = max((delete.sequence_number for delete in self.gone if delete.equality_ids), default=None)
+        if newest is None:
+            return Operation.REPLACE
+        brought = {operation_of(snapshot) for snapshot in metadata.snapshots if snapshot.sequence_number == newest}
+        return Operation.DELETE if Operation.DELETE in brought else Operation.OVERWRITE
 
 
-def replacement(
+def replaceable(
     rewritten: Sequence[RewrittenDeletes],
     everywhere: Collection[int],
     listed: Collection[str],
     live: Iterable[FileFact],
-) -> Replacement:
-    """What can be committed beside these `live` data files, which are all that delete files that were read may hit.
+) -> tuple[tuple[RewrittenDeletes, ...], dict[PartitionKey, str]]:
+    """Return what can be committed of each partition, and why the deletes of others stay as they are.
 
-    Equality deletes of the specs `everywhere` hit files of every partition. `listed` are the paths of all delete files.
+    Args:
+        rewritten: What was written.
+        everywhere: Specs whose equality deletes hit files of every partition.
+        listed: Paths of all delete files.
+        live: All data files that delete files that were read may hit.
     """
     states = {each.partition: _State(each) for each in rewritten}
     of_all = [state for key, state in states.items() if key.spec_id in everywhere]
@@ -70,20 +133,9 @@ def replacement(
         for state in of_all:
             if state is not own:
                 state.keep_beyond(file)
-    files, gone, lost = list[WrittenFile](), list[DeleteFile](), dict[PartitionKey, str]()
-    for key, state in states.items():
-        done = state.outcome(listed)
-        if isinstance(done, str):
-            lost[key] = done
-        else:
-            files += done.files
-            gone += done.gone
-    return Replacement(tuple(files), tuple(gone), lost)
-
-
-class _Done(NamedTuple):
-    files: list[WrittenFile]
-    gone: list[DeleteFile]
+    done = {key: state.outcome(listed) for key, state in states.items()}
+    kept = tuple(each for each in done.values() if not isinstance(each, str))
+    return kept, {key: why for key, why in done.items() if isinstance(why, str)}
 
 
 class _State:
@@ -125,7 +177,7 @@ class _State:
         """A file of any partition needs the equality deletes with greater numbers."""
         self._least = file.sequence_number if self._least is None else min(self._least, file.sequence_number)
 
-    def outcome(self, listed: Collection[str]) -> _Done | str:
+    def outcome(self, listed: Collection[str]) -> RewrittenDeletes | str:
         """What can be done, or why nothing is."""
         if self._listed_again:
             return LISTED_AGAIN
@@ -138,7 +190,8 @@ class _State:
         gone = [delete for delete in there if not self._is_needed(delete)]
         if 2 * len(gone) <= len(there):
             return NEEDED
-        return _Done([f for f in self._rewritten.files if plain_path(f.deletes_of or "") in self._alive], gone)
+        files = tuple(file for file in self._rewritten.files if plain_path(file.deletes_of or "") in self._alive)
+        return replace(self._rewritten, replaced=tuple(gone), files=files)
 
     def _is_needed(self, delete: DeleteFile) -> bool:
         if delete.equality_ids:

@@ -1,0 +1,128 @@
+"""The change that makes the steps of a request visible.
+
+Each attempt looks whether the request is visible already, validates every step on the state that it is tried on, and
+stages what is kept. Steps that are not essential are dropped if they cost the others the race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from icesize.clock import Environment
+from icesize.planning.files import PartitionKey
+from icesize.table.catalog.access_errors import brief
+from icesize.table.commit.ledger import is_done
+from icesize.table.commit.protocol import Committer, Loaded, Staged
+from icesize.table.commit.request import CommitOutcome, CommitRequest
+from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, commit_change
+from icesize.table.commit.steps.step import Step, StepDone
+from icesize.table.commit.summary import RUN_ID, SMALL_FILES_MAX
+
+SLOW_STAGE_SECONDS = 1.0
+"""A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""
+
+
+def commit_steps(
+    request: CommitRequest,
+    committer: Committer,
+    environment: Environment,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> CommitOutcome:
+    """Make the request visible in one atomic step, or raise with nothing of it visible.
+
+    Raises as `commit_change` does, StreamMismatch or BatchOutOfOrder (refused), and Overtaken (an essential step fits
+    the table no more: nothing is visible; plan on the new state).
+    """
+    change = _Steps(request, committer)
+    return commit_change(change, committer, environment, request.table_uuid, deadline_seconds)
+
+
+def validated(request: CommitRequest, loaded: Loaded) -> tuple[CommitRequest, CommitOutcome]:
+    """Return what of a request can be committed on a state, with the conflicts of the rest; raises Overtaken."""
+    kept, conflicts, contested = list[Step](), list[str](), list[PartitionKey]()
+    earlier = set[str]()
+    for step in request.steps:
+        result = step.validate(loaded, request.base, earlier)
+        conflicts += result.conflicts
+        contested += result.contested
+        if result.step is not None:
+            kept.append(result.step)
+            earlier |= set(result.step.paths)
+    return _with(request, tuple(kept)), CommitOutcome(conflicts=tuple(conflicts), contested=tuple(contested))
+
+
+def _with(request: CommitRequest, steps: tuple[Step, ...]) -> CommitRequest:
+    """The request with these steps; what was counted with others is not known any more."""
+    if steps == request.steps:
+        return request
+    summary = {key: value for key, value in request.summary.items() if key != SMALL_FILES_MAX}
+    return replace(request, steps=steps, summary=summary)
+
+
+class _Steps:
+    """A request on its way through its attempts: `_request` is what is left of it."""
+
+    def __init__(self, request: CommitRequest, committer: Committer) -> None:
+        self.run_id = request.run_id
+        self.advice = f"Look for a snapshot whose summary has {RUN_ID}={self.run_id}; {request.again}"
+        self._wanted = self._request = request
+        self._committer = committer
+        self._stage_seconds = 0.0
+        self._left_out = CommitOutcome()
+
+    def data_files(self, result: CommitOutcome) -> Collection[str]:
+        return result.paths
+
+    def found(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> CommitOutcome | None:
+        """Our own earlier attempt, or a duplicate one that committed the same batch."""
+        if snapshot_ids := set(loaded.snapshots_of(self.run_id)):
+            # snapshots of it may have expired since
+            results = [attempt.result for attempt in attempts.made if snapshot_ids <= set(attempt.result.snapshot_ids)]
+            return min(results, key=lambda result: len(result.snapshot_ids))
+        # a snapshot of ours may have expired since: then the ledger or the files themselves tell
+        entry = self._request.ledger
+        done = entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
+        if (done or attempts.may_have_landed) and (live := loaded.live(self._wanted.paths())):
+            visible = (step.visible(live) for step in self._wanted.steps)
+            return replace(self._left_out, done=tuple(StepDone(step) for step in visible if step is not None))
+        if not done:
+            return None
+        attempts.settle_loss(loaded)
+        return replace(self._left_out, already_committed=True)
+
+    def stage(self, loaded: Loaded, attempts: Attempts[CommitOutcome]) -> tuple[Staged | None, CommitOutcome]:
+        slow = attempts.losses > 0 and self._stage_seconds > SLOW_STAGE_SECONDS
+        if slow or attempts.losses >= 2:
+            self._drop_others("other commits kept coming first")
+        self._validate(loaded)
+        if not self._request.steps:
+            return None, self._left_out
+        began = attempts.environment.monotonic()
+        try:
+            staged = self._committer.stage(loaded, self._request)
+        except Exception as error:
+            if self._drop_others(f"its manifests could not be written ({brief(error)})"):
+                return self.stage(loaded, attempts)
+            raise
+        self._stage_seconds = attempts.environment.monotonic() - began
+        outcome = replace(self._left_out, done=staged.done)
+        return (staged if outcome.snapshot_ids else None), outcome
+
+    def _validate(self, loaded: Loaded) -> None:
+        self._request, left_out = validated(self._request, loaded)
+        self._leave_out(left_out.conflicts, left_out.contested)
+
+    def _drop_others(self, why: str) -> bool:
+        """Go on with the essential steps alone; False if there are none, or no others."""
+        essential = tuple(step for step in self._request.steps if step.essential)
+        others = [step for step in self._request.steps if not step.essential]
+        if not essential or not others:
+            return False
+        self._request = _with(self._request, essential)
+        self._leave_out(tuple(step.dropped(why) for step in others))
+        return True
+
+    def _leave_out(self, conflicts: tuple[str, ...], contested: tuple[PartitionKey, ...] = ()) -> None:
+        before = self._left_out
+        self._left_out = CommitOutcome((), before.conflicts + conflicts, before.contested + contested)

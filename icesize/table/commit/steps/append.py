@@ -1,0 +1,34 @@
+"""New rows in new files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.commit.steps.step import Base, Kept, Step
+
+
+@dataclass(frozen=True)
+class Append(Step):
+    """Add files. Nothing that others do takes them away, but the table must be able to read them."""
+
+    files: tuple[WrittenFile, ...]
+
+    @property
+    def paths(self) -> Collection[str]:
+        return {file.path for file in self.files}
+
+    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+        base.check_fit(state)
+        return Kept(self)
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
+        """Write one manifest for each spec; the others stay, or are folded if there are too many."""
+        builder.same_schema_and_spec()
+        builder.fold()
+        return builder.with_new(self.files, builder.exchange(Operation.APPEND, Split(), self.files, summary))

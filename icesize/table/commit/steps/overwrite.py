@@ -1,0 +1,55 @@
+"""New files that also hold the rows of older ones, which go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.parquet.files.data_file import WrittenFile
+from icesize.planning.files import FileFact, PartitionKey
+from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.step import BASE_EXPIRED, OUTDATED, Base, Kept, Overtaken, Step
+from icesize.table.manifests.entries import Entry
+
+
+@dataclass(frozen=True)
+class Overwrite(Step):
+    """Add files that hold new rows and those of the `removed` files, which have to be what they were: no other files
+    have their rows, so the step cannot be left out.
+
+    `copied` are copies of files of older snapshots, described as these are, of the table's current spec.
+    """
+
+    removed: tuple[FileFact, ...]
+    files: tuple[WrittenFile, ...]
+    copied: tuple[Entry, ...] = ()
+
+    @property
+    def paths(self) -> Collection[str]:
+        return {*(file.path for file in self.files), *(entry.path for entry in self.copied)}
+
+    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+        base.check_fit(state)
+        if base.is_outdated(state):
+            raise Overtaken(OUTDATED, _partitions(self.removed))
+        # the new files get the number of the new rows, which no delete of before reaches
+        lost = state.lost_inputs(base.head, self.removed, {file.path for file in self.removed})
+        if gone := [file for file in self.removed if file.path in lost]:
+            why = lost[gone[0].path]
+            raise Overtaken(why, () if why == BASE_EXPIRED else _partitions(gone))
+        return Kept(self)
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
+        """Write new files with the number of this snapshot: no delete must be pending on a file that holds its rows."""
+        builder.same_schema_and_spec()
+        fresh = [replace(file, sequence_number=None) for file in self.files]
+        split = builder.split([file.path for file in self.removed])
+        builder.split_deletes(split, {file.partition for file in fresh}, fresh, {})
+        return builder.with_new(fresh, builder.exchange(Operation.OVERWRITE, split, fresh, summary, self.copied))
+
+
+def _partitions(files: Collection[FileFact]) -> tuple[PartitionKey, ...]:
+    return tuple(dict.fromkeys(file.partition for file in files))

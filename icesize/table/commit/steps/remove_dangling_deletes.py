@@ -1,0 +1,32 @@
+"""Delete files that hit no data file go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.planning.deletes import only_path
+from icesize.planning.files import DeleteFile
+from icesize.table.commit.obsolete_deletes import Doubtful
+from icesize.table.commit.snapshot_builder import SnapshotBuilder, Split
+from icesize.table.commit.steps.step import Step
+
+
+@dataclass(frozen=True)
+class RemoveDanglingDeletes(Step):
+    """Remove whatever hits nothing in the state that it is tried on; data files stay as they are.
+
+    `named` is asked for the data files that position delete files name, of those that may name several; one that it
+    leaves out stays.
+    """
+
+    named: Callable[[Sequence[DeleteFile]], Mapping[str, frozenset[str]]]
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
+        split, index = Split(), builder.delete_index()
+        files = (delete for deletes in index.by_partition.values() for delete in deletes)
+        several = [delete for delete in files if not delete.equality_ids and only_path(delete) is None]
+        builder.split_obsolete(split, Doubtful.of(index, index.by_partition, self.named(several)), ())
+        return builder.exchange(Operation.REPLACE, split, (), summary) if split.touched else None

@@ -1,0 +1,96 @@
+"""The same rows in other files, group by group."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.parquet.files.data_file import MergeResult, WrittenFile
+from icesize.planning.files import FileFact
+from icesize.table.commit.protocol import Loaded
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.step import BASE_EXPIRED, OUTDATED, Base, Kept, Step
+from icesize.table.commit.summary import BASE_ID
+
+
+@dataclass(frozen=True)
+class Replace(Step):
+    """Put files in the place of others. Each group is dropped if its input files are not what they were.
+
+    Input files may be among those that earlier steps of the request add: nobody can have touched them.
+    """
+
+    groups: tuple[MergeResult, ...]
+    essential: ClassVar[bool] = False
+
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        return tuple(file for group in self.groups for file in group.files)
+
+    @property
+    def paths(self) -> Collection[str]:
+        return {file.path for file in self.files}
+
+    @property
+    def inputs(self) -> tuple[FileFact, ...]:
+        return tuple(file for group in self.groups for file in group.inputs)
+
+    def validate(self, state: Loaded, base: Base, earlier: Collection[str]) -> Kept:
+        if base.is_outdated(state):
+            return Kept(None, (self.dropped(OUTDATED),))
+        # all that is merged in a partition with new rows gets the number of these
+        with_new = {file.partition for file in self.inputs if file.path in earlier}
+        beside_new = {file.path for file in self.inputs if file.partition in with_new}
+        lost = state.lost_inputs(base.head, [f for f in self.inputs if f.path not in earlier], beside_new)
+        reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
+        dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
+        return Kept(
+            self._with(group for group, why in zip(self.groups, reasons, strict=True) if why is None),
+            tuple(Replace((group,)).dropped(why) for group, why in dropped),
+            tuple(group.inputs[0].partition for group, why in dropped if why != BASE_EXPIRED),
+        )
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
+        """Write entries of the new files; delete files that hit nothing any more go with the input files.
+
+        Raises LookupError for an input file that is not live.
+        """
+        builder.same_schema_and_spec()
+        named = defaultdict[str, frozenset[str]](frozenset)
+        for group in self.groups:
+            for path, paths in group.named.items():
+                named[path] |= paths
+        split, added = builder.split([file.path for file in self.inputs]), self._renumbered(builder)
+        builder.split_deletes(split, {file.partition for file in self.inputs}, added, named)
+        return builder.exchange(Operation.REPLACE, split, added, summary)
+
+    def summarize(self, base: Base) -> Mapping[str, str]:
+        return {} if base.head.snapshot_id is None else {BASE_ID: str(base.head.snapshot_id)}
+
+    def dropped(self, why: str) -> str:
+        return f"merge of {len(self.inputs)} files dropped: {why}"
+
+    def visible(self, live: Collection[str]) -> Replace | None:
+        return self._with(group for group in self.groups if any(file.path in live for file in group.files))
+
+    def _with(self, groups: Iterable[MergeResult]) -> Replace | None:
+        kept = tuple(groups)
+        return Replace(kept) if kept else None
+
+    def _renumbered(self, builder: SnapshotBuilder) -> Sequence[WrittenFile]:
+        """Outputs in partitions of files that earlier steps add get the data sequence number of these.
+
+        An equality delete hits files with smaller numbers. All that there are now are older than the new rows and must
+        not reach them: with the older input files' number (none at all where every input file is new) a delete that
+        is pending in the partition would take them. Those that hit older input files were applied to them, up to the
+        planning base, and `validate` has found no newer ones, so nothing comes back either. Deletes that come later
+        have greater numbers and hit all of it. And the partition looks as young as its newest rows.
+        """
+        absorbing = {file.partition for file in self.inputs if file.path in builder.new}
+        number = builder.new_number
+        return [dataclasses.replace(f, sequence_number=number) if f.partition in absorbing else f for f in self.files]

@@ -1,0 +1,41 @@
+"""The same files in fewer manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.step import Step
+from icesize.table.manifests.packing import worth_packing
+
+
+@dataclass(frozen=True)
+class RewriteManifests(Step):
+    """Put small data manifests together, sorted by partition, wherever that makes them fewer.
+
+    Delete manifests stay, and so do data manifests that are filled to half of `commit.manifest.target-size-bytes`.
+    Entries are copied as bytes; their numbers, their snapshots and the table's totals stay what they are.
+    """
+
+    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
+        created: list[ManifestFile] = []
+        replaced: set[str] = set()
+        for spec_id, small in worth_packing(builder.manifests, builder.target_manifest_bytes).items():
+            if packed := builder.packed(spec_id, small):
+                created += packed
+                replaced |= {m.manifest_path for m in small}
+        if not replaced:
+            return None
+        kept = [m for m in builder.manifests if m.manifest_path not in replaced]
+        facts = {
+            "manifests-created": len(created),
+            "manifests-kept": len(kept),
+            "manifests-replaced": len(replaced),
+            "entries-processed": sum(m.existing_files_count or 0 for m in created),
+        }
+        named = {key: str(value) for key, value in facts.items()}
+        return builder.finish(Operation.REPLACE, [*created, *kept], {**named, **summary})
