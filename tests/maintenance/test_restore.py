@@ -598,8 +598,8 @@ def change_rows(catalog: Catalog, data: st.DataObject, next_id: int) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda columns: {"encrypted": np.ones_like(columns.status)}, "the files are encrypted"),
-        (lambda columns: {"formats": ("ORC",)}, "the files are not Parquet"),
+        (lambda columns: {"obstacles": np.full_like(columns.status, 2)}, "the files are encrypted"),
+        (lambda columns: {"obstacles": np.ones_like(columns.status)}, "the files are not Parquet"),
     ],
 )
 def test_deletes_that_cannot_be_applied_are_refused(

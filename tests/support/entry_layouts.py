@@ -12,8 +12,9 @@ from pyiceberg.table import Table
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.table.catalog.history import known_ancestors
 from icesize.table.catalog.locations import normalised
-from icesize.table.manifests.delete_index import DeleteIndex, delete_of, is_unpartitioned
+from icesize.table.manifests.delete_index import DeleteIndex, is_unpartitioned
 from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.live_files import CommitAges, Obstacles
 from icesize.table.state.naming import Labels
@@ -92,7 +93,6 @@ def _deletes_of(table: Table) -> DeleteIndex:
     by_partition, everywhere = defaultdict(list), []
     for manifest in manifests_of(table.metadata.current_snapshot(), table.io).deletes:
         is_global = is_unpartitioned(table.metadata.specs()[manifest.partition_spec_id])
-        for entry in read_entries(table.io, manifest):
-            delete = delete_of(entry, manifest.partition_spec_id)
+        for delete in read_facts(table.io, manifest).deletes():
             (everywhere if is_global and delete.equality_ids else by_partition[delete.partition]).append(delete)
     return DeleteIndex(dict(by_partition), everywhere)

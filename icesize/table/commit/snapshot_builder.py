@@ -38,7 +38,7 @@ from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.no_output import NoOutput
 from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.summary import counts, with_totals
-from icesize.table.manifests.delete_index import DeleteIndex, delete_index, delete_of
+from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import entries_by_partition
@@ -170,11 +170,14 @@ class SnapshotBuilder:
         """The next snapshot: entries that go are replaced by these files."""
         own_spec = self.metadata.default_spec_id
         gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
+        touched = (m for m in self.manifests if m.manifest_path in split.touched)
+        listed = (m for m in touched if m.content == ManifestContent.DELETES)
+        deletes = {delete.path: delete for m in listed for delete in read_deletes(self._store, self._io, m)}
         facts = counts(
             added=[*(f for f in added if f.deletes_of is None), *(data_file_of(e, own_spec) for e in copied)],
             new_deletes=[f for f in added if f.deletes_of is not None],
             removed=[data_file_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
-            deletes=[delete_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DELETES],
+            deletes=[deletes[e.path] for _, content, e in gone if content == ManifestContent.DELETES],
         )
         return self.finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
 

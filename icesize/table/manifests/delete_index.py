@@ -13,7 +13,6 @@ from pyiceberg.transforms import VoidTransform
 
 from icesize.planning.deletes import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-from icesize.table.manifests.entries import Entry
 from icesize.table.manifests.store import ManifestStore
 
 _DELETE_BYTES = 500
@@ -89,14 +88,6 @@ class DeleteIndex:
         deletes = self.of_partition(file.partition)
         hits = deletes.hitting(file)
         return replace(file, deletes=deletes.files, **hits._asdict()) if hits.delete_files else file
-
-
-def delete_of(entry: Entry, spec_id: int) -> DeleteFile:
-    """An entry of a delete manifest as planning sees it."""
-    return DeleteFile(
-        entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0,
-        entry.file_format, entry.equality_ids, entry.referenced_path, entry.lowest_path, entry.highest_path,
-    )  # fmt: skip
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:

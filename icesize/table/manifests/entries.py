@@ -14,7 +14,7 @@ from typing import Any
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
 
 from icesize.table.manifests.avro_container import read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
@@ -23,8 +23,6 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Values of `Entry.content`."""
-
-_DELETED_PATH = 2147483546  # field id of `file_path` in position delete files
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +43,7 @@ class Entry:
 
     `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the partition values as stored, in
     spec-field order. `encrypted`: it carries key metadata. `data` is its encoded `data_file` record, to be read by
-    `schema`. The last four are only read from delete manifests: the path of the data file that it is about when that
-    is only one, the bounds of the paths in a position delete file (cut off to a prefix when long, the upper one
-    then raised), and the field ids of the columns of an equality delete file.
+    `schema`.
     """
 
     status: int
@@ -63,10 +59,6 @@ class Entry:
     encrypted: bool
     data: bytes
     schema: DataFileSchema
-    referenced_path: str | None = None
-    lowest_path: str | None = None
-    highest_path: str | None = None
-    equality_ids: tuple[int, ...] = ()
 
 
 def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) -> Iterator[Entry]:
@@ -74,9 +66,7 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
 
     Raises `TableError` for a damaged manifest and whatever `io` raises for a missing one.
     """
-    deletes = manifest.content == ManifestContent.DELETES
-    entries = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, deletes))
-    for entry in entries:
+    for entry in read_records(io, manifest.manifest_path, _compiled):
         if entry.status != DELETED or not live_only:
             yield _carry_over(entry, manifest.sequence_number, manifest.added_snapshot_id)
 
@@ -122,24 +112,24 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 # Where a field of the manifest goes among the first arguments of Entry, by Iceberg field id. Key metadata is read into
 # the place of `encrypted`.
 _PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
-_DELETE_PLACES = {143: 13, 125: 14, 128: 15, 135: 16}
 _DATA_FILE = 2
 _FILE_PATH = 100
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str, deletes: bool) -> Callable[[BinaryDecoder, bytes], Entry]:
+def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
     """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
-    record, read_row = row_reader(schema_json, {**_PLACES, **_DELETE_PLACES} if deletes else _PLACES)
+    record, read_row = row_reader(schema_json, _PLACES)
     schema = DataFileSchema(structure(record), record)
-    finish, blank = (_finish_delete, [None] * 17) if deletes else (_finish, [None] * 13)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
-        row: list[Any] = blank.copy()
+        row: list[Any] = [None] * 13
         start, end = read_row(decoder, row)
-        row[11] = buffer[start:end]
-        row[12] = schema
-        return finish(row)
+        row[4] = row[4] or DATA
+        row[6] = row[6].upper()
+        row[10] = row[10] is not None
+        row[11:] = buffer[start:end], schema
+        return Entry(*row)
 
     return read
 
@@ -170,25 +160,3 @@ def row_reader(
         return start, end
 
     return record, read
-
-
-def _finish(row: list[Any]) -> Entry:
-    row[4] = row[4] or DATA
-    row[6] = row[6].upper()
-    row[10] = row[10] is not None
-    return Entry(*row)
-
-
-def _finish_delete(row: list[Any]) -> Entry:
-    row[14], row[15] = path_bound(row[14]), path_bound(row[15])
-    row[16] = tuple(row[16] or ())
-    return _finish(row)
-
-
-def path_bound(bounds: Mapping[int, bytes] | None) -> str | None:
-    """Return the bound of the paths in a position delete file, out of its bounds by field id.
-
-    Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
-    """
-    bound = (bounds or {}).get(_DELETED_PATH)
-    return None if bound is None else bound.decode(errors="ignore")

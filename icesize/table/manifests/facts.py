@@ -22,18 +22,22 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from icesize.parquet.files.metrics import FileMetrics
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_container import read_records
-from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, path_bound, row_reader
+from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, row_reader
 
 Integers = NDArray[np.signedinteger[Any]]
 _Row = list[Any]
+_Target = tuple[str, tuple[int, ...], str | None, str | None, str | None]
+"""File format, equality ids, referenced path and bounds of the paths of a delete file."""
 T = TypeVar("T")
 
-# Where a field of the manifest goes in a row, by Iceberg field id; the last four are read of delete files only.
-_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
-_DELETE_PLACES = {143: 11, 125: 12, 128: 13, 135: 14}
-# Column metrics come behind them, in the order in which FileMetrics has them after the number of records.
-_METRIC_PLACES = {110: 11, 137: 12, 125: 13, 128: 14, 109: 15}
+# Where a field of the manifest goes in a row, by Iceberg field id; behind these come, of delete files, what they are
+# about, and of data files the column metrics, in the order in which FileMetrics has them after the number of records.
+_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 100: 4, 101: 5, 102: 6, 103: 7, 104: 8, 131: 9}
+_DELETE_PLACES = ((135, 10), (143, 11), (125, 12), (128, 13))
+_METRIC_PLACES = ((110, 10), (137, 11), (125, 12), (128, 13), (109, 14))
 
+_OBSTACLES = (None, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED)
+_DELETED_PATH = 2147483546  # field id of `file_path` in position delete files
 _UNKNOWN = -1
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
@@ -62,70 +66,49 @@ class Texts:
         return [start + rest[begin:end] for begin, end in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTarget:
-    """The rows that a delete file is about, in the words of `DeleteFile`."""
-
-    equality_ids: tuple[int, ...]
-    referenced_path: str | None
-    lowest_path: str | None
-    highest_path: str | None
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Columns:
     """The entries of one manifest in their order, as the manifest itself has them: nothing is inherited.
 
-    `partition` are places in `keys`, the partitions that the manifest has files of. `formats` are the file formats, or
-    one that all files have. `targets` are there of delete files only. Unknown numbers and ids are -1.
+    `partition` are places in `keys`, the partitions that the manifest has files of. `obstacles` are places of reasons
+    for which a file can never be rewritten. `targets` are there of delete files only: the last fields of DeleteFile.
+    Unknown numbers and ids are -1.
     """
 
     keys: tuple[PartitionKey, ...]
     partition: Integers
     status: Integers
-    content: Integers
     snapshot_ids: Integers
     sequence_numbers: Integers
     file_sequence_numbers: Integers
     size_bytes: Integers
     rows: Integers
-    encrypted: Integers
-    formats: tuple[str, ...]
+    obstacles: Integers
     paths: Texts
-    targets: tuple[DeleteTarget, ...]
+    targets: tuple[_Target, ...]
 
     @classmethod
     def of(cls, spec_id: int, rows: Sequence[_Row], deletes: bool) -> Columns:
         """Return the columns of rows that were read."""
-        column = list(zip(*rows, strict=True)) or [()] * (len(_PLACES) + deletes * len(_DELETE_PLACES))
-        keys, partition = _dictionary(spec_id, column[7])
-        formats = tuple(map(str.upper, column[6]))
+        column = list(zip(*rows, strict=True)) or [()] * (len(_PLACES) + len(_DELETE_PLACES))
         snapshot_ids, numbers, file_numbers = (
             _integers([_UNKNOWN if number is None else number for number in column[place]]) for place in (1, 2, 3)
         )
+        formats = [name.upper() for name in column[5]]
+        obstacles = [2 if key is not None else name != "PARQUET" for name, key in zip(formats, column[9], strict=True)]
+        keys, partition = _dictionary(spec_id, column[6])
         return cls(
-            keys,
-            partition,
-            _integers(column[0]),
-            _integers([content or 0 for content in column[4]]),
-            snapshot_ids,
-            numbers,
-            file_numbers,
-            _integers(column[9]),
-            _integers(column[8]),
-            _integers([key is not None for key in column[10]]),
-            formats if len(set(formats)) > 1 else formats[:1],
-            Texts.of(column[5]),
-            tuple(map(_target, *column[11:])) if deletes else (),
-        )
+            keys, partition, _integers(column[0]), snapshot_ids, numbers, file_numbers, _integers(column[8]),
+            _integers(column[7]), _integers(obstacles), Texts.of(column[4]),
+            tuple(map(_target, formats, *column[10:])) if deletes else (),
+        )  # fmt: skip
 
     @property
     def held_bytes(self) -> int:
         """About the memory that they take."""
         arrays = [a for each in fields(self) if isinstance(a := getattr(self, each.name), np.ndarray)]
         texts = sys.getsizeof(self.paths.rest) + _array_bytes(self.paths.ends)
-        others = len(self.keys) * _KEY_BYTES + len(self.formats) * 8 + len(self.targets) * 4 * _KEY_BYTES
-        return sum(map(_array_bytes, arrays)) + texts + others
+        return sum(map(_array_bytes, arrays)) + texts + len(self.keys) * _KEY_BYTES + len(self.targets) * 4 * _KEY_BYTES
 
 
 def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tuple[PartitionKey, ...], Integers]:
@@ -138,8 +121,11 @@ def _dictionary(spec_id: int, values: Sequence[tuple[object, ...]]) -> tuple[tup
     return tuple(PartitionKey(spec_id, each) for each in places), _integers([places[each] for each in values])
 
 
-def _target(referenced: str | None, lower: Any, upper: Any, equality_ids: Sequence[int] | None) -> DeleteTarget:
-    return DeleteTarget(tuple(equality_ids or ()), referenced, path_bound(lower), path_bound(upper))
+def _target(file_format: str, equality_ids: Sequence[int] | None, path: str | None, *bounds: Any) -> _Target:
+    lowest, highest = ((each or {}).get(_DELETED_PATH) for each in bounds)
+    # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
+    lower, upper = (None if bound is None else bound.decode(errors="ignore") for bound in (lowest, highest))
+    return file_format, tuple(equality_ids or ()), path, lower, upper
 
 
 def _integers(values: Sequence[int]) -> Integers:
@@ -232,7 +218,6 @@ class ManifestFacts:
     def files(self, rows: NDArray[np.intp]) -> list[FileFact]:
         """Return data files as planning knows them; `obstacle` is why one can never be rewritten, whatever happens."""
         columns, location = self.columns, self.path
-        obstacles = self._obstacles(rows)
         picked = zip(
             self.paths(rows),
             columns.size_bytes[rows].tolist(),
@@ -240,37 +225,24 @@ class ManifestFacts:
             columns.partition[rows].tolist(),
             self.sequence_numbers[rows].tolist(),
             self.file_sequence_numbers[rows].tolist(),
-            obstacles,
+            columns.obstacles[rows].tolist(),
             strict=True,
         )
         return [
             # both numbers are mostly equal: kept once
-            FileFact(path, size, count, columns.keys[place], number, obstacle, location,
+            FileFact(path, size, count, columns.keys[place], number, _OBSTACLES[obstacle], location,
                      file_sequence_number=number if number == added_by else added_by)
             for path, size, count, place, number, added_by, obstacle in picked
         ]  # fmt: skip
 
-    def _obstacles(self, rows: NDArray[np.intp]) -> list[SkipReason | None]:
-        formats, encrypted = self.columns.formats, self.columns.encrypted
-        if formats == ("PARQUET",) and not encrypted.any():
-            return [None] * len(rows)
-        names = [formats[row] for row in rows.tolist()] if len(formats) > 1 else [*formats] * len(rows)
-        reasons = [None if name == "PARQUET" else SkipReason.NOT_PARQUET for name in names]
-        hidden = encrypted[rows].tolist()
-        return [SkipReason.ENCRYPTED if key else reason for key, reason in zip(hidden, reasons, strict=True)]
-
     def deletes(self) -> list[DeleteFile]:
         """Return the live delete files."""
-        columns, formats = self.columns, self.columns.formats
+        files = zip(self.files(self.live), self.live.tolist(), strict=True)
         return [
-            DeleteFile(
-                path, int(columns.size_bytes[row]), int(columns.rows[row]), columns.keys[columns.partition[row]],
-                int(self.sequence_numbers[row]), formats[row] if len(formats) > 1 else formats[0],
-                target.equality_ids, target.referenced_path, target.lowest_path, target.highest_path,
-            )
-            for row, path in zip(self.live.tolist(), self.paths(), strict=True)
-            for target in [columns.targets[row]]
-        ]  # fmt: skip
+            DeleteFile(file.path, file.size_bytes, file.rows, file.partition, file.sequence_number, *target)
+            for file, row in files
+            for target in [self.columns.targets[row]]
+        ]
 
 
 def read_facts(io: FileIO, manifest: ManifestFile) -> ManifestFacts:
@@ -304,12 +276,11 @@ def read_changes(io: FileIO, manifest: ManifestFile) -> Columns:
 
 
 def _columns(manifest: ManifestFile, rows: Iterable[_Row]) -> Columns:
-    deletes = manifest.content == ManifestContent.DELETES
-    return Columns.of(manifest.partition_spec_id, list(rows), deletes)
+    return Columns.of(manifest.partition_spec_id, list(rows), manifest.content == ManifestContent.DELETES)
 
 
 def _rows(io: FileIO, manifest: ManifestFile) -> Iterator[_Row]:
-    more = tuple(_DELETE_PLACES.items()) if manifest.content == ManifestContent.DELETES else ()
+    more = _DELETE_PLACES if manifest.content == ManifestContent.DELETES else ()
     return read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, more))
 
 
@@ -322,9 +293,9 @@ def read_described(
     """
     rows: list[_Row] = []
     described: list[T] = []
-    for row in _metric_rows(io, manifest.manifest_path):
-        described.append(describe(_metrics(row)))
-        rows.append(row[: len(_PLACES)])
+    for row, metrics in _with_metrics(io, manifest.manifest_path):
+        described.append(describe(metrics))
+        rows.append(row)
     return ManifestFacts(manifest, _columns(manifest, rows)), described
 
 
@@ -333,16 +304,12 @@ def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]
 
     Raises what `read_columns` raises.
     """
-    return ((row[5], _metrics(row)) for row in _metric_rows(io, location) if row[0] != DELETED)
+    return ((row[4], metrics) for row, metrics in _with_metrics(io, location) if row[0] != DELETED)
 
 
-def _metric_rows(io: FileIO, location: str) -> Iterator[_Row]:
-    more = tuple(_METRIC_PLACES.items())
-    return read_records(io, location, lambda schema: _compiled(schema, more))
-
-
-def _metrics(row: _Row) -> FileMetrics:
-    return FileMetrics(row[8], *(each or {} for each in row[len(_PLACES) :]))
+def _with_metrics(io: FileIO, location: str) -> Iterator[tuple[_Row, FileMetrics]]:
+    for row in read_records(io, location, lambda schema: _compiled(schema, _METRIC_PLACES)):
+        yield row[: len(_PLACES)], FileMetrics(row[7], *(each or {} for each in row[len(_PLACES) :]))
 
 
 @lru_cache(maxsize=64)

@@ -248,14 +248,6 @@ def files_at(metadata: TableMetadata, io: FileIO, snapshot: Snapshot, partition:
     return [f if f.obstacle else with_deletes(f, deletes) for f in files]
 
 
-@dataclass(frozen=True, slots=True)
-class _Large:
-    """Files of one manifest at or above the small file limit, in partitions that deletes concern."""
-
-    files: list[FileFact]
-    numbers: PathNumbers
-
-
 @dataclass(frozen=True)
 class LayoutReader:
     """Reads layouts of one table again and again; each manifest is read once as long as the store has room.
@@ -311,17 +303,17 @@ class LayoutReader:
         for file in (file for large in read for file in large.files):
             if file.partition.spec_id == live.obstacles.spec_id:
                 found[file.partition].append(file)
-        obstacles = replace(live.obstacles, listed_twice=listed_twice([large.numbers for large in read]))
+        obstacles = replace(live.obstacles, listed_twice=listed_twice(read))
         noted = {key: [f for f in obstacles.noted(files, key) if f.delete_files] for key, files in found.items()}
         return {key: tuple(files) for key, files in noted.items() if files}
 
-    def _large_of(self, io: FileIO, manifest: ManifestFile, keys: frozenset[PartitionKey]) -> _Large:
-        def make() -> tuple[_Large, int]:
+    def _large_of(self, io: FileIO, manifest: ManifestFile, keys: frozenset[PartitionKey]) -> PathNumbers:
+        def make() -> tuple[PathNumbers, int]:
             facts = self.store.facts(io, manifest)
             wanted = np.array([key in keys for key in facts.keys], np.bool_)
             is_large = facts.columns.size_bytes[facts.live] >= self.small_file_limit_bytes
             files = facts.files(facts.live[is_large & wanted[facts.columns.partition[facts.live]]])
-            return _Large(files, PathNumbers.of(files)), len(files) * FILE_BYTES
+            return PathNumbers.of(files), len(files) * FILE_BYTES
 
         return self.store.get(manifest.manifest_path, ("large", self.small_file_limit_bytes), make, keys)
 

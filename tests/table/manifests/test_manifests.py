@@ -64,9 +64,8 @@ from pyiceberg.types import (
 
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import WrittenFile
-from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
-from icesize.table.manifests.delete_index import delete_of
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, Entry, read_entries, under_new_path
 from icesize.table.manifests.facts import read_changes, read_metrics
 from icesize.table.manifests.store import ManifestStore
@@ -486,15 +485,19 @@ def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
             out.add(ManifestEntry.from_args(sequence_number=4, data_file=file))
     written = out.to_manifest_file()
     manifest = ManifestFile(*[ManifestContent.DELETES if i == 3 else written[i] for i in range(len(written))])
-    first, second = read(shelf, [manifest])
-    assert (first.content, first.lowest_path, first.highest_path) == (1, low.decode(), high.decode())
-    assert (second.content, second.lowest_path, second.highest_path) == (2, None, None)
-    assert first.referenced_path is None
-    deletes = ManifestStore().facts(shelf.io, manifest).deletes()
-    assert [shown(d) for d in deletes] == [shown(delete_of(e, manifest.partition_spec_id)) for e in (first, second)]
+    first, second = ManifestStore().facts(shelf.io, manifest).deletes()
+    assert (first.path, first.rows, first.file_format) == (_file(1).path, _file(1).rows, "PARQUET")
+    assert (first.equality_ids, first.lowest_path, first.highest_path) == ((), low.decode(), high.decode())
+    assert (second.equality_ids, second.lowest_path, second.highest_path) == ((2, 3), None, None)
+    assert (first.referenced_path, first.sequence_number, first.partition) == (
+        None,
+        4,
+        PartitionKey(0, _file(1).partition.values),
+    )
+    assert [entry.content for entry in read(shelf, [manifest])] == [1, 2]
 
 
-def shown(fact: DeleteFile | FileFact) -> list[str]:
+def shown(fact: FileFact) -> list[str]:
     """All fields of a fact, partitions of NaN among them."""
     return [repr(getattr(fact, each.name)) for each in dataclasses.fields(fact)]
 

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from icesize.parquet.files.data_file import WrittenFile
 from icesize.planning.files import PartitionKey
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.append import Append
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import LayoutReader
@@ -31,7 +32,7 @@ def with_manifests(catalog: SqlCatalog, count: int, files: int = 50) -> Table:
         table = catalog.load_table("db.t")
         paths = [f"{table.location()}/data/kind=a/{number}-{i}.parquet" for i in range(files)]
         added = [WrittenFile(path, 1000, 10, PartitionKey(0, (f"k{i % 5}",))) for i, path in enumerate(paths)]
-        make_visible(catalog, table, [SnapshotBuilder(table, NOW_MS + number).append(added, {})])
+        make_visible(catalog, table, [Append(tuple(added)).stage(SnapshotBuilder(table, NOW_MS + number), {})])
     return catalog.load_table("db.t")
 
 
