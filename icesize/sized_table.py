@@ -22,7 +22,6 @@ from icesize.table.commit import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
 from icesize.table.state.partition_changes import (
-    ChangeReader,
     arrivals_of,
     bytes_per_partition_and_day,
     recent_appends,
@@ -120,7 +119,6 @@ class SizedTable:
         self._environment = environment
         self._context = TableContext(self._handle, environment, _Engine(spark, environment.limits))
         self._lock = threading.RLock()
-        self._changes = ChangeReader()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -169,7 +167,7 @@ class SizedTable:
         from icesize.table.state.filter_scan import filters_asked, partition_columns
 
         table, layout = selection.current.table, selection.layout
-        uses = filters_asked(table.metadata, table.io, filters, layout.partitions.keys())
+        uses = filters_asked(table.metadata, table.io, filters, layout.partitions.keys(), self._handle.store)
         columns = columns_to_cluster(uses, partition_columns(table.metadata))
         if not columns:
             return uses, ()
@@ -225,7 +223,7 @@ class SizedTable:
         current = self._handle.load(self._environment)
         present = current.policy
         others = {", ".join(f"{k} {v}" for k, v in keys.items()): present.changed(keys) for keys in policies}
-        appends = recent_appends(current.table.metadata, current.table.io, MOST_BATCHES)
+        appends = recent_appends(current.table.metadata, current.table.io, self._handle.store, MOST_BATCHES)
         batches = [{key: seen.size_bytes for key, seen in append.items()} for append in appends]
         return compare(current.name, batches, {"as it is": present, **others})
 
@@ -613,7 +611,7 @@ class SizedTable:
         from icesize.table.state.versions import versions
 
         with readable(current.name):
-            return versions(current.table.metadata, current.table.io, self._changes)
+            return versions(current.table.metadata, current.table.io, self._handle.store)
 
     def _key(self, current: Current, partition: Partition) -> PartitionKey:
         return find_partition(current.table.metadata, {v.key for v in self._versions(current)}, partition)

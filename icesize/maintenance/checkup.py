@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Literal
 
 from icesize.clock import Environment
@@ -16,7 +15,7 @@ from icesize.errors import IcesizeError
 from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import clock_difference, storage_now_ms
@@ -76,11 +75,11 @@ def _read(current: Current) -> str:
     """The newest manifest list, a manifest, and the last bytes of a data file, as a merge reads them."""
     table = current.table
     manifests = manifests_of(head_snapshot(table.metadata), table.io).data
-    entries = chain.from_iterable(read_entries(table.io, manifest) for manifest in manifests)
-    if (entry := next(entries, None)) is None:
+    read = (read_facts(table.io, manifest) for manifest in manifests)
+    if (file := next((file for facts in read for file in facts.files(facts.live[:1])), None)) is None:
         return "the table has no data files yet"
-    Storage(table.io).tail(entry.path, entry.size_bytes, 8)
-    return f"{format_count(len(manifests), 'manifest')} and a data file of {format_bytes(entry.size_bytes)}"
+    Storage(table.io).tail(file.path, file.size_bytes, 8)
+    return f"{format_count(len(manifests), 'manifest')} and a data file of {format_bytes(file.size_bytes)}"
 
 
 def _written(current: Current, environment: Environment) -> str:

@@ -41,6 +41,7 @@ from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
@@ -79,7 +80,7 @@ def rewrite(
     failpoints.reach("planned")
     current, written, committed = planned.current, planned, CommitOutcome()
     if planned.plan.groups:
-        _check_listed_once(planned)
+        _check_listed_once(planned, handle.store)
         settings, groups = current.settings(), dict(enumerate(planned.plan.groups))
         with uncommitted(settings.storage, prefix or f"{stream_hash(run_id)}-0", environment) as (owner, telling):
             results = runner(groups, settings, owner)
@@ -90,12 +91,12 @@ def rewrite(
     return outcome_of(current, committed, written, watch.seconds, current.warnings)
 
 
-def _check_listed_once(planned: WrittenBatch) -> None:
+def _check_listed_once(planned: WrittenBatch, store: ManifestStore) -> None:
     """Manifests without partitions that matter were not read: one of these may list a file again."""
     if not planned.layout.complete:
         table, inputs = planned.current.table, [file.path for group in planned.plan.groups for file in group.inputs]
         with readable(planned.current.name):
-            check_listed_once(table.io, head_snapshot(table.metadata), inputs)
+            check_listed_once(store, table.io, head_snapshot(table.metadata), inputs)
 
 
 def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
@@ -157,7 +158,7 @@ def merge_changed(context: TableContext) -> Report:
     instead, if what that reads is in proportion to the budget."""
     selection = context.select()
     current, layout, policy = selection.current, selection.layout, selection.current.policy
-    changed = partitions_changed(current.table.metadata, current.table.io)
+    changed = partitions_changed(current.table.metadata, current.table.io, context.handle.store)
     touched = layout.partitions.keys() if changed is None else changed | _with_backlog(layout, policy)
     newest = head_snapshot(current.table.metadata)
     # what the budget grows with

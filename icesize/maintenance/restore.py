@@ -49,13 +49,13 @@ from icesize.table.catalog.locations import split
 from icesize.table.commit.ledger import stream_hash
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Kept, Loaded, Staged, Step
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, data_file_of
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.summary import RESTORED_ID, RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
-from icesize.table.state.partition_changes import ChangeReader
 from icesize.table.state.versions import versions
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
@@ -162,7 +162,7 @@ def _plan(current: Current, partition: PartitionKey, snapshot_id: int) -> _Plann
     with readable(current.name):
         difference = work.difference(current.table)
         # read before anything is committed: an expiry may take the older snapshots meanwhile
-        undone = _batches_undone(current.table, partition, difference.version)
+        undone = _batches_undone(current.table, work.store, partition, difference.version)
     return _Planned(work, difference, undone, current.settings() if difference.rewritten else None)
 
 
@@ -211,8 +211,7 @@ class _New:
     def step(self, planned: _Planned) -> Overwrite:
         """The change that brings them."""
         copied = tuple(under_new_path(copy.entry, copy.new_path) for copy in self.copies)
-        removed = (data_file_of(entry, planned.work.partition.spec_id) for entry in planned.difference.removed)
-        return Overwrite(tuple(removed), tuple(self.written), copied)
+        return Overwrite(planned.difference.removed, tuple(self.written), copied)
 
     def counted(self, report: Report) -> Report:
         """A forecast with what has become of it; which rows are deleted is known by now."""
@@ -434,13 +433,15 @@ def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) 
     return notes
 
 
-def _batches_undone(table: Table, partition: PartitionKey, version: Snapshot) -> dict[str, list[int]]:
+def _batches_undone(
+    table: Table, store: ManifestStore, partition: PartitionKey, version: Snapshot
+) -> dict[str, list[int]]:
     """By stream the batches that brought rows into the partition after the version."""
     ages = {s.snapshot_id: _age(s) for s in table.metadata.snapshots}
     run_id = summary_of(version, RUN_ID)
     same_commit = (s for s in table.metadata.snapshots if run_id is not None and summary_of(s, RUN_ID) == run_id)
     age = max(_age(s) for s in (version, *same_commit))
-    known = versions(table.metadata, table.io, ChangeReader(), partition)
+    known = versions(table.metadata, table.io, store, partition)
     batches: dict[str, list[int]] = {}
     for newer, older in zip_longest(known, known[1:]):
         # merges of a batch may touch partitions that it has no rows for

@@ -20,7 +20,8 @@ from icesize.table.catalog.history import head_snapshot
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.live_files import fact_of, with_deletes
+from icesize.table.manifests.store import ManifestStore
+from icesize.table.state.live_files import with_deletes
 from icesize.table.state.naming import Labels, known_snapshot
 from icesize.units import format_count
 
@@ -45,7 +46,7 @@ class Difference:
     """
 
     version: Snapshot
-    removed: tuple[Entry, ...]
+    removed: tuple[FileFact, ...]
     copied: tuple[Entry, ...]
     rewritten: tuple[FileFact, ...]
     deletes: frozenset[_Identity]
@@ -66,37 +67,35 @@ class Difference:
         return mine == theirs
 
 
-def _identity(entry: Entry | DeleteFile | FileFact) -> _Identity:
+def _identity(file: Entry | DeleteFile | FileFact) -> _Identity:
     """A file and its data sequence number, which decides on the deletes that apply to it."""
-    return entry.path, entry.sequence_number
+    return file.path, file.sequence_number
 
 
-def _parted(entries: Iterable[Entry], others: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Entries that the others have too, and those that they do not have; a table may list one file twice."""
+def _parted(files: Iterable[FileFact], others: Iterable[FileFact]) -> tuple[list[FileFact], list[FileFact]]:
+    """Files that the others have too, and those that they do not have; a table may list one file twice."""
     left = Counter(map(_identity, others))
     common, surplus = [], []
-    for entry in entries:
-        if left[_identity(entry)] > 0:
-            left[_identity(entry)] -= 1
-            common.append(entry)
+    for file in files:
+        if left[_identity(file)] > 0:
+            left[_identity(file)] -= 1
+            common.append(file)
         else:
-            surplus.append(entry)
+            surplus.append(file)
     return common, surplus
 
 
 class Restoration:
     """What restoring one partition means on some state of the table, and whether it may be done.
 
-    Manifests never change, so each is read once, however many states are looked at.
+    The store reads each manifest once, however many states are looked at.
     """
 
     def __init__(self, table_name: str, partition: PartitionKey, snapshot_id: int) -> None:
         self._name = table_name
         self.partition: PartitionKey = partition
         self.snapshot_id: int = snapshot_id
-        self._known: dict[str, list[Entry]] = {}
-        self._manifest_of: dict[str, str] = {}
-        self._listed_beside: dict[str, set[str]] = {}
+        self.store: ManifestStore = ManifestStore()
 
     def label(self, table: Table) -> str:
         """The partition as people write it."""
@@ -120,43 +119,48 @@ class Restoration:
         self._check_specs(table, version, head)
         kept, gone = _parted(now, then)
         _, missing = _parted(then, now)
-        deletes_then, deletes = (_Deletes.of(table, snapshot, self.partition) for snapshot in (version, head))
-        paths = {entry.path for entry in gone}
-        again = [e for e in kept if e.path in paths or deletes_then.of_file(e) != deletes.of_file(e)]
+        deletes_then, deletes = (self._deletes(table, snapshot) for snapshot in (version, head))
+        paths = {file.path for file in gone}
+        again = [f for f in kept if f.path in paths or deletes_then.of_file(f) != deletes.of_file(f)]
         removed, back = (*gone, *again), (*missing, *again)
-        copied = tuple(entry for entry in back if not deletes_then.of_file(entry))
-        rewritten = tuple(self._noted(entry, deletes_then) for entry in back if deletes_then.of_file(entry))
+        rewritten = tuple(with_deletes(file, deletes_then.index) for file in back if deletes_then.of_file(file))
         self._check_rewritten(table, rewritten)
         self._check_other_listings(table, head, now, removed)
-        applied = {path for entry in back for path, _ in deletes_then.of_file(entry)}
-        self._check_files(table, {entry.path for entry in back} | applied)
-        rows_before, rows_after = (sum(entry.rows for entry in entries) for entries in (now, then))
+        applied = {path for file in back for path, _ in deletes_then.of_file(file)}
+        self._check_files(table, {file.path for file in back} | applied)
+        rows_before, rows_after = (sum(file.rows for file in files) for files in (now, then))
         rows_after -= sum(file.deleted_rows for file in rewritten)
+        copied = self._entries(table.io, version, [file for file in back if not deletes_then.of_file(file)])
         return Difference(version, removed, copied, rewritten, deletes.identities, rows_before, rows_after)
 
     def cannot(self, table: Table) -> str:
         """How the message of a refusal begins."""
         return f"Cannot restore {self.label(table)} of '{self._name}' to snapshot {self.snapshot_id}"
 
-    def _files(self, io: FileIO, snapshot: Snapshot | None) -> list[Entry]:
-        files: list[Entry] = []
-        spec_id = self.partition.spec_id
-        for manifest in manifests_of(snapshot, io).data:
-            if manifest.partition_spec_id == spec_id:
-                known = self._known.get(manifest.manifest_path)
-                if known is None:
-                    entries = read_entries(io, manifest)
-                    known = [e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition]
-                    self._known[manifest.manifest_path] = known
-                    self._manifest_of |= dict.fromkeys((entry.path for entry in known), manifest.manifest_path)
-                files += known
-        return files
+    def _files(self, io: FileIO, snapshot: Snapshot | None) -> list[FileFact]:
+        data = (m for m in manifests_of(snapshot, io).data if m.partition_spec_id == self.partition.spec_id)
+        listed = (self.store.facts(io, manifest) for manifest in data)
+        return [file for facts in listed for file in facts.files(facts.in_partition(self.partition))]
+
+    def _entries(self, io: FileIO, version: Snapshot, files: Sequence[FileFact]) -> tuple[Entry, ...]:
+        """What the version's manifests say of these files, whole: a copy is described by the same bytes."""
+        wanted, found = {file.path for file in files}, dict[str, Entry]()
+        for manifest in manifests_of(version, io).data:
+            spec_id = manifest.partition_spec_id
+            if spec_id == self.partition.spec_id and not wanted.isdisjoint(self.store.facts(io, manifest).paths()):
+                entries = (entry for entry in read_entries(io, manifest) if entry.path in wanted)
+                found |= {e.path: e for e in entries if PartitionKey.of(spec_id, e.values) == self.partition}
+        return tuple(found[file.path] for file in files)
+
+    def _deletes(self, table: Table, snapshot: Snapshot | None) -> _Deletes:
+        manifests = manifests_of(snapshot, table.io).deletes
+        return _Deletes(self.partition, DeleteIndex.of(self.store, table.io, manifests, table.metadata.specs()))
 
     def _check_specs(self, table: Table, version: Snapshot, head: Snapshot | None) -> None:
         """Files of other specs are the same: rows of the partition may have moved between them and it."""
         then, now = (self._of_other_specs(table.io, snapshot) for snapshot in (version, head))
         old, new = (
-            {_identity(e) for path in some.keys() - others.keys() for e in read_entries(table.io, some[path])}
+            {_identity(f) for path in some.keys() - others.keys() for f in self._all_files(table.io, some[path])}
             for some, others in ((then, now), (now, then))
         )
         if old != new:
@@ -171,9 +175,9 @@ class Restoration:
         data = manifests_of(snapshot, io).data
         return {m.manifest_path: m for m in data if m.partition_spec_id != self.partition.spec_id}
 
-    def _noted(self, entry: Entry, deletes: _Deletes) -> FileFact:
-        """A file as those that merge it need it, with its deletes."""
-        return with_deletes(fact_of(entry, self.partition, self._manifest_of[entry.path]), deletes.index)
+    def _all_files(self, io: FileIO, manifest: ManifestFile) -> list[FileFact]:
+        facts = self.store.facts(io, manifest)
+        return facts.files(facts.live)
 
     def _check_rewritten(self, table: Table, files: Sequence[FileFact]) -> None:
         """The deletes that were pending on files that come back can be applied to them."""
@@ -186,18 +190,13 @@ class Restoration:
             )
 
     def _check_other_listings(
-        self, table: Table, head: Snapshot | None, now: Sequence[Entry], removed: Sequence[Entry]
+        self, table: Table, head: Snapshot | None, now: Sequence[FileFact], removed: Sequence[FileFact]
     ) -> None:
         """No file that goes is listed in another partition, too: it would be removed and live."""
-        paths = {entry.path for entry in now}
-        for manifest in manifests_of(head, table.io).data:
-            location = manifest.manifest_path
-            if location not in self._listed_beside:
-                own = Counter(entry.path for entry in self._known.get(location, ()))
-                every = Counter(entry.path for entry in read_entries(table.io, manifest) if entry.path in paths)
-                self._listed_beside[location] = set(every - own)
-        beside = set().union(*self._listed_beside.values())
-        if twice := sorted({entry.path for entry in removed} & beside):
+        listed = (self.store.facts(table.io, manifest).paths() for manifest in manifests_of(head, table.io).data)
+        every = Counter(path for paths in listed for path in paths)
+        beside = {path for path, count in Counter(file.path for file in now).items() if every[path] > count}
+        if twice := sorted({file.path for file in removed} & beside):
             raise UnsupportedTable(
                 f"{self.cannot(table)}: {twice[0]} is listed in another partition as well, where it has to stay",
                 table=self._name,
@@ -225,16 +224,10 @@ class _Deletes:
     partition: PartitionKey
     index: DeleteIndex
 
-    @classmethod
-    def of(cls, table: Table, snapshot: Snapshot | None, partition: PartitionKey) -> _Deletes:
-        manifests = manifests_of(snapshot, table.io).deletes
-        return cls(partition, DeleteIndex.of(table.io, manifests, table.metadata.specs()))
-
     @property
     def identities(self) -> frozenset[_Identity]:
         return frozenset(map(_identity, self.index.of_partition(self.partition).files))
 
-    def of_file(self, entry: Entry) -> frozenset[_Identity]:
+    def of_file(self, file: FileFact) -> frozenset[_Identity]:
         """Those that hit rows of a data file, or may."""
-        fact = fact_of(entry, self.partition, "")
-        return frozenset(_identity(d) for d in self.index.of_partition(self.partition).files if may_hit(d, fact))
+        return frozenset(_identity(d) for d in self.index.of_partition(self.partition).files if may_hit(d, file))

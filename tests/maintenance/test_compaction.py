@@ -28,6 +28,7 @@ from icesize.errors import (
 from icesize.planning.plan import Plan
 from icesize.report import Report
 from icesize.sized_table import SizedTable
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.armed import failing_at
@@ -322,11 +323,11 @@ def test_after_batch_leaves_partitions_within_their_bound(lake: SqlCatalog) -> N
     fill(lake, 5, "ab")
     fill(lake, 2, "c", first=10)
     table = lake.load_table("db.t")
-    assert partitions_changed(table.metadata, table.io) is None
+    assert partitions_changed(table.metadata, table.io, ManifestStore()) is None
     opened(lake).compact("kind = 'b'")
     fill(lake, 3, "b", first=20)
     table = lake.load_table("db.t")
-    changed = partitions_changed(table.metadata, table.io)
+    changed = partitions_changed(table.metadata, table.io, ManifestStore())
     assert changed is not None
     assert {key.values for key in changed} == {("b",)}
     untouched = {f.path for f in small_files(table, "c")}
@@ -353,7 +354,7 @@ def test_after_batch_sees_what_came_between_our_plan_and_its_commit(mini: MiniRe
     opened(catalog).compact("kind = 'a'")
     table = catalog.load_table("db.t")
     assert operations(table)[-1] == "replace"
-    changed = partitions_changed(table.metadata, table.io)
+    changed = partitions_changed(table.metadata, table.io, ManifestStore())
     assert changed is not None
     assert {key.values for key in changed} == {("b",)}
 
@@ -373,7 +374,7 @@ def test_rivals_whose_manifests_we_rewrote_are_seen_too(mini: MiniRest) -> None:
     opened(catalog).compact("kind = 'a'")
     table = catalog.load_table("db.t")
     assert operations(table)[-1] == "replace"
-    changed = partitions_changed(table.metadata, table.io)
+    changed = partitions_changed(table.metadata, table.io, ManifestStore())
     assert changed is not None
     assert {key.values for key in changed} == {("b",), ("c",)}
 
@@ -386,7 +387,7 @@ def test_an_overwrite_by_others_is_a_change(lake: SqlCatalog) -> None:
     table = lake.load_table("db.t")
     table.overwrite(arrow([70], "a"), "kind = 'a'")
     table = lake.load_table("db.t")
-    changed = partitions_changed(table.metadata, table.io)
+    changed = partitions_changed(table.metadata, table.io, ManifestStore())
     assert changed is not None
     assert {key.values for key in changed} == {("a",)}
 

@@ -13,11 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 from pyiceberg.types import StringType
@@ -25,13 +28,14 @@ from pyiceberg.types import StringType
 from icesize import failpoints
 from icesize.clock import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, RewriteFailed, TableError, UnsupportedTable
-from icesize.maintenance import restore_plan
 from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, plan_restore, restore
 from icesize.parquet.files.names import FileNames, copy_prefix, set_of, set_prefix
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.summary import RUN_ID
+from icesize.table.manifests import store
+from icesize.table.manifests.facts import Columns
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at as files_of_version
 from tests.support.delete_files import delete_positions, live_deletes
@@ -594,12 +598,12 @@ def change_rows(catalog: Catalog, data: st.DataObject, next_id: int) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda fact: {"encrypted": True}, "the files are encrypted"),
-        (lambda fact: {"file_format": "ORC"}, "the files are not Parquet"),
+        (lambda columns: {"obstacles": np.full_like(columns.status, 2)}, "the files are encrypted"),
+        (lambda columns: {"obstacles": np.ones_like(columns.status)}, "the files are not Parquet"),
     ],
 )
 def test_deletes_that_cannot_be_applied_are_refused(
-    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, damage: Callable[[object], dict[str, Any]], why: str
+    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Columns], dict[str, Any]], why: str
 ) -> None:
     """A byte copy of such a file would bring its deleted rows back."""
     make_table(lake)
@@ -607,8 +611,13 @@ def test_deletes_that_cannot_be_applied_are_refused(
     then = delete_rows(lake, file).metadata.current_snapshot_id
     assert then is not None
     before = replaced(lake, [file], [3])
-    read = restore_plan.read_entries
-    monkeypatch.setattr(restore_plan, "read_entries", lambda *given: [replace(e, **damage(e)) for e in read(*given)])
+    read = store.read_columns
+
+    def damaged(io: FileIO, manifest: ManifestFile) -> Columns:
+        columns = read(io, manifest)
+        return replace(columns, **damage(columns)) if manifest.content == ManifestContent.DATA else columns
+
+    monkeypatch.setattr(store, "read_columns", damaged)
     with pytest.raises(TableError, match=f"deletes were pending on 1 file of that version, and {why}, so deleted rows"):
         restored(lake, then)
     unchanged(lake, before)

@@ -17,6 +17,7 @@ from icesize.planning.routing.router import skew
 from icesize.planning.routing.row_sizes import RowSize, RowSizes, fitted
 from icesize.policy import SizePolicy
 from icesize.spark.routing.write_plan import WritePlan
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.partition_changes import recent_appends
 
 RELIABLE_SKEW = 1.1
@@ -44,7 +45,7 @@ class Learned:
         self._skew: float | None = None
         self._table: UUID | None = None
 
-    def seed(self, metadata: TableMetadata, io: FileIO) -> None:
+    def seed(self, metadata: TableMetadata, io: FileIO, store: ManifestStore) -> None:
         """Before the first batch of this process: take the table's newest commits for earlier batches of the stream.
 
         What was learned of another table that had this name is forgotten.
@@ -55,7 +56,7 @@ class Learned:
             self._traffic, self._sizes, self._skew = Traffic(), RowSizes(), None
         self._table = metadata.table_uuid
         if self._traffic.predict() is None:
-            for batch in recent_appends(metadata, io):
+            for batch in recent_appends(metadata, io, store):
                 self.observe(batch)
 
     def predict(self) -> Prediction[PartitionKey] | None:

@@ -407,10 +407,11 @@ class Background:
         turn.trigger.tell(report)
 
     def _own_handle(self, trigger: Trigger) -> TableHandle:
-        """A handle for this thread alone: what it remembers of manifests is not shared."""
+        """A handle for this thread alone; what is known of manifests is shared."""
         if self._handles is None or self._handles[0] is not trigger.handle:
             theirs = trigger.handle
-            own = TableHandle(_for_another_thread(theirs.catalog), theirs.identifier, theirs.policy, theirs.spark_conf)
+            catalog = _for_another_thread(theirs.catalog)
+            own = TableHandle(catalog, theirs.identifier, theirs.policy, theirs.spark_conf, store=theirs.store)
             self._handles = (theirs, own)
         return self._handles[1]
 

@@ -218,7 +218,7 @@ def _by_driver(fitted: FittedBatch) -> WritePlan | None:
     def expected_rows() -> float | None:
         if session.query_id_of(batch.spark) is None:
             return None
-        batch.state.learned.seed(metadata, fitted.current.table.io)
+        batch.state.learned.seed(metadata, fitted.current.table.io, batch.handle.store)
         expected = batch.state.learned.predict()
         return None if expected is None else expected.total_rows
 
@@ -232,7 +232,7 @@ def _by_driver(fitted: FittedBatch) -> WritePlan | None:
 def _by_spark(fitted: FittedBatch) -> WritePlan:
     batch, current = fitted.batch, fitted.current
     cheap = batch.is_kept or session.is_cheap_to_read_again(fitted.df)
-    batch.state.learned.seed(current.table.metadata, current.table.io)
+    batch.state.learned.seed(current.table.metadata, current.table.io, batch.handle.store)
     return plan_write(
         fitted.df, fitted.settings, fitted.layout, current.policy, batch.state.learned,
         limits=batch.options.environment.limits, statistics=batch.options.statistics,

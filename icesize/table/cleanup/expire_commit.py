@@ -36,7 +36,6 @@ from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.commit.protocol import Loaded, Staged
 from icesize.table.commit.retry import Attempts
 from icesize.table.state.handle import Current
-from icesize.table.state.partition_changes import ChangeReader
 
 FOR_EVER_MS = 2**63 - 1
 """Age of version tags: left out, `history.expire.max-ref-age-ms` would let other engines' expiry remove them. Our next
@@ -93,7 +92,6 @@ class Expiry:
     readers: Sequence[Reader]
     now_ms: int
     run_id: str
-    changes: ChangeReader = field(default_factory=ChangeReader)
     _tried: dict[str, Decision] = field(default_factory=dict)
 
     @property
@@ -125,7 +123,7 @@ class Expiry:
         rules = self.options.rules(metadata.properties, self.current.policy, self.now_ms)
         positions, notes = positions_in(metadata, self.readers, self.options.force)
         with readable(self.current.name):
-            retention = retention_of(metadata, io, rules, self.now_ms, positions=positions, changes=self.changes)
+            retention = retention_of(metadata, io, rules, self.now_ms, positions=positions, store=loaded.store)
         notes += stranded(self.readers, retention.expired)
         location = metadata.properties.get(JOURNAL)
         # one that came while this expiry ran has somebody at work on it; a new journal has to take it over all the same

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
@@ -28,7 +29,8 @@ from icesize import failpoints
 from icesize.table.catalog.history import read_metadata_file
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, is_addressable, is_inside, normalised
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, expired_before, lost_refs
-from icesize.table.manifests.entries import ADDED, read_changes, read_entries
+from icesize.table.manifests.entries import ADDED
+from icesize.table.manifests.facts import ManifestFacts, read_changes, read_columns
 from icesize.table.manifests.lists import read_new
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter
 from icesize.table.storage.reachable import READERS, Reachable
@@ -87,10 +89,11 @@ def candidates_of(journal: Journal, kept: Reachable, kept_ids: Iterable[int], io
 
 def _files(io: FileIO, manifest: ManifestFile, whole: bool) -> Iterator[tuple[str, str, int]]:
     """Kind, location and bytes of the files in a manifest, or only of those that it ADDED."""
-    if whole or manifest.added_files_count != 0:
-        for entry in read_entries(io, manifest) if whole else read_changes(io, manifest):
-            if whole or entry.status == ADDED:
-                yield "delete_files" if entry.content else "data_files", entry.path, entry.size_bytes
+    facts = ManifestFacts(manifest, (read_columns if whole else read_changes)(io, manifest))
+    rows = facts.live if whole else np.flatnonzero(facts.columns.status == ADDED)
+    kind = "data_files" if manifest.content == ManifestContent.DATA else "delete_files"
+    sizes = facts.columns.size_bytes[rows].tolist()
+    yield from ((kind, path, size_bytes) for path, size_bytes in zip(facts.paths(rows), sizes, strict=True))
 
 
 def _what_is_left(listed: Iterable[Listed]) -> list[Listed] | None:

@@ -19,8 +19,9 @@ from icesize.planning.retention.planner import Retention, RetentionRules, plan_r
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
 from icesize.table.commit.summary import RUN_ID
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.naming import Labels, milliseconds
-from icesize.table.state.partition_changes import ChangeReader, States, differing
+from icesize.table.state.partition_changes import differing, state_at, touched
 
 Default = TypeVar("Default", int, None)
 
@@ -97,30 +98,28 @@ def retention_of(
     now_ms: int,
     *,
     positions: Collection[int],
-    changes: ChangeReader,
+    store: ManifestStore,
 ) -> Retention:
     """What stays of the table's snapshots and why; reads manifests only when versions are to be kept."""
-    touched = touched_in_history(metadata, io, changes) if rules.keep_versions is not None else {}
+    partitions = touched_in_history(metadata, io, store) if rules.keep_versions is not None else {}
     snapshots = [
         SnapshotFact(
             s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms, s.summary.operation.value if s.summary else "",
-            summary_of(s, RUN_ID), touched.get(s.snapshot_id, frozenset()), s.sequence_number or 0,
+            summary_of(s, RUN_ID), partitions.get(s.snapshot_id, frozenset()), s.sequence_number or 0,
         )
         for s in metadata.snapshots
     ]  # fmt: skip
     return plan_retention(snapshots, refs_of(metadata), rules, now_ms, readers=positions, label=Labels(metadata).of)
 
 
-def touched_in_history(
-    metadata: TableMetadata, io: FileIO, changes: ChangeReader
-) -> dict[int, frozenset[PartitionKey]]:
+def touched_in_history(metadata: TableMetadata, io: FileIO, store: ManifestStore) -> dict[int, frozenset[PartitionKey]]:
     """The partitions that each snapshot of main's history touched; behind a gap, those that differ from before it."""
-    touched: dict[int, frozenset[PartitionKey]] = {}
+    found: dict[int, frozenset[PartitionKey]] = {}
     newest_first = main_history(metadata)
-    states = States(io, None)
     for snapshot, older in zip_longest(newest_first, newest_first[1:]):
         if older is None or snapshot.parent_snapshot_id == older.snapshot_id:
-            touched[snapshot.snapshot_id] = frozenset(changes.touched(metadata, io, snapshot))
+            found[snapshot.snapshot_id] = frozenset(touched(store, io, snapshot))
         else:
-            touched[snapshot.snapshot_id] = frozenset(differing(states.at(snapshot), states.at(older)))
-    return touched
+            states = (state_at(store, io, each, None) for each in (snapshot, older))
+            found[snapshot.snapshot_id] = frozenset(differing(*states))
+    return found

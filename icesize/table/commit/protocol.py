@@ -21,8 +21,8 @@ from icesize.errors import IcesizeError
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.manifests.delete_index import KnownDeletes
 from icesize.table.manifests.lists import Manifests
+from icesize.table.manifests.store import ManifestStore
 
 BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
 """Reason to drop a step if nobody can tell any more what happened to its input files: sequence numbers order what came
@@ -72,7 +72,7 @@ class Loaded(Protocol):
     @property
     def spec_id(self) -> int: ...
     @property
-    def deletes(self) -> KnownDeletes: ...
+    def store(self) -> ManifestStore: ...
     @property
     def properties(self) -> Mapping[str, str]: ...
 

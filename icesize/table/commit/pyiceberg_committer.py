@@ -14,6 +14,7 @@ from functools import cached_property
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchTableError, TooManyRequestsError
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -43,9 +44,11 @@ from icesize.table.commit.protocol import (
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
 from icesize.table.commit.summary import LEDGER, RUN_ID
-from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
-from icesize.table.manifests.entries import ADDED, read_changes, read_entries
+from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.entries import ADDED
+from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import Manifests, manifests_in, manifests_of
+from icesize.table.manifests.store import ManifestStore
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -68,11 +71,11 @@ _MAY_HAVE_LANDED = (408, 409)
 
 @dataclass(frozen=True)
 class PyIcebergLoaded:
-    """One loaded state of a table; `deletes` are delete manifests that were read before."""
+    """One loaded state of a table; `store` has what was read before of its manifests."""
 
     table: Table
     ref: str = MAIN
-    deletes: KnownDeletes = field(default_factory=KnownDeletes, compare=False, repr=False)
+    store: ManifestStore = field(default_factory=ManifestStore, compare=False, repr=False)
 
     @property
     def uuid(self) -> str:
@@ -119,7 +122,7 @@ class PyIcebergLoaded:
     def live(self, paths: Collection[str]) -> set[str]:
         wanted = set(paths)
         data = self.manifests().data if wanted else ()
-        return {e.path for manifest in data for e in read_entries(self.table.io, manifest) if e.path in wanted}
+        return {path for manifest in data for path in self._facts(manifest).paths() if path in wanted}
 
     def misfit(self, schema: Schema, spec: PartitionSpec) -> str | None:
         metadata = self.table.metadata
@@ -144,7 +147,7 @@ class PyIcebergLoaded:
         """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
         equality where they would be in a file that such deletes do not reach (`icesize.planning.deletes`)."""
         specs, above = self.table.metadata.specs(), base.sequence_number
-        index = DeleteIndex.of(self.table.io, self.manifests().deletes, specs, above, self.deletes)
+        index = DeleteIndex.of(self.store, self.table.io, self.manifests().deletes, specs, above)
         hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
         for file in inputs:
             for delete in index.of_partition(file.partition).files:
@@ -175,9 +178,12 @@ class PyIcebergLoaded:
     def _listed_again(self, inputs: Collection[str], known: Collection[str]) -> set[str]:
         """Input files that manifests beside the `known` ones list as new: they must not go while that listing stays."""
         new = (m for m in self.manifests().data if m.manifest_path not in known)
-        changes = ((entry, m) for m in new for entry in read_changes(self.table.io, m))
-        added = (e for e, m in changes if e.status == ADDED and e.snapshot_id == m.added_snapshot_id)
-        return {e.path for e in added if e.path in inputs}
+        changes = (self.store.changes(self.table.io, manifest) for manifest in new)
+        added = (path for c in changes for path in c.paths(c.changed_by(c.manifest.added_snapshot_id, ADDED)))
+        return {path for path in added if path in inputs}
+
+    def _facts(self, manifest: ManifestFile) -> ManifestFacts:
+        return self.store.facts(self.table.io, manifest)
 
     def _live_inputs(self, inputs: Collection[FileFact]) -> set[str]:
         """Manifests never change: an input file whose manifest is still listed lives; the others are looked up."""
@@ -185,7 +191,7 @@ class PyIcebergLoaded:
         live = {v.path for v in inputs if v.manifest_path in manifests}
         if missing := {v.path for v in inputs} - live:
             for path in manifests.keys() - {v.manifest_path for v in inputs}:
-                live |= {e.path for e in read_entries(self.table.io, manifests[path]) if e.path in missing}
+                live |= missing.intersection(self._facts(manifests[path]).paths())
         return live
 
     def later_than(self, before: Loaded) -> bool:
@@ -214,15 +220,22 @@ def _counters(metadata: TableMetadata) -> tuple[int, ...]:
 class PyIcebergCommitter:
     """Format versions 1 and 2, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
 
-    `clock_ms` gives milliseconds since 1970 for snapshot timestamps.
+    `clock_ms` gives milliseconds since 1970 for snapshot timestamps. `store` has what was read before of manifests.
     """
 
-    def __init__(self, catalog: Catalog, table: Table, clock_ms: Callable[[], int], ref: str = MAIN) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        table: Table,
+        clock_ms: Callable[[], int],
+        ref: str = MAIN,
+        store: ManifestStore | None = None,
+    ) -> None:
         self._catalog = catalog
         self._table = table
         self._clock_ms = clock_ms
         self._ref = ref
-        self._deletes = KnownDeletes()
+        self._store = store or ManifestStore()
 
     def load(self) -> PyIcebergLoaded:
         self._table = opening.load(self._catalog, self._table.name())
@@ -230,11 +243,11 @@ class PyIcebergCommitter:
 
     def state_of(self, table: Table) -> PyIcebergLoaded:
         """Return a table that was loaded before as a state to commit on."""
-        return PyIcebergLoaded(table, self._ref, self._deletes)
+        return PyIcebergLoaded(table, self._ref, self._store)
 
     def stage(self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False) -> Staged:
         opening.check_supported(loaded.table)
-        builder = SnapshotBuilder(loaded.table, self._clock_ms(), loaded.deletes, ref=self._ref, dry_run=dry_run)
+        builder = SnapshotBuilder(loaded.table, self._clock_ms(), loaded.store, ref=self._ref, dry_run=dry_run)
         with builder:
             done = tuple(each for step in request.steps if (each := _done(step, builder, request)) is not None)
         entry = request.ledger
@@ -272,9 +285,15 @@ class PyIcebergCommitter:
         remove(self._table.io, staged.written)
 
 
-def committer_of(catalog: Catalog, table: Table, clock_ms: Callable[[], int], ref: str = MAIN) -> Committer:
+def committer_of(
+    catalog: Catalog,
+    table: Table,
+    clock_ms: Callable[[], int],
+    ref: str = MAIN,
+    store: ManifestStore | None = None,
+) -> Committer:
     """Return the committer for a branch of a table; `clock_ms` gives milliseconds since 1970."""
-    return PyIcebergCommitter(catalog, table, clock_ms, ref)
+    return PyIcebergCommitter(catalog, table, clock_ms, ref, store)
 
 
 def _done(step: Step, builder: SnapshotBuilder, request: CommitRequest) -> StepDone | None:

@@ -38,10 +38,11 @@ from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.no_output import NoOutput
 from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.summary import counts, with_totals
-from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes, delete_of
+from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import entries_by_partition
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import write_list, write_manifests
 
 LOG = logging.getLogger("icesize")
@@ -76,22 +77,22 @@ class SnapshotBuilder:
 
     `manifests` are those of the newest one, `written` every file that was made; an error inside `with` removes them.
     `new` are files that steps before the next one have added, with the number `new_number`. `requirements` and
-    `updates` are what the catalog is asked for beside the snapshots. `deletes` are delete manifests that were read
-    before. A dry run writes no file.
+    `updates` are what the catalog is asked for beside the snapshots. `store` has what was read before of
+    manifests. A dry run writes no file.
     """
 
     def __init__(
         self,
         table: Table,
         now_ms: int,
-        deletes: KnownDeletes | None = None,
+        store: ManifestStore | None = None,
         *,
         ref: str = MAIN,
         dry_run: bool = False,
     ) -> None:
         self._ref = ref
         self.metadata = table.metadata
-        self._deletes = deletes or KnownDeletes()
+        self._store = store or ManifestStore()
         self._io = table.io
         self._outputs: FileIO = NoOutput() if dry_run else table.io
         self._locations = load_location_provider(table.metadata.location, table.metadata.properties)
@@ -169,11 +170,14 @@ class SnapshotBuilder:
         """The next snapshot: entries that go are replaced by these files."""
         own_spec = self.metadata.default_spec_id
         gone = [(spec_id, content, e) for (spec_id, content), entries in split.deleted.items() for e in entries]
+        touched = (m for m in self.manifests if m.manifest_path in split.touched)
+        listed = (m for m in touched if m.content == ManifestContent.DELETES)
+        deletes = {delete.path: delete for m in listed for delete in read_deletes(self._store, self._io, m)}
         facts = counts(
             added=[*(f for f in added if isinstance(f, NewDataFile)), *(data_file_of(e, own_spec) for e in copied)],
             new_deletes=[f for f in added if isinstance(f, NewDeleteFile)],
             removed=[data_file_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DATA],
-            deletes=[delete_of(e, spec_id) for spec_id, content, e in gone if content == ManifestContent.DELETES],
+            deletes=[deletes[e.path] for _, content, e in gone if content == ManifestContent.DELETES],
         )
         return self.finish(operation, self._rewritten(split, added, copied), {**facts, **summary})
 
@@ -231,7 +235,7 @@ class SnapshotBuilder:
     def delete_index(self) -> DeleteIndex:
         """Return the delete files of the newest snapshot."""
         manifests = [m for m in self.manifests if m.content == ManifestContent.DELETES]
-        return self._deletes.index(self._io, manifests, self.metadata.specs())
+        return delete_index(self._store, self._io, manifests, self.metadata.specs())
 
     def split_obsolete(self, split: Split, doubtful: Doubtful, added: Sequence[NewDataFile]) -> None:
         """The same for delete files that are known to be doubtful."""
@@ -242,18 +246,18 @@ class SnapshotBuilder:
 
     def _left(self, split: Split, doubtful: Doubtful) -> Iterator[tuple[PartitionKey, int, str]]:
         """Partition, data sequence number and path of the data files that stay and that delete files may be about."""
-        stay = [(spec_id, entries) for (spec_id, _), entries in split.survivors.items()]
-        others = (
-            m for m in self.manifests if m.content == ManifestContent.DATA and m.manifest_path not in split.touched
-        )
-        read = (
-            (m.partition_spec_id, read_entries(self._io, m))
-            for m in others
-            if doubtful.may_depend_on(m.partition_spec_id, m.min_sequence_number or 0)
-        )
-        for spec_id, entries in chain(stay, read):
+        for (spec_id, _), entries in split.survivors.items():
             for entry in entries:
                 yield PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0, entry.path
+        for manifest in self.manifests:
+            if manifest.content != ManifestContent.DATA or manifest.manifest_path in split.touched:
+                continue
+            if doubtful.may_depend_on(manifest.partition_spec_id, manifest.min_sequence_number or 0):
+                facts = self._store.facts(self._io, manifest)
+                places, numbers = (
+                    each[facts.live].tolist() for each in (facts.columns.partition, facts.sequence_numbers)
+                )
+                yield from zip((facts.keys[place] for place in places), numbers, facts.paths(), strict=True)
 
     def _number(self, file: NewDataFile) -> int:
         return self._sequence_number + 1 if file.sequence_number is None else file.sequence_number

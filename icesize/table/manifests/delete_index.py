@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.io import FileIO
@@ -13,39 +13,28 @@ from pyiceberg.transforms import VoidTransform
 
 from icesize.planning.deletes import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.store import ManifestStore
 
-Read = Callable[[FileIO, ManifestFile], Iterable[DeleteFile]]
-"""Gives the live delete files of a delete manifest."""
-
-
-def read_deletes(io: FileIO, manifest: ManifestFile) -> Iterator[DeleteFile]:
-    """They as planning sees them."""
-    return (delete_of(entry, manifest.partition_spec_id) for entry in read_entries(io, manifest))
+_DELETE_BYTES = 500
+"""Memory of a delete file as a value, about."""
 
 
-class KnownDeletes:
-    """Reads delete manifests again and again, each from storage once. Losing it costs time, never correctness. One
-    thread at a time may use it.
-    """
+def read_deletes(store: ManifestStore, io: FileIO, manifest: ManifestFile) -> tuple[DeleteFile, ...]:
+    """Return the live delete files of a delete manifest."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[DeleteFile, ...]] = {}
-        self._index: tuple[frozenset[str], DeleteIndex] = frozenset(), DeleteIndex()
+    def make() -> tuple[tuple[DeleteFile, ...], int]:
+        deletes = tuple(store.facts(io, manifest).deletes())
+        return deletes, len(deletes) * _DELETE_BYTES
 
-    def __call__(self, io: FileIO, manifest: ManifestFile) -> tuple[DeleteFile, ...]:
-        path = manifest.manifest_path
-        if path not in self._known:
-            self._known[path] = tuple(read_deletes(io, manifest))
-        return self._known[path]
+    return store.get(manifest.manifest_path, "deletes", make, manifest.sequence_number)
 
-    def index(self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]) -> DeleteIndex:
-        """That of all delete manifests of a snapshot, made once as long as they are the same; others are forgotten."""
-        paths = frozenset(manifest.manifest_path for manifest in manifests)
-        if paths != self._index[0]:
-            self._known = {path: known for path, known in self._known.items() if path in paths}
-            self._index = paths, DeleteIndex.of(io, manifests, specs, read=self)
-        return self._index[1]
+
+def delete_index(
+    store: ManifestStore, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
+) -> DeleteIndex:
+    """Return that of all delete manifests of a snapshot, made once as long as they are the same."""
+    paths = (manifest.manifest_path for manifest in manifests)
+    return store.together(paths, "delete index", lambda: (DeleteIndex.of(store, io, manifests, specs), 0))
 
 
 @dataclass(frozen=True)
@@ -59,11 +48,11 @@ class DeleteIndex:
     @classmethod
     def of(
         cls,
+        store: ManifestStore,
         io: FileIO,
         manifests: Iterable[ManifestFile],
         specs: Mapping[int, PartitionSpec],
         above: int = -1,
-        read: Read = read_deletes,
     ) -> DeleteIndex:
         """The live delete files whose sequence number is greater than `above`; `specs` are those of the table."""
         by_partition: defaultdict[PartitionKey, list[DeleteFile]] = defaultdict(list)
@@ -72,7 +61,7 @@ class DeleteIndex:
             if manifest.sequence_number <= above:
                 continue
             is_global = is_unpartitioned(specs[manifest.partition_spec_id])
-            for delete in read(io, manifest):
+            for delete in read_deletes(store, io, manifest):
                 if delete.sequence_number > above:
                     of_all = is_global and delete.equality_ids
                     (everywhere if of_all else by_partition[delete.partition]).append(delete)
@@ -99,14 +88,6 @@ class DeleteIndex:
         deletes = self.of_partition(file.partition)
         hits = deletes.hitting(file)
         return replace(file, deletes=deletes.files, **hits._asdict()) if hits.delete_files else file
-
-
-def delete_of(entry: Entry, spec_id: int) -> DeleteFile:
-    """An entry of a delete manifest as planning sees it."""
-    return DeleteFile(
-        entry.path, entry.size_bytes, entry.rows, PartitionKey.of(spec_id, entry.values), entry.sequence_number or 0,
-        entry.file_format, entry.equality_ids, entry.referenced_path, entry.lowest_path, entry.highest_path,
-    )  # fmt: skip
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:

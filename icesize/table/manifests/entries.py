@@ -1,19 +1,20 @@
-"""Manifest entries, read lean: what planning and conflict checks need, plus the encoded bytes to copy.
+"""Manifest entries as bytes that another manifest can take over, with what decides where they go.
 
-The writer's own schema decides how an entry is read, so that statistics are passed over, not decoded.
+The writer's own schema decides how an entry is read, so that statistics are passed over, not decoded. Readers that copy
+no entry use `facts`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
 
 from icesize.table.manifests.avro_container import read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader, inlined, skipper, structure, writer
@@ -22,8 +23,6 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 """Values of `Entry.status`."""
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Values of `Entry.content`."""
-
-_DELETED_PATH = 2147483546  # field id of `file_path` in position delete files
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,7 @@ class Entry:
 
     `sequence_number` is the *data* sequence number, 0 in format v1. `values` are the partition values as stored, in
     spec-field order. `encrypted`: it carries key metadata. `data` is its encoded `data_file` record, to be read by
-    `schema`. The last four are only read from delete manifests: the path of the data file that it is about when that
-    is only one, the bounds of the paths in a position delete file (cut off to a prefix when long, the upper one
-    then raised), and the field ids of the columns of an equality delete file.
+    `schema`.
     """
 
     status: int
@@ -62,10 +59,6 @@ class Entry:
     encrypted: bool
     data: bytes
     schema: DataFileSchema
-    referenced_path: str | None = None
-    lowest_path: str | None = None
-    highest_path: str | None = None
-    equality_ids: tuple[int, ...] = ()
 
 
 def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) -> Iterator[Entry]:
@@ -73,30 +66,9 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, live_only: bool = True) 
 
     Raises `TableError` for a damaged manifest and whatever `io` raises for a missing one.
     """
-    deletes = manifest.content == ManifestContent.DELETES
-    entries = read_records(io, manifest.manifest_path, lambda schema: _compiled(schema, deletes))
-    for entry in entries:
+    for entry in read_records(io, manifest.manifest_path, _compiled):
         if entry.status != DELETED or not live_only:
             yield _carry_over(entry, manifest.sequence_number, manifest.added_snapshot_id)
-
-
-def read_changes(io: FileIO, manifest: ManifestFile) -> Iterator[Entry]:
-    """The entries of one manifest that are ADDED or DELETED.
-
-    Reading ends with the last of them where the manifest's counts are known: manifests of ours begin with them, so
-    that a small change costs little however much the manifest keeps. Raises what `read_entries` raises for what it
-    has read.
-    """
-    added, deleted = manifest.added_files_count, manifest.deleted_files_count
-    left = None if added is None or deleted is None else added + deleted
-    if left == 0:
-        return
-    for entry in read_entries(io, manifest, live_only=False):
-        if entry.status != EXISTING:
-            yield entry
-            left = None if left is None else left - 1
-            if left == 0:
-                return
 
 
 def under_new_path(entry: Entry, path: str) -> Entry:
@@ -139,48 +111,52 @@ def _carry_over(entry: Entry, sequence_number: int, snapshot_id: int | None) -> 
 
 # Where a field of the manifest goes among the first arguments of Entry, by Iceberg field id. Key metadata is read into
 # the place of `encrypted`.
-_ENTRY_PLACES = {0: 0, 1: 1, 3: 2, 4: 3}
-_FILE_PLACES = {134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
-_DELETE_PLACES = {143: 13, 125: 14, 128: 15, 135: 16}
+_PLACES = {0: 0, 1: 1, 3: 2, 4: 3, 134: 4, 100: 5, 101: 6, 102: 7, 103: 8, 104: 9, 131: 10}
 _DATA_FILE = 2
 _FILE_PATH = 100
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str, deletes: bool) -> Callable[[BinaryDecoder, bytes], Entry]:
+def _compiled(schema_json: str) -> Callable[[BinaryDecoder, bytes], Entry]:
     """The function that reads entries written with this schema; kept, as the manifests of a table share few of them."""
-    fields = inlined(json.loads(schema_json))["fields"]
-    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
-    record = fields[at]["type"]
-    read_before, read_after = (fields_reader(some, _ENTRY_PLACES) for some in (fields[:at], fields[at + 1 :]))
-    read_file = fields_reader(record["fields"], {**_FILE_PLACES, **_DELETE_PLACES} if deletes else _FILE_PLACES)
+    record, read_row = row_reader(schema_json, _PLACES)
     schema = DataFileSchema(structure(record), record)
-    finish, blank = (_finish_delete, [None] * 17) if deletes else (_finish, [None] * 13)
 
     def read(decoder: BinaryDecoder, buffer: bytes) -> Entry:
-        row: list[Any] = blank.copy()
-        read_before(decoder, row)
-        start = decoder.tell()
-        read_file(decoder, row)
-        row[11] = buffer[start : decoder.tell()]
-        read_after(decoder, row)
-        row[12] = schema
-        return finish(row)
+        row: list[Any] = [None] * 13
+        start, end = read_row(decoder, row)
+        row[4] = row[4] or DATA
+        row[6] = row[6].upper()
+        row[10] = row[10] is not None
+        row[11:] = buffer[start:end], schema
+        return Entry(*row)
 
     return read
 
 
-def _finish(row: list[Any]) -> Entry:
-    row[4] = row[4] or DATA
-    row[6] = row[6].upper()
-    row[10] = row[10] is not None
-    return Entry(*row)
+def row_reader(
+    schema_json: str, places: Mapping[int, int]
+) -> tuple[AvroSchema, Callable[[BinaryDecoder, list[Any]], tuple[int, int]]]:
+    """The record of data files in a manifest's schema, and a function that reads one entry's fields into a row.
 
+    The function returns where the encoded data file begins and ends.
 
-def _finish_delete(row: list[Any]) -> Entry:
-    for place in (14, 15):
-        bound = (row[place] or {}).get(_DELETED_PATH)
-        # Half a character at the end of a shortened bound is left out: a shorter prefix only rules out less.
-        row[place] = None if bound is None else bound.decode(errors="ignore")
-    row[16] = tuple(row[16] or ())
-    return _finish(row)
+    Args:
+        schema_json: The schema of a manifest's header.
+        places: The fields to read, of the entry and of its data file, by Iceberg field id, and their place in the row.
+    """
+    fields = inlined(json.loads(schema_json))["fields"]
+    at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
+    record = fields[at]["type"]
+    read_before, read_after = (fields_reader(some, places) for some in (fields[:at], fields[at + 1 :]))
+    read_file = fields_reader(record["fields"], places)
+
+    def read(decoder: BinaryDecoder, row: list[Any]) -> tuple[int, int]:
+        read_before(decoder, row)
+        start = decoder.tell()
+        read_file(decoder, row)
+        end = decoder.tell()
+        read_after(decoder, row)
+        return start, end
+
+    return record, read

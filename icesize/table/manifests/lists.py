@@ -18,11 +18,12 @@ from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.table.manifests.avro_container import ContainerReader, read_records
-from icesize.table.manifests.avro_values import fields_reader, inlined, reader, skipper
+from icesize.table.manifests.avro_values import fields_reader, inlined, skipper
 
-_PATH = 500
+_PATH, _ADDED_BY = 500, 503
 # Names of a manifest's fields by Iceberg field id; summaries of partitions and key metadata are passed over.
 _NAMES = {
+    500: "manifest_path",
     501: "manifest_length",
     502: "partition_spec_id",
     517: "content",
@@ -91,28 +92,38 @@ def read_new(io: FileIO, location: str, known: Callable[[str], bool]) -> Iterato
 
     Raises TableError for a damaged list and what `io` raises for a missing one.
     """
-    for manifest in read_records(io, location, lambda schema: partial(_compiled(schema), known)):
+    return _unless(io, location, _PATH, known)
+
+
+def written_by(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests that a snapshot has written itself; raises what `read_new` raises."""
+    return list(_unless(io, snapshot.manifest_list, _ADDED_BY, lambda writer: writer != snapshot.snapshot_id))
+
+
+def _unless(io: FileIO, location: str, field_id: int, is_out: Callable[[Any], bool]) -> Iterator[ManifestFile]:
+    """The manifests of a list but those whose value of this field is out: these are passed over."""
+    for manifest in read_records(io, location, lambda schema: partial(_compiled(schema, field_id), is_out)):
         if manifest is not None:
             yield manifest
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema_json: str) -> Callable[[Callable[[str], bool], BinaryDecoder, bytes], ManifestFile | None]:
-    fields = inlined(json.loads(schema_json))["fields"]
-    at = next(i for i, field in enumerate(fields) if field["field-id"] == _PATH)
-    read_before, read_after = (fields_reader(some, _NAMES) for some in (fields[:at], fields[at + 1 :]))
-    read_path = reader(fields[at]["type"])
-    skip_after = skipper({"type": "record", "fields": fields[at + 1 :]})
+def _compiled(
+    schema_json: str, field_id: int
+) -> Callable[[Callable[[Any], bool], BinaryDecoder, bytes], ManifestFile | None]:
+    fields, name = inlined(json.loads(schema_json))["fields"], _NAMES[field_id]
+    end = next((i for i, field in enumerate(fields, 1) if field["field-id"] == field_id), len(fields))
+    read_before, read_after = (fields_reader(some, _NAMES) for some in (fields[:end], fields[end:]))
+    skip_after = skipper({"type": "record", "fields": fields[end:]})
 
-    def read(known: Callable[[str], bool], decoder: BinaryDecoder, _: bytes) -> ManifestFile | None:
+    def read(is_out: Callable[[Any], bool], decoder: BinaryDecoder, _: bytes) -> ManifestFile | None:
         values: dict[str, Any] = {"content": 0, "sequence_number": 0, "min_sequence_number": 0}
         read_before(decoder, values)
-        path = read_path(decoder)
-        if known(path):
+        if is_out(values.get(name)):
             skip_after(decoder)
             return None
         read_after(decoder, values)
         values["content"] = ManifestContent(values["content"])
-        return ManifestFile.from_args(manifest_path=path, **values)
+        return ManifestFile.from_args(**values)
 
     return read

@@ -7,53 +7,59 @@ snapshot that removed one of the listings expires, Iceberg's Java library delete
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from pyiceberg.io import FileIO
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.errors import UnsupportedTable
+from icesize.planning.files import FileFact
 from icesize.table.catalog.locations import normalised
-from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
 
 
-class Listings:
-    """How often files are listed, kept up to date manifest by manifest; spellings of one path count as one."""
+@dataclass(frozen=True, slots=True)
+class PathNumbers:
+    """Files with a number for each path, by which equal paths are found without comparing all of them as texts.
 
-    def __init__(self) -> None:
-        self._times: Counter[str] = Counter()
-        self._twice: set[str] = set()
+    Spellings of one path have one number. Numbers hold in this process only.
+    """
 
-    def add(self, paths: Iterable[str], times: int = 1) -> None:
-        """The files of one more manifest; with -1 for `times` those of one that was added before and is gone."""
-        for path in map(normalised, paths):
-            self._times[path] += times
-            if self._times[path] > 1:
-                self._twice.add(path)
-            else:
-                self._twice.discard(path)
-            if not self._times[path]:
-                del self._times[path]
+    files: Sequence[FileFact]
+    numbers: NDArray[np.int64]
 
-    def __bool__(self) -> bool:
-        """Whether any file is listed more than once."""
-        return bool(self._twice)
-
-    def __contains__(self, path: str) -> bool:
-        """Whether this file is."""
-        return normalised(path) in self._twice
+    @classmethod
+    def of(cls, files: Iterable[FileFact]) -> PathNumbers:
+        """Return these files with their numbers."""
+        kept = list(files)
+        return cls(kept, np.fromiter((hash(normalised(file.path)) for file in kept), np.int64, len(kept)))
 
 
-def check_listed_once(io: FileIO, head: Snapshot | None, paths: Collection[str]) -> None:
+def listed_twice(parts: Sequence[PathNumbers]) -> frozenset[str]:
+    """Return the `normalised` paths of files that are there more than once."""
+    numbers = np.sort(np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)]))
+    again = numbers[1:][numbers[1:] == numbers[:-1]]
+    if not again.size:
+        return frozenset()
+    # different paths may have one number
+    rows = ((part, row) for part in parts for row in np.flatnonzero(np.isin(part.numbers, again)).tolist())
+    times = Counter(normalised(part.files[row].path) for part, row in rows)
+    return frozenset(path for path, count in times.items() if count > 1)
+
+
+def check_listed_once(store: ManifestStore, io: FileIO, head: Snapshot | None, paths: Collection[str]) -> None:
     """Refuse to replace files that some manifest lists again, also one that a filter has ruled out.
 
-    Reads all data manifests. Raises UnsupportedTable.
+    Needs all data manifests. Raises UnsupportedTable.
     """
-    wanted, listings = set(map(normalised, paths)), Listings()
-    for manifest in manifests_of(head, io).data:
-        listings.add(entry.path for entry in read_entries(io, manifest) if normalised(entry.path) in wanted)
-    if twice := next((path for path in paths if path in listings), None):
+    wanted = set(map(normalised, paths))
+    listed = (path for manifest in manifests_of(head, io).data for path in store.facts(io, manifest).paths())
+    times = Counter(name for name in map(normalised, listed) if name in wanted)
+    if twice := next((path for path in paths if times[normalised(path)] > 1), None):
         raise UnsupportedTable(
             f"Cannot rewrite {twice}: the table lists it more than once, also in a partition that the filter leaves "
             "out; without a filter it is skipped",

@@ -20,7 +20,8 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
 from icesize.table.commit.ledger import LedgerEntry, parse
 from icesize.table.commit.summary import LEDGER, RUN_ID
-from icesize.table.state.partition_changes import ChangeReader
+from icesize.table.manifests.store import ManifestStore
+from icesize.table.state.partition_changes import touched
 
 LOG = logging.getLogger("icesize")
 
@@ -35,8 +36,8 @@ _CHANGES_ROWS = (Operation.OVERWRITE, Operation.DELETE)
 class ConcurrentWriters:
     """Looks at the newest snapshots again and again; losing it costs time, and a cooldown may begin anew."""
 
+    store: ManifestStore = field(default_factory=ManifestStore, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _reader: ChangeReader = field(default_factory=ChangeReader, repr=False)
     _since: dict[PartitionKey, int] = field(default_factory=dict, repr=False)
 
     def contested(self, metadata: TableMetadata, io: FileIO, now_ms: int) -> frozenset[PartitionKey]:
@@ -65,11 +66,11 @@ class ConcurrentWriters:
         for snapshot in snapshots:
             try:
                 with readable(str(metadata.table_uuid)):
-                    touched = self._reader.touched(metadata, io, snapshot)
+                    partitions = frozenset(touched(self.store, io, snapshot))
             except TableError as error:
                 LOG.info("what snapshot %s changed is not known: %s", snapshot.snapshot_id, error)
                 continue
-            yield Change(snapshot.timestamp_ms, frozenset(touched))
+            yield Change(snapshot.timestamp_ms, partitions)
 
 
 def other_compactors(metadata: TableMetadata, table: str) -> tuple[str, ...]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import NamedTuple, cast
 
-from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, In, Not, Or, UnboundPredicate
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
@@ -21,14 +19,18 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.filters import FilterUse
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
-from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.facts import read_metrics
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.input_metrics import metrics_reader
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.where import parsed, partition_filter
 
 
 def filters_asked(
-    metadata: TableMetadata, io: FileIO, filters: Sequence[str], partitions: Collection[PartitionKey]
+    metadata: TableMetadata,
+    io: FileIO,
+    filters: Sequence[str],
+    partitions: Collection[PartitionKey],
+    store: ManifestStore,
 ) -> tuple[FilterUse, ...]:
     """Each filter once, with the data files of these partitions that a reader opens for it; every manifest that may
     have one is read once.
@@ -41,13 +43,17 @@ def filters_asked(
         for manifest in manifests_of(head_snapshot(metadata), io).data:
             if not (wanted := [each for each in asked if each.chosen.may_hold(manifest)]):
                 continue
-            for entry in read_entries(io, manifest):
-                key = PartitionKey.of(manifest.partition_spec_id, entry.values)
-                if key not in partitions or not (touching := [each for each in wanted if each.touches(key)]):
-                    continue
-                file = _file(metrics_reader(entry.schema)(new_decoder(entry.data)))
-                for each in touching:
-                    each.files += each.may_match(file)
+            facts = store.facts(io, manifest)
+            concerned = {
+                place: [each for each in wanted if each.chosen.touches(key)]
+                for place, key in enumerate(facts.keys)
+                if key in partitions
+            }
+            if any(concerned.values()):
+                places = facts.columns.partition[facts.live].tolist()
+                for place, (_, metrics) in zip(places, read_metrics(io, facts.path), strict=True):
+                    for each in concerned.get(place, ()):
+                        each.files += each.may_match(_file(metrics))
     times = Counter(filters)
     return tuple(FilterUse(a.text, a.points, a.ranges, a.files, times[a.text]) for a in asked)
 
@@ -66,7 +72,6 @@ class _Asked:
         self.text, self.files = text, 0
         expression = parsed(text, metadata.schema())
         self.chosen = partition_filter(metadata, text)
-        self.touches = lru_cache(maxsize=100_000)(self.chosen.touches)
         predicates = list(_predicates(expression, positive=True))
         self.points = tuple(dict.fromkeys(name for name, is_point in predicates if is_point))
         self.ranges = tuple(dict.fromkeys(name for name, is_point in predicates if not is_point))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -28,6 +27,7 @@ from icesize.table.commit.protocol import Base, CommitRequest, Committer, Loaded
 from icesize.table.commit.pyiceberg_committer import committer_of
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import Change, commit_change
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
 from icesize.table.state.live_files import LayoutReader
@@ -74,22 +74,21 @@ class Current:
 class TableHandle:
     """Catalog and name of a table. `spark_conf` is looked at for settings that icesize must refuse (WAP).
 
-    `concurrent_writers` remembers what others do to the table. `spark_conf` can hold credentials and is not printed.
+    `concurrent_writers` remembers what others do to the table, `store` what its manifests say. `spark_conf` can hold
+    credentials and is not printed.
     """
 
     catalog: Catalog
     identifier: tuple[str, ...]
     policy: PolicyArgument = None
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    concurrent_writers: ConcurrentWriters = field(default_factory=ConcurrentWriters)
-    _reader: Callable[[int, bool], LayoutReader] = field(default_factory=lambda: lru_cache(maxsize=1)(LayoutReader))
-    _cluster_reader: Callable[[ClusterBy, bool], ClusterReader] = field(
-        default_factory=lambda: lru_cache(maxsize=1)(ClusterReader)
-    )
+    store: ManifestStore = field(default_factory=ManifestStore, repr=False)
+    concurrent_writers: ConcurrentWriters = field(init=False)
     _deadline_ms: int = 600_000
 
     def __post_init__(self) -> None:
         opening.guard(self.catalog)
+        self.concurrent_writers = ConcurrentWriters(self.store)
 
     @property
     def name(self) -> str:
@@ -110,6 +109,7 @@ class TableHandle:
             raise
         except Exception as error:  # of whatever the catalog is reached by
             raise opening.load_failed(self.name, error) from scrub(error)
+        self.store.serve(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy)
         self._deadline_ms = policy.commit_deadline_ms
@@ -141,12 +141,12 @@ class TableHandle:
         return self.concurrent_writers.contested(current.table.metadata, current.table.io, environment.now_ms())
 
     def reader(self, policy: SizePolicy) -> LayoutReader:
-        """The reader that remembers this table's manifests; a new one when the small file limit has changed."""
-        return self._reader(policy.small_file_limit_bytes, policy.apply_deletes)
+        """The reader of this table's layouts."""
+        return LayoutReader(policy.small_file_limit_bytes, policy.apply_deletes, self.store)
 
     def cluster_reader(self, by: ClusterBy, policy: SizePolicy) -> ClusterReader:
-        """The reader that remembers what manifests say of these columns; a new one when others are wanted."""
-        return self._cluster_reader(by, policy.apply_deletes)
+        """The reader of the files that are clustered by these columns."""
+        return ClusterReader(by, policy.apply_deletes, self.store)
 
     def commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
         """Make the steps of a request visible that was planned on `current`; raises as `commit_steps`."""
@@ -182,7 +182,7 @@ class TableHandle:
         return self._committer(current, environment).state_of(current.table)
 
     def _committer(self, current: Current, environment: Environment, ref: str = MAIN) -> Committer:
-        return committer_of(self.catalog, current.table, environment.now_ms, ref)
+        return committer_of(self.catalog, current.table, environment.now_ms, ref, self.store)
 
 
 def _deadline_seconds(current: Current) -> float:

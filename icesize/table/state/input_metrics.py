@@ -10,26 +10,20 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
-from typing import Any
 
-from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, FinishedFile, Merged, NewDataFile, Rewritten
 from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import FileFact
 from icesize.table.catalog.access_errors import brief
-from icesize.table.manifests.avro_values import fields_reader
-from icesize.table.manifests.entries import DataFileSchema, read_entries
+from icesize.table.manifests.facts import read_metrics
 
 LOG = logging.getLogger("icesize")
 
-# Where a field of a data file goes among the arguments of FileMetrics, by Iceberg field id.
-_PLACES = {103: 0, 110: 1, 137: 2, 125: 3, 128: 4, 109: 5}
 _THREADS = 4
 """Manifests that are read at a time; it only pays where each is a round trip away."""
 
@@ -74,26 +68,8 @@ def metrics_of(files: Iterable[FileFact], io: FileIO) -> dict[str, FileMetrics]:
 
 
 def _read_what_is_there(io: FileIO, location: str, paths: set[str]) -> dict[str, FileMetrics]:
-    # what a manifest list says besides is inherited by sequence numbers alone, and they do not matter here
-    manifest = ManifestFile.from_args(manifest_path=location, content=ManifestContent.DATA, sequence_number=0)
     try:
-        wanted = islice((e for e in read_entries(io, manifest) if e.path in paths), len(paths))
-        return {entry.path: metrics_reader(entry.schema)(new_decoder(entry.data)) for entry in wanted}
+        return dict(islice((found for found in read_metrics(io, location) if found[0] in paths), len(paths)))
     except Exception as error:  # of whatever the storage is reached by
         LOG.info("column metrics of %d merged files are not known: %s", len(paths), brief(error))
         return {}
-
-
-@lru_cache(maxsize=64)
-def metrics_reader(schema: DataFileSchema) -> Callable[[BinaryDecoder], FileMetrics]:
-    """The function that reads metrics out of data files encoded like this, and nothing behind the last of them."""
-    fields = schema.avro["fields"]
-    last = max(i for i, each in enumerate(fields) if each["field-id"] in _PLACES)
-    read_fields = fields_reader(fields[: last + 1], _PLACES)
-
-    def read(decoder: BinaryDecoder) -> FileMetrics:
-        row: list[Any] = [None] * len(_PLACES)
-        read_fields(decoder, row)
-        return FileMetrics(row[0], *(each or {} for each in row[1:]))
-
-    return read

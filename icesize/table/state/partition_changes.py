@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice, pairwise
 from statistics import median
-from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -26,10 +27,14 @@ from icesize.planning.merging.advice import Arrivals
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import head_snapshot, known_ancestors, operation_of, summary_of
 from icesize.table.commit.summary import BASE_ID, RUN_ID, SECONDS
-from icesize.table.manifests.entries import DELETED, Entry, read_changes, read_entries
-from icesize.table.manifests.lists import manifests_in, manifests_of, read_new
+from icesize.table.manifests.entries import ADDED, DELETED
+from icesize.table.manifests.facts import ManifestFacts
+from icesize.table.manifests.lists import manifests_in, manifests_of, written_by
+from icesize.table.manifests.store import ManifestStore
 
 _DAY_MS = 86_400_000
+_CHANGE_BYTES = 700
+"""Memory of what a snapshot did to one partition, about."""
 
 
 class Contents(NamedTuple):
@@ -63,86 +68,55 @@ class PartitionChange(NamedTuple):
         return self.added.plus(self.removed, -1)
 
 
-def _counted(entries: Iterable[tuple[PartitionKey, Entry]]) -> dict[PartitionKey, PartitionChange]:
-    totals: dict[PartitionKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([0, 0, 0, 0], [0, 0, 0, 0]))
-    for key, entry in entries:
-        total = totals[key][entry.status == DELETED]
-        if not entry.content:
-            total[0] += 1
-            total[1] += entry.size_bytes
-            total[2] += entry.rows
-        total[3] += hash(entry.path)
-    return {key: PartitionChange(Contents(*added), Contents(*removed)) for key, (added, removed) in totals.items()}
+def touched(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
+    """Return what a snapshot added to and removed from each partition; empty if it only wrote manifests again.
 
-
-class ChangeReader:
-    """Reads what snapshots of one table changed, each once; a manifest that some manifest list has named is passed over
-    in the others. Losing it costs time only. Threads may share it: one reads at a time.
+    An equality delete of an unpartitioned spec counts for that spec's only partition, whatever else it applies to.
     """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: dict[int, Mapping[PartitionKey, PartitionChange]] = {}
-        self._listed: set[str] = set()
-        self._added_by: dict[int | None, list[ManifestFile]] = defaultdict(list)
+    def make() -> tuple[Mapping[PartitionKey, PartitionChange], int]:
+        changes = _changes(store, io, snapshot)
+        return changes, len(changes) * _CHANGE_BYTES
 
-    def touched(
-        self, metadata: TableMetadata, io: FileIO, snapshot: Snapshot
-    ) -> Mapping[PartitionKey, PartitionChange]:
-        """What a snapshot added to and removed from each partition; empty when it only wrote manifests anew.
-
-        An equality delete of an unpartitioned spec counts for that spec's only partition, whatever else it hits.
-        """
-        with self._lock:
-            changes = self._known.get(snapshot.snapshot_id)
-            if changes is None:
-                changes = self._known[snapshot.snapshot_id] = self._read(io, snapshot)
-                if len(self._known) > len(metadata.snapshots):
-                    kept = {s.snapshot_id for s in metadata.snapshots}
-                    self._known = {i: known for i, known in self._known.items() if i in kept}
-                    self._listed.clear()
-                    self._added_by.clear()
-            return changes
-
-    def _read(self, io: FileIO, snapshot: Snapshot) -> Mapping[PartitionKey, PartitionChange]:
-        for manifest in read_new(io, snapshot.manifest_list, self._listed.__contains__):
-            self._listed.add(manifest.manifest_path)
-            self._added_by[manifest.added_snapshot_id].append(manifest)
-        changes = _counted(
-            (PartitionKey.of(manifest.partition_spec_id, entry.values), entry)
-            for manifest in self._added_by[snapshot.snapshot_id]
-            for entry in read_changes(io, manifest)
-            if entry.snapshot_id == snapshot.snapshot_id
-        )
-        del self._added_by[snapshot.snapshot_id]
-        return changes
+    return store.get(snapshot.manifest_list, "changes", make)
 
 
-class States:
-    """What partitions hold at a snapshot; a manifest that several of them share is read once."""
+def _changes(store: ManifestStore, io: FileIO, snapshot: Snapshot) -> dict[PartitionKey, PartitionChange]:
+    added: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
+    removed: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
+    for manifest in written_by(io, snapshot):
+        facts = store.changes(io, manifest)
+        for total, status in ((added, ADDED), (removed, DELETED)):
+            _add(total, _contents(facts, facts.changed_by(snapshot.snapshot_id, status)))
+    return {key: PartitionChange(added.get(key, NOTHING), removed.get(key, NOTHING)) for key in {**added, **removed}}
 
-    def __init__(self, io: FileIO, partition: PartitionKey | None) -> None:
-        self._io, self._partition = io, partition
-        self._known: dict[str, dict[PartitionKey, Contents]] = {}
 
-    def at(self, snapshot: Snapshot) -> dict[PartitionKey, Contents]:
-        total: dict[PartitionKey, Contents] = defaultdict(Contents)
-        for manifest in manifests_in(snapshot, self._io):
-            if self._partition is None or manifest.partition_spec_id == self._partition.spec_id:
-                for key, contents in self._of(manifest).items():
-                    total[key] = total[key].plus(contents)
-        return dict(total)
+def _contents(facts: ManifestFacts, rows: NDArray[np.intp]) -> dict[PartitionKey, Contents]:
+    identities: defaultdict[int, int] = defaultdict(int)
+    for place, path in zip(facts.columns.partition[rows].tolist(), facts.paths(rows), strict=True):
+        identities[place] += hash(path)
+    is_data = facts.manifest.content == ManifestContent.DATA
+    return {
+        facts.keys[place]: Contents(*(totals if is_data else (0, 0, 0)), identities[place])
+        for place, totals in facts.totals(rows).items()
+    }
 
-    def _of(self, manifest: ManifestFile) -> dict[PartitionKey, Contents]:
-        known = self._known.get(manifest.manifest_path)
-        if known is None:
-            entries = (
-                (PartitionKey.of(manifest.partition_spec_id, entry.values), entry)
-                for entry in read_entries(self._io, manifest)
-            )
-            counted = _counted(each for each in entries if self._partition in (None, each[0]))
-            known = self._known[manifest.manifest_path] = {key: change.added for key, change in counted.items()}
-        return known
+
+def _add(total: defaultdict[PartitionKey, Contents], more: Mapping[PartitionKey, Contents]) -> None:
+    for key, contents in more.items():
+        total[key] = total[key].plus(contents)
+
+
+def state_at(
+    store: ManifestStore, io: FileIO, snapshot: Snapshot, partition: PartitionKey | None
+) -> dict[PartitionKey, Contents]:
+    """Return what partitions hold at a snapshot, all of them or only the given one."""
+    total: defaultdict[PartitionKey, Contents] = defaultdict(Contents)
+    for manifest in manifests_in(snapshot, io):
+        if partition is None or manifest.partition_spec_id == partition.spec_id:
+            facts = store.facts(io, manifest)
+            _add(total, _contents(facts, facts.live if partition is None else facts.in_partition(partition)))
+    return dict(total)
 
 
 def differing(now: Mapping[PartitionKey, Contents], before: Mapping[PartitionKey, Contents]) -> set[PartitionKey]:
@@ -150,7 +124,7 @@ def differing(now: Mapping[PartitionKey, Contents], before: Mapping[PartitionKey
     return {key for key in now.keys() | before.keys() if now.get(key, NOTHING) != before.get(key, NOTHING)}
 
 
-def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey] | None:
+def partitions_changed(metadata: TableMetadata, io: FileIO, store: ManifestStore) -> set[PartitionKey] | None:
     """Partitions with files added by others since the newest REPLACE snapshot of ours was *planned*.
 
     What others committed between that plan and its commit was not considered by it. A REPLACE of ours that names no
@@ -170,13 +144,13 @@ def partitions_changed(metadata: TableMetadata, io: FileIO) -> set[PartitionKey]
     else:
         return None
     # a REPLACE that writes manifests anew, as ours does, copies entries of others, which keep their snapshot ids
-    return {
-        PartitionKey.of(manifest.partition_spec_id, entry.values)
-        for manifest in manifests_of(head_snapshot(metadata) if newer else None, io).data
-        if manifest.added_snapshot_id in newer | ours
-        for entry in read_entries(io, manifest)
-        if entry.snapshot_id in newer
-    }
+    changed: set[PartitionKey] = set()
+    for manifest in manifests_of(head_snapshot(metadata) if newer else None, io).data:
+        if manifest.added_snapshot_id in newer | ours:
+            facts = store.facts(io, manifest)
+            rows = facts.live[np.isin(facts.snapshot_ids[facts.live], [*newer])]
+            changed.update(facts.keys[place] for place in np.unique(facts.columns.partition[rows]).tolist())
+    return changed
 
 
 def _planned_on(snapshot: Snapshot) -> str | None:
@@ -186,7 +160,11 @@ def _planned_on(snapshot: Snapshot) -> str | None:
 
 
 def recent_appends(
-    metadata: TableMetadata, io: FileIO, most_commits: int = 8, most_partitions: int = 10_000
+    metadata: TableMetadata,
+    io: FileIO,
+    store: ManifestStore,
+    most_commits: int = 8,
+    most_partitions: int = 10_000,
 ) -> list[dict[PartitionKey, Seen]]:
     """The rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
 
@@ -198,11 +176,10 @@ def recent_appends(
     operations = (Operation.APPEND, Operation.OVERWRITE)
     newest = (s for s in known_ancestors(metadata) if operation_of(s) in operations)
     adding = (s for s in newest if summary_of(s, "added-records") != "0")
-    reader = ChangeReader()
     found: list[dict[PartitionKey, Seen]] = []
     with suppress(OSError, TableError):
         for _, snapshot in zip(range(most_commits), adding, strict=False):
-            changes, ours = reader.touched(metadata, io, snapshot), summary_of(snapshot, RUN_ID) is not None
+            changes, ours = touched(store, io, snapshot), summary_of(snapshot, RUN_ID) is not None
             added = (
                 (key, seen)
                 for key, change in changes.items()

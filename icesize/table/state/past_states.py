@@ -5,13 +5,14 @@ Manifests that several snapshots list are read once, and of a large table fewer 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
@@ -20,8 +21,9 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.inspection import size_bounds
 from icesize.planning.trends import Counts, PastState, evenly
 from icesize.table.catalog.history import main_history
-from icesize.table.manifests.entries import DATA, read_entries
+from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_new
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.commits import History, runs_of
 from icesize.table.state.naming import Labels
 
@@ -29,6 +31,8 @@ MOST_SNAPSHOTS = 48
 """States that are looked at: as many columns as a picture on a phone shows."""
 MOST_ENTRIES = 2_000_000
 """Manifest entries that are read for them, about: 40 seconds of work."""
+_COUNTS_BYTES = 350
+"""Memory of the counts of one partition of a manifest, about."""
 
 
 def chosen_snapshots(
@@ -60,12 +64,12 @@ def past_states(
     return states, unreadable
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Tally:
-    """What one manifest lists."""
+    """The files of one manifest: counts of its partitions, and numbers of data files by class of size."""
 
-    partitions: dict[PartitionKey, Counts] = field(default_factory=dict)
-    sizes: Counter[int] = field(default_factory=Counter)
+    partitions: dict[PartitionKey, Counts]
+    sizes: Counter[int]
 
 
 class _Reader:
@@ -73,14 +77,14 @@ class _Reader:
 
     def __init__(self, io: FileIO, bounds: Sequence[int], labels: Labels) -> None:
         self._io, self._bounds, self._labels = io, bounds, labels
-        self._known: dict[str, _Tally] = {}
+        self._store = ManifestStore()
         self._names: dict[PartitionKey, str] = {}
 
     def at(self, snapshot: Snapshot) -> PastState:
         partitions: defaultdict[str, Counts] = defaultdict(Counts)
         sizes = Counter[int]()
         for manifest in read_new(self._io, snapshot.manifest_list, lambda path: False):
-            tally = self._known.get(manifest.manifest_path) or self._read(manifest)
+            tally = self._store.get(manifest.manifest_path, "tally", partial(self._tally, manifest))
             sizes.update(tally.sizes)
             for key, counts in tally.partitions.items():
                 name = self._name(key)
@@ -88,21 +92,18 @@ class _Reader:
         by_class = tuple(sizes[i] for i in range(len(self._bounds) + 1))
         return PastState(snapshot.snapshot_id, snapshot.timestamp_ms, dict(partitions), by_class)
 
-    def _read(self, manifest: ManifestFile) -> _Tally:
-        found: defaultdict[PartitionKey, list[int]] = defaultdict(lambda: [0, 0, 0])
-        sizes = Counter[int]()
-        for entry in read_entries(self._io, manifest):
-            counts = found[PartitionKey.of(manifest.partition_spec_id, entry.values)]
-            if entry.content != DATA:
-                counts[2] += 1
-                continue
-            size_class = bisect_right(self._bounds, entry.size_bytes)
-            sizes[size_class] += 1
-            counts[0] += 1
-            counts[1] += size_class < len(self._bounds)
-        tally = _Tally({key: Counts(*counts) for key, counts in found.items()}, sizes)
-        self._known[manifest.manifest_path] = tally
-        return tally
+    def _tally(self, manifest: ManifestFile) -> tuple[_Tally, int]:
+        facts = read_facts(self._io, manifest)
+        totals, sizes = facts.totals(facts.live), Counter[int]()
+        if manifest.content == ManifestContent.DATA:
+            classes = np.searchsorted(self._bounds, facts.columns.size_bytes[facts.live], side="right")
+            sizes.update(classes.tolist())
+            small = facts.totals(facts.live[classes < len(self._bounds)])
+            counted = {p: Counts(files, small[p][0] if p in small else 0) for p, (files, *_) in totals.items()}
+        else:
+            counted = {p: Counts(0, 0, files) for p, (files, *_) in totals.items()}
+        tally = _Tally({facts.keys[p]: counts for p, counts in counted.items()}, sizes)
+        return tally, len(counted) * _COUNTS_BYTES
 
     def _name(self, key: PartitionKey) -> str:
         known = self._names.get(key)

@@ -18,9 +18,10 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.planning.files import PartitionKey
 from icesize.report import with_text_ids
 from icesize.table.catalog.history import main_history
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.commits import Commit, runs_of
 from icesize.table.state.naming import Labels
-from icesize.table.state.partition_changes import NOTHING, ChangeReader, Contents, States, differing
+from icesize.table.state.partition_changes import NOTHING, Contents, differing, state_at, touched
 from icesize.units import format_bytes, format_count, format_time
 
 
@@ -62,26 +63,25 @@ class Version:
 
 
 def versions(
-    metadata: TableMetadata, io: FileIO, reader: ChangeReader, partition: PartitionKey | None = None
+    metadata: TableMetadata, io: FileIO, store: ManifestStore, partition: PartitionKey | None = None
 ) -> list[Version]:
     """The versions that the table still keeps of one partition, or of all of them, newest first, then by label.
 
     Snapshots of one icesize commit are one version. Every partition that readers see has at least one; one that is
     empty now has a version without files where that became so.
     """
-    states = States(io, partition)
     listing = _Listing(Labels(metadata))
     history = main_history(metadata)
     runs = runs_of(history)
-    contents = states.at(runs[0][0].last) if runs else {}
+    contents = state_at(store, io, runs[0][0].last, partition) if runs else {}
     for run, older in zip_longest(runs, runs[1:]):
         for commit in run:
-            net = _net(commit, metadata, io, reader, partition)
+            net = _net(commit, io, store, partition)
             listing.add(commit, {key: contents.get(key, NOTHING) for key in net}, *commit.batch)
             if commit is not run[-1]:
                 contents.update((key, contents.get(key, NOTHING).plus(change, -1)) for key, change in net.items())
         # having no parent does not make it the first: some catalogs drop the id of a parent that expires
-        below = states.at(older[0].last) if older else {}
+        below = state_at(store, io, older[0].last, partition) if older else {}
         # behind a gap an expired commit made what differs, unless the one after it touched that
         listing.add(run[-1], {key: contents.get(key, NOTHING) for key in differing(contents, below) - net.keys()})
         contents = below
@@ -90,12 +90,12 @@ def versions(
 
 
 def _net(
-    commit: Commit, metadata: TableMetadata, io: FileIO, reader: ChangeReader, partition: PartitionKey | None
+    commit: Commit, io: FileIO, store: ManifestStore, partition: PartitionKey | None
 ) -> dict[PartitionKey, Contents]:
     """The partitions that a commit touched, with what each has more than before."""
     total: dict[PartitionKey, Contents] = defaultdict(Contents)
     for snapshot in commit.snapshots:
-        for key, change in reader.touched(metadata, io, snapshot).items():
+        for key, change in touched(store, io, snapshot).items():
             if partition in (None, key):
                 total[key] = total[key].plus(change.net)
     return dict(total)

@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.table.catalog.locations import normalised
-from icesize.table.manifests.entries import read_entries
+from icesize.table.manifests.facts import read_facts
 from icesize.table.manifests.lists import read_new
 
 READERS = 4
@@ -65,7 +65,7 @@ class Reachable:
         with ThreadPoolExecutor(READERS) as pool:
             for manifests in pool.map(listed, new):
                 found.update({manifest.manifest_path: manifest for manifest in manifests})
-            for paths in pool.map(lambda manifest: [e.path for e in read_entries(io, manifest)], found.values()):
+            for paths in pool.map(lambda manifest: read_facts(io, manifest).paths(), found.values()):
                 for path in paths:
                     self._add(path)
         read = [*found, *(snapshot.manifest_list for snapshot in new)]

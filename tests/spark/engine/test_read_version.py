@@ -22,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine.read_version import read_version
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import known_snapshot
-from icesize.table.state.versions import ChangeReader, versions
+from icesize.table.state.versions import versions
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.spark_lake import ALL_TYPES, Lake, counted, events, rows_of
 
@@ -53,7 +54,7 @@ def test_every_version_has_the_rows_that_its_snapshot_shows(spark: SparkSession,
     table.compact()
     lake.table().delete(EqualTo("hour", "h0"))
     loaded = lake.table()
-    found = versions(loaded.metadata, loaded.io, ChangeReader())
+    found = versions(loaded.metadata, loaded.io, ManifestStore())
     assert {v.operation for v in found} == {"append", "append+replace", "replace", "delete"}
     assert len([v for v in found if v.key == H0]) == 7
     for version in found:

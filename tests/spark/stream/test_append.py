@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import icesize
 from icesize.errors import BatchOutOfOrder, EngineUnavailable, PolicyError, TableError, TableNotFound
 from icesize.planning.files import SkipReason
-from icesize.table.state import live_files
+from icesize.table.manifests import store
 from tests.support.meeting import Meeting, all_at_once
 from tests.support.spark_lake import Lake, conf, counted, events, rows_of
 
@@ -120,7 +120,7 @@ def test_eight_threads_work_on_two_handles_of_one_table(
         table.append(counted(spark, events([number], hours)))
     # other readers than before, which remember nothing yet
     one, other = lake.open(spark, max_small_files=5), lake.open(spark, max_small_files=5)
-    monkeypatch.setattr(live_files, "read_entries", Meeting().ahead_of(live_files.read_entries))
+    monkeypatch.setattr(store, "read_columns", Meeting().ahead_of(store.read_columns))
     batches = [counted(spark, events([number])) for number in (2, 3)]
     appends = [partial(table.append, batch) for table, batch in zip((one, other), batches, strict=True)]
     all_at_once([one.inspect, other.plan, one.compact, other.compact, other.inspect, one.plan, *appends])

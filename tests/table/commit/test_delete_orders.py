@@ -15,6 +15,7 @@ from icesize.planning.files import PartitionKey
 from icesize.table.commit.protocol import CommitRequest, Overtaken
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
 from tests.support.delete_files import delete_equal, delete_positions
 from tests.support.examples import sampled
 from tests.support.machine import Reader
@@ -102,7 +103,7 @@ def written_once(lake: Lake) -> CommitRequest:
 def obsolete(table: Table) -> set[str]:
     """Delete files that hit no live data file of their partition."""
     head = table.metadata.current_snapshot()
-    deletes = DeleteIndex.of(table.io, manifests_of(head, table.io).deletes, table.metadata.specs())
+    deletes = DeleteIndex.of(ManifestStore(), table.io, manifests_of(head, table.io).deletes, table.metadata.specs())
     files = small_files(table, "a")
     numbers, paths = [f.sequence_number for f in files], {plain_path(f.path) for f in files}
     return {

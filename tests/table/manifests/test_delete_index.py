@@ -8,8 +8,9 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey, SkipReason
-from icesize.table.manifests.delete_index import DeleteIndex, KnownDeletes
+from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import CountingIO, append, make_table, small_files
 
@@ -97,9 +98,9 @@ def test_deletes_are_read_from_a_table(lake: SqlCatalog) -> None:
     assert head is not None
     manifests = [m for m in head.manifests(table.io) if m.content == ManifestContent.DELETES]
     specs = table.metadata.specs()
-    assert hits(DeleteIndex.of(table.io, manifests, specs, above=4), second)
-    assert not hits(DeleteIndex.of(table.io, manifests, specs, above=5), second)
-    assert not hits(DeleteIndex.of(table.io, manifests, specs), other)
+    assert hits(DeleteIndex.of(ManifestStore(), table.io, manifests, specs, above=4), second)
+    assert not hits(DeleteIndex.of(ManifestStore(), table.io, manifests, specs, above=5), second)
+    assert not hits(DeleteIndex.of(ManifestStore(), table.io, manifests, specs), other)
 
 
 def test_equality_deletes_without_partition_values_are_read_as_global(lake: SqlCatalog) -> None:
@@ -127,11 +128,11 @@ def test_delete_manifests_are_read_once(lake: SqlCatalog) -> None:
     """As long as they are listed, and the index is made once of the same ones."""
     make_table(lake)
     first = small_files(append(lake, [1, 2]))[0]
-    known, io = KnownDeletes(), CountingIO()
+    store, io = ManifestStore(), CountingIO()
 
     def read(table: Table) -> DeleteIndex:
         manifests = manifests_of(table.metadata.current_snapshot(), table.io).deletes
-        return known.index(io, manifests, table.metadata.specs())
+        return delete_index(store, io, manifests, table.metadata.specs())
 
     one = read(delete_rows(lake, first))
     assert read(lake.load_table("db.t")) is one

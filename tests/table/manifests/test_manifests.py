@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +64,7 @@ from pyiceberg.types import (
 
 from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.table.manifests.avro_container import ContainerReader, ContainerWriter
 from icesize.table.manifests.avro_values import structure
 from icesize.table.manifests.entries import (
@@ -71,10 +73,11 @@ from icesize.table.manifests.entries import (
     EXISTING,
     DataFileSchema,
     Entry,
-    read_changes,
     read_entries,
     under_new_path,
 )
+from icesize.table.manifests.facts import read_changes, read_metrics
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import ManifestStream, Target, write_list, write_manifests
 from tests.support.examples import examples
 from tests.support.manifest_values import plain, without_zero_sign
@@ -491,10 +494,65 @@ def test_delete_manifests_tell_what_they_delete(shelf: Shelf) -> None:
             out.add(ManifestEntry.from_args(sequence_number=4, data_file=file))
     written = out.to_manifest_file()
     manifest = ManifestFile(*[ManifestContent.DELETES if i == 3 else written[i] for i in range(len(written))])
-    first, second = read(shelf, [manifest])
-    assert (first.content, first.lowest_path, first.highest_path) == (1, low.decode(), high.decode())
-    assert (second.content, second.lowest_path, second.highest_path) == (2, None, None)
-    assert first.referenced_path is None
+    first, second = ManifestStore().facts(shelf.io, manifest).deletes()
+    assert (first.path, first.rows, first.file_format) == (_file(1).path, _file(1).rows, "PARQUET")
+    assert (first.equality_ids, first.lowest_path, first.highest_path) == ((), low.decode(), high.decode())
+    assert (second.equality_ids, second.lowest_path, second.highest_path) == ((2, 3), None, None)
+    assert (first.referenced_path, first.sequence_number, first.partition) == (
+        None,
+        4,
+        PartitionKey(0, _file(1).partition.values),
+    )
+    assert [entry.content for entry in read(shelf, [manifest])] == [1, 2]
+
+
+def shown(fact: FileFact) -> list[str]:
+    """All fields of a fact, partitions of NaN among them."""
+    return [repr(getattr(fact, each.name)) for each in dataclasses.fields(fact)]
+
+
+def file_of(entry: Entry, manifest: ManifestFile) -> FileFact:
+    """A data file as planning sees it."""
+    key = PartitionKey.of(manifest.partition_spec_id, entry.values)
+    reason = None if entry.file_format == "PARQUET" else SkipReason.NOT_PARQUET
+    return FileFact(
+        entry.path, entry.size_bytes, entry.rows, key, entry.sequence_number or 0,
+        SkipReason.ENCRYPTED if entry.encrypted else reason, manifest.manifest_path,
+        file_sequence_number=entry.file_sequence_number or 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@relaxed
+@given(files=FILES, new=st.lists(_written(), max_size=3), cut=st.integers(0, 6))
+def test_facts_are_those_of_the_entries(
+    shelf: Shelf, version: int, files: list[NewDataFile], new: list[NewDataFile], cut: int
+) -> None:
+    """Row by row, with what they inherit from the list that names the manifest, whoever wrote it."""
+    entries, store = read(shelf, [shelf.write_by_pyiceberg(version, files)]), ManifestStore()
+    for manifest in (
+        *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
+        *(shelf.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
+    ):
+        number = manifest.sequence_number + version - 1
+        later = ManifestFile(*[number if i == 4 else manifest[i] for i in range(len(manifest))])
+        for listed in (manifest, later):
+            found, whole = store.facts(shelf.io, listed), read(shelf, [listed], live_only=False)
+            live = [e.status != DELETED for e in whole]
+            assert found.columns.status.tolist() == [e.status for e in whole]
+            assert found.snapshot_ids.tolist() == [e.snapshot_id for e in whole]
+            assert [shown(f) for f in found.files(np.arange(len(whole)))] == [shown(file_of(e, listed)) for e in whole]
+            assert found.live.tolist() == np.flatnonzero(live).tolist()
+            assert found.paths() == [e.path for e in whole if e.status != DELETED]
+            metrics = [metrics for _, metrics in read_metrics(shelf.io, listed.manifest_path)]
+            assert [m.rows for m in metrics] == [e.rows for e in whole if e.status != DELETED]
+            assert len(set(map(repr, found.keys))) == len({repr(file_of(e, listed).partition) for e in whole})
+
+
+def changes(shelf: Shelf, manifest: ManifestFile) -> list[tuple[int, str]]:
+    """Status and path of the entries that were added or deleted."""
+    found = read_changes(shelf.io, manifest)
+    return list(zip(found.status.tolist(), found.paths.at(np.arange(len(found.status))), strict=True))
 
 
 def _deletes(i: int, **what: Any) -> NewDeleteFile:
@@ -546,9 +604,8 @@ def test_changes_are_what_was_added_and_deleted(
         *shelf.write(version, snapshot_id=99, added=new, existing=entries[cut:], deleted=entries[:cut]),
         *(shelf.write_by_pyiceberg(version, files, status) for status in (ADDED, EXISTING, DELETED)),
     ):
-        changes = list(read_changes(shelf.io, manifest))
-        whole = read(shelf, [manifest], live_only=False)
-        assert [of_ours(e) for e in changes] == [of_ours(e) for e in whole if e.status != EXISTING]
+        whole = [e for e in read(shelf, [manifest], live_only=False) if e.status != EXISTING]
+        assert changes(shelf, manifest) == [(e.status, e.path) for e in whole]
 
 
 def test_reading_changes_ends_with_the_last_of_them(shelf: Shelf) -> None:
@@ -559,19 +616,18 @@ def test_reading_changes_ends_with_the_last_of_them(shelf: Shelf) -> None:
     place = Path(manifest.manifest_path.removeprefix("file://"))
     whole = place.read_bytes()
     place.write_bytes(whole[:-1000] + bytes(1000))
-    found = [(e.status, e.path) for e in read_changes(shelf.io, manifest)]
-    assert found == [(ADDED, "file:///w/5000.parquet"), (DELETED, kept[0].path)]
+    assert changes(shelf, manifest) == [(ADDED, "file:///w/5000.parquet"), (DELETED, kept[0].path)]
     with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
         read(shelf, [manifest])
     uncounted = ManifestFile(*[None if i == 7 else manifest[i] for i in range(len(manifest))])
     assert uncounted.added_files_count is None
     with pytest.raises(TableError, match=r"cut off or damaged|does not decompress"):
-        list(read_changes(shelf.io, uncounted))
+        changes(shelf, uncounted)
     place.write_bytes(whole)
-    assert len(list(read_changes(shelf.io, uncounted))) == 2
+    assert len(changes(shelf, uncounted)) == 2
     (untouched,) = shelf.write(2, snapshot_id=99, existing=old)
     Path(untouched.manifest_path.removeprefix("file://")).unlink()
-    assert list(read_changes(shelf.io, untouched)) == [], "a manifest without changes is not opened"
+    assert changes(shelf, untouched) == [], "a manifest without changes is not opened"
 
 
 def test_a_damaged_manifest_is_named(shelf: Shelf) -> None:

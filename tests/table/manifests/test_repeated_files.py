@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,31 +14,30 @@ from pyiceberg.table import Table
 
 import icesize
 from icesize.errors import UnsupportedTable
-from icesize.planning.files import PartitionKey
+from icesize.planning.files import FileFact, PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.manifests.repeated_files import Listings
+from icesize.table.catalog.locations import normalised
+from icesize.table.manifests.repeated_files import PathNumbers, listed_twice
 from tests.support.tables import append, ids_of, make_table, removed_and_live, request_on, run, write
 
+A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 PATHS = ("file:///w/a", "file:/w/a", "/w/b", "s3://b/c", "s3a://b/c", "s3://b/d")
 SAME = {"file:/w/a": "file:///w/a", "s3a://b/c": "s3://b/c"}
 
 
-@given(manifests=st.lists(st.lists(st.sampled_from(PATHS), max_size=4), max_size=6), gone=st.sets(st.integers(0, 5)))
-def test_listings_are_counted(manifests: list[list[str]], gone: set[int]) -> None:
-    """However manifests come and go, and however a path is spelt."""
-    listings = Listings()
-    for paths in manifests:
-        listings.add(paths)
-    stay = []
-    for number, paths in enumerate(manifests):
-        if number in gone:
-            listings.add(paths, -1)
-        else:
-            stay += paths
-    times = Counter(SAME.get(path, path) for path in stay)
-    twice = {path for path in PATHS if times[SAME.get(path, path)] > 1}
-    assert {path for path in PATHS if path in listings} == twice
-    assert bool(listings) == bool(twice)
+@given(manifests=st.lists(st.lists(st.sampled_from(PATHS), max_size=4), max_size=6))
+def test_files_that_are_there_twice_are_found(manifests: list[list[str]]) -> None:
+    """In one manifest or in several, and however a path is spelt."""
+    times = Counter(SAME.get(path, path) for paths in manifests for path in paths)
+    parts = [PathNumbers.of(FileFact(path, 1, 1, A) for path in paths) for paths in manifests]
+    assert {name for path, count in times.items() if count > 1 for name in [normalised(path)]} == listed_twice(parts)
+
+
+def test_different_paths_with_one_number_are_two_files() -> None:
+    """Numbers only point to paths that may be equal."""
+    files = [FileFact("s3://b/c", 1, 1, A), FileFact("s3://b/d", 1, 1, A), FileFact("s3a://b/c", 1, 1, A)]
+    assert listed_twice([PathNumbers(files[:2], np.zeros(2, np.int64))]) == frozenset()
+    assert listed_twice([PathNumbers(files, np.zeros(3, np.int64))]) == {"s3://b/c"}
 
 
 def opened(catalog: SqlCatalog) -> SizedTable:
@@ -55,9 +55,6 @@ def listed(catalog: SqlCatalog, *partitions: PartitionKey) -> Table:
         table = catalog.load_table("db.t")
         run(catalog, request_on(table, [replace(file, partition=key)]), table)
     return catalog.load_table("db.t")
-
-
-A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 
 
 @pytest.mark.parametrize("again", [(A,), (A, A), (B,), (A, B)])

@@ -7,13 +7,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from icesize.table.commit.summary import BASE_ID, RUN_ID
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.tables import append, compact, make_table, merged, request_on, rewrite_manifests, run, small_files
 
 
 def changed(table: Table) -> set[object] | None:
     """The `kind` of each partition that has changed."""
-    keys = partitions_changed(table.metadata, table.io)
+    keys = partitions_changed(table.metadata, table.io, ManifestStore())
     return None if keys is None else {key.values[0] for key in keys}
 
 

@@ -46,9 +46,8 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.table.manifests.entries import DataFileSchema
+from icesize.table.manifests.avro_values import fields_reader
 from icesize.table.state.cluster_reader import ClusterReader, cluster_file_of
-from icesize.table.state.input_metrics import metrics_reader
 from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.where import partition_filter
 from tests.support.parquet_files import append as append_files
@@ -446,9 +445,7 @@ def test_maps_in_any_blocks_are_read(optional: bool, sized: bool) -> None:
     there = number(1) if optional else b""
     fields = [{"name": "rows", "field-id": 103, "type": "long"}]
     fields += [metric(110, "long", optional=optional), metric(125, "bytes", optional=optional)]
-    schema = DataFileSchema(f"blocks {optional}", {"type": "record", "name": "file", "fields": fields})
     data = number(3) + there + block(pairs[:2]) + block(pairs[2:]) + number(0) + there + block(texts) + number(0)
-    metrics = metrics_reader(schema)(new_decoder(data))
-    assert metrics.rows == 3
-    assert metrics.null_value_counts == {1: 10, 2: -(2**40), 3: 0}
-    assert metrics.lower_bounds == {1: b"ab", 300: b""}
+    row: list[Any] = [None] * 3
+    fields_reader(fields, {103: 0, 110: 1, 125: 2})(new_decoder(data), row)
+    assert row == [3, {1: 10, 2: -(2**40), 3: 0}, {1: b"ab", 300: b""}]

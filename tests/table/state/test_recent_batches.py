@@ -12,6 +12,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.partition_changes import arrivals_of, recent_appends
 from tests.support.tables import (
     CountingIO,
@@ -33,7 +34,10 @@ A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 
 def added(table: Table, most: int = 8) -> list[dict[PartitionKey, int]]:
     """Rows by partition of each commit that is found."""
-    return [{key: seen.rows for key, seen in each.items()} for each in recent_appends(table.metadata, table.io, most)]
+    return [
+        {key: seen.rows for key, seen in each.items()}
+        for each in recent_appends(table.metadata, table.io, ManifestStore(), most)
+    ]
 
 
 def head(table: Table) -> Snapshot:
@@ -58,7 +62,7 @@ def test_rows_of_each_commit(lake: SqlCatalog, version: str) -> None:
     run(lake, request_on(table, [first, other, again]), table)
     compact(lake)
     table = append(lake, [8], "b")
-    found = recent_appends(table.metadata, table.io)
+    found = recent_appends(table.metadata, table.io, ManifestStore())
     assert [list(each) for each in found] == [[A], [A, B], [B]]
     assert found[1] == {
         A: Seen(4, first.size_bytes + again.size_bytes, 2),
@@ -81,7 +85,7 @@ def test_rows_that_a_batch_took_along_are_not_new(lake: SqlCatalog) -> None:
     run(lake, request_on(table, [together, other], absorbed=tuple(inputs)), table)
     table = lake.load_table("db.t")
     assert added(table) == [{A: 2}, {A: 1}, {A: 2}, {A: 1, B: 1}]
-    assert recent_appends(table.metadata, table.io)[3][A] == Seen(1, together.size_bytes // 4, 1)
+    assert recent_appends(table.metadata, table.io, ManifestStore())[3][A] == Seen(1, together.size_bytes // 4, 1)
 
 
 def test_an_overwrite_by_others_is_new(lake: SqlCatalog) -> None:
@@ -159,7 +163,7 @@ def test_only_new_manifests_are_read(lake: SqlCatalog) -> None:
     make_table(lake)
     tables = [append(lake, [i]) for i in range(5)]
     io = CountingIO()
-    assert len(recent_appends(tables[-1].metadata, io, 3)) == 3
+    assert len(recent_appends(tables[-1].metadata, io, ManifestStore(), 3)) == 3
     written_by = {m.manifest_path: m.added_snapshot_id for t in tables for m in manifests_of(head(t), t.io).data}
     assert [written_by[path] for path in io.manifests] == [head(t).snapshot_id for t in reversed(tables[2:])]
 
@@ -174,7 +178,7 @@ def test_the_heaviest_partitions_are_named(lake: SqlCatalog) -> None:
         table,
     )
     table = lake.load_table("db.t")
-    (heaviest,) = recent_appends(table.metadata, table.io, most_partitions=2)
+    (heaviest,) = recent_appends(table.metadata, table.io, ManifestStore(), most_partitions=2)
     assert {key: seen.rows for key, seen in heaviest.items()} == {
         PartitionKey(0, ("c",)): 4,
         PartitionKey(0, ("d",)): 3,

@@ -8,10 +8,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 import icesize
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import SkipReason
-from icesize.table.state import live_files
+from icesize.table.manifests import store
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import LayoutReader
-from icesize.table.state.partition_changes import ChangeReader
+from icesize.table.state.partition_changes import touched
 from tests.support.meeting import Meeting, MeetingIO, all_at_once
 from tests.support.tables import LIMIT, append, compact, ids_of, layout_of, make_table
 
@@ -40,20 +41,20 @@ def test_two_threads_read_files_to_cluster_with_one_reader(lake: SqlCatalog) -> 
     assert [file.fact.obstacle for files in found.values() for file in files] == [None]
 
 
-def test_two_threads_read_changes_with_one_reader(lake: SqlCatalog) -> None:
+def test_two_threads_read_changes_with_one_store(lake: SqlCatalog) -> None:
     """Both find what each snapshot changed, and so does a later call."""
     make_table(lake)
     append(lake, [1])
     append(lake, [2], "b")
     table = compact(lake)
-    snapshots, reader, io = table.metadata.snapshots, ChangeReader(), MeetingIO()
-    expected = [ChangeReader().touched(table.metadata, table.io, snapshot) for snapshot in snapshots]
+    snapshots, shared, io = table.metadata.snapshots, ManifestStore(), MeetingIO()
+    expected = [touched(ManifestStore(), table.io, snapshot) for snapshot in snapshots]
 
-    def touched() -> list[object]:
-        return [reader.touched(table.metadata, io, snapshot) for snapshot in snapshots]
+    def changes() -> list[object]:
+        return [touched(shared, io, snapshot) for snapshot in snapshots]
 
-    assert all_at_once([touched, touched]) == [expected] * 2
-    assert touched() == expected
+    assert all_at_once([changes, changes]) == [expected] * 2
+    assert changes() == expected
 
 
 def test_eight_threads_work_on_one_table(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_eight_threads_work_on_one_table(lake: SqlCatalog, monkeypatch: pytest.M
         append(lake, [number])
     append(lake, [4], "b")
     table = icesize.open(None, "db.t", catalog=lake)
-    monkeypatch.setattr(live_files, "read_entries", Meeting().ahead_of(live_files.read_entries))
+    monkeypatch.setattr(store, "read_columns", Meeting().ahead_of(store.read_columns))
     all_at_once([table.inspect, table.plan, table.compact, table.versions] * 2)
     append(lake, [5], "b")
     table.compact()

@@ -21,7 +21,9 @@ from icesize.table.catalog.history import main_history
 from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
-from icesize.table.state.versions import ChangeReader, Version, versions
+from icesize.table.manifests.store import ManifestStore
+from icesize.table.state.partition_changes import touched
+from icesize.table.state.versions import Version, versions
 from tests.support.examples import examples
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (
@@ -51,7 +53,7 @@ A, B = PartitionKey(0, ("a",)), PartitionKey(0, ("b",))
 def listed(catalog: Catalog, partition: PartitionKey | None = None) -> list[Version]:
     """The versions of the table as it is now, by a reader that remembers nothing."""
     table = catalog.load_table("db.t")
-    return versions(table.metadata, table.io, ChangeReader(), partition)
+    return versions(table.metadata, table.io, ManifestStore(), partition)
 
 
 def keep_only(catalog: Catalog, tagged: list[int], newest: int = 1) -> Table:
@@ -204,8 +206,8 @@ def test_changes_are_counted_by_partition(lake: SqlCatalog) -> None:
     delete_rows(lake, small_files(append(lake, [4], "b"), "b")[0])
     after = small_files(compact(lake, "a"), "a")
     table = rewrite_manifests(lake)
-    reader = ChangeReader()
-    found = [reader.touched(table.metadata, table.io, s) for s in table.metadata.snapshots]
+    store = ManifestStore()
+    found = [touched(store, table.io, s) for s in table.metadata.snapshots]
     assert [list(changes) for changes in found] == [[A], [A], [B], [B], [A], []]
     deleted, replaced = found[3][B], found[4][A]
     assert (deleted.added.identity != 0, deleted.added[:3], deleted.net[:3]) == (True, (0, 0, 0), (0, 0, 0))
@@ -268,15 +270,15 @@ def test_a_batch_of_a_newer_release_is_left_out(lake: SqlCatalog) -> None:
 
 
 def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog) -> None:
-    """Snapshots never change: what was read once is not read again, and what has expired is forgotten."""
+    """Snapshots never change: what was read once is not read again."""
     make_table(lake)
-    reader = ChangeReader()
+    store = ManifestStore()
 
     def newly_read(table: Table) -> list[str]:
         io = CountingIO()
         for snapshot in reversed(table.metadata.snapshots):
-            reader.touched(table.metadata, io, snapshot)
-        assert len(versions(table.metadata, table.io, reader)) == len(main_history(table.metadata))
+            touched(store, io, snapshot)
+        assert len(versions(table.metadata, table.io, store)) == len(main_history(table.metadata))
         return io.manifests
 
     first, second = append(lake, [1]), append(lake, [2])
@@ -285,7 +287,7 @@ def test_a_second_listing_reads_new_snapshots_only(lake: SqlCatalog) -> None:
     expire(lake.load_table("db.t"))
     third = append(lake, [3])
     assert newly_read(third) == [manifest_of(third)]
-    assert newly_read(second) == [manifest_of(first)]
+    assert newly_read(second) == []
 
 
 def manifest_of(table: Table) -> str:
@@ -443,11 +445,11 @@ def test_any_history_is_listed_as_it_was(version: str, steps: list[tuple[str, st
     """Exactly the commits that changed a partition, as far as they are known, and each readable where it is listed."""
     with tempfile.TemporaryDirectory() as folder:
         history = History(Path(folder), version)
-        reader = ChangeReader()
+        store = ManifestStore()
         for step in steps:
             history.do(*step)
             table = history.table
-            found = versions(table.metadata, table.io, reader)
+            found = versions(table.metadata, table.io, store)
             assert [(v.snapshot_id, v.key.values[0], v.files, v.current) for v in found] == history.expected()
         for version_ in found:
             scan = table.scan(EqualTo("kind", version_.key.values[0]), snapshot_id=version_.snapshot_id)
@@ -459,5 +461,5 @@ def test_any_history_is_listed_as_it_was(version: str, steps: list[tuple[str, st
             assert scan.to_arrow().num_rows == version_.rows - deleted, "each delete file of this test hits one row"
         for kind in KINDS:
             key = PartitionKey(0, (kind,))
-            assert versions(table.metadata, table.io, ChangeReader(), key) == [v for v in found if v.key == key]
+            assert versions(table.metadata, table.io, ManifestStore(), key) == [v for v in found if v.key == key]
         history.catalog.close()

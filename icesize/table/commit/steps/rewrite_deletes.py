@@ -38,9 +38,8 @@ from icesize.planning.deletes import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
 from icesize.table.commit.protocol import BASE_EXPIRED, Base, Kept, Loaded, Step
-from icesize.table.commit.snapshot_builder import SnapshotBuilder, data_file_of
-from icesize.table.manifests.delete_index import is_unpartitioned
-from icesize.table.manifests.entries import read_entries
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.manifests.delete_index import is_unpartitioned, read_deletes
 
 TAKEN = "another writer took delete files of it away"
 LISTED_AGAIN = "another writer listed a data file of it again"
@@ -75,7 +74,7 @@ class RewriteDeletes(Step):
             return Kept(None, (self.dropped(BASE_EXPIRED),))
         specs, manifests = state.table.metadata.specs(), state.manifests()
         everywhere = {spec_id for spec_id, spec in specs.items() if is_unpartitioned(spec)}
-        listed = {delete.path for m in manifests.deletes for delete in state.deletes(state.table.io, m)}
+        listed = {delete.path for m in manifests.deletes for delete in read_deletes(state.store, state.table.io, m)}
         kept, lost = replaceable(self.rewritten, everywhere, listed, self._may_be_hit(state, everywhere))
         conflicts = tuple(f"delete files of '{self.labels[key]}' stay as they are: {why}" for key, why in lost.items())
         return Kept(replace(self, rewritten=kept) if kept else None, conflicts)
@@ -96,7 +95,8 @@ class RewriteDeletes(Step):
             spec_id = manifest.partition_spec_id
             concerned = spec_id in specs or specs & set(everywhere)
             if concerned and (manifest.min_sequence_number or 0) <= newest:
-                yield from (data_file_of(entry, spec_id) for entry in read_entries(state.table.io, manifest))
+                facts = state.store.facts(state.table.io, manifest)
+                yield from facts.files(facts.live)
 
     def _operation(self, metadata: TableMetadata) -> Operation:
         """That of the commit which brought the newest equality delete that goes, REPLACE where there is none."""

@@ -1,0 +1,192 @@
+"""One store of what manifests say, for all readers of a table.
+
+A manifest never changes, so what was read of it, or made of that, holds as long as somebody needs it. Losing it costs
+time, never correctness.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+
+from icesize.table.manifests.facts import Columns, ManifestFacts, read_changes, read_columns
+
+T = TypeVar("T")
+
+MAX_BYTES = 2**30
+"""Memory of one store, about: the facts of two million files that are all small, or of ten million others."""
+
+
+class _Value(NamedTuple):
+    version: Hashable
+    value: Any
+    held_bytes: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is known of one file of metadata, and the pass that used it last."""
+
+    used: int
+    values: dict[Hashable, _Value] = field(default_factory=dict)
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that it takes."""
+        return sum(value.held_bytes for value in self.values.values())
+
+
+class ManifestStore:
+    """Facts of manifests by path, and values that are made of them. Threads may share it.
+
+    One lock guards it, and no thread holds the lock while it reads storage. Threads that want the same value wait for
+    the first of them. What is used least goes first when `max_bytes` are full, except what the newest state of the
+    table uses: a table that is larger than the store keeps what fits, and the rest is read each time.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._owner: str | None = None
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held_bytes = 0
+        self._making: dict[tuple[str, Hashable, Hashable], Future[Any]] = {}
+        self._followed: frozenset[str] = frozenset()
+        self._pass = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that it takes."""
+        return self._held_bytes
+
+    def serve(self, table_uuid: str) -> None:
+        """Forget everything if the table was dropped and created again."""
+        with self._lock:
+            if self._owner not in (None, table_uuid):
+                self._held.clear()
+                self._held_bytes = 0
+            self._owner = table_uuid
+
+    def facts(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
+        """Return the facts of a manifest; raises what `read_columns` raises."""
+
+        def read() -> tuple[Columns, int]:
+            columns = read_columns(io, manifest)
+            return columns, columns.held_bytes
+
+        return ManifestFacts(manifest, self.get(manifest.manifest_path, "columns", read))
+
+    def remember(self, facts: ManifestFacts) -> None:
+        """Keep facts that were read with others."""
+        self.get(facts.path, "columns", lambda: (facts.columns, facts.columns.held_bytes))
+
+    def changes(self, io: FileIO, manifest: ManifestFile) -> ManifestFacts:
+        """Return facts of a manifest with its ADDED and DELETED entries at least: no more is read where none is known.
+
+        Raises what `read_columns` raises.
+        """
+        with self._lock:
+            known = self._use(manifest.manifest_path, "columns", None)
+        return ManifestFacts(manifest, known.value if known else read_changes(io, manifest))
+
+    def get(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable = None) -> T:
+        """Return what is known of a file of metadata, made if it is not known.
+
+        Args:
+            path: Location of the file.
+            kind: Name of the value: the same for all that is made in the same way.
+            make: Makes the value, and says about how many bytes it takes; called without a lock. What it raises is
+                raised.
+            version: What the value depends on besides; one version of a kind is kept.
+        """
+        with self._lock:
+            known = self._use(path, kind, version)
+        value: T = known.value if known else self._make_once(path, kind, make, version)
+        return value
+
+    def together(self, paths: Iterable[str], kind: Hashable, make: Callable[[], tuple[T, int]]) -> T:
+        """Return what is made of several files, made again when they are not those of the last call of its `kind`."""
+        return self.get("", kind, make, frozenset(paths))
+
+    def _use(self, path: str, kind: Hashable, version: Hashable) -> _Value | None:
+        held = self._held.get(path)
+        known = held and held.values.get(kind)
+        if not held or not known or known.version != version:
+            return None
+        held.used = self._pass
+        self._held.move_to_end(path)
+        return known
+
+    def _make_once(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable) -> T:
+        name, mine = (path, kind, version), Future[T]()
+        try:
+            while True:
+                with self._lock:
+                    if known := self._use(*name):
+                        found: T = known.value
+                        return found
+                    first = self._making.setdefault(name, mine)
+                if first is mine:
+                    break
+                # a thread that fails, maybe because its credentials are older, leaves the next one to try by itself
+                if first.exception() is None:
+                    theirs: T = first.result()
+                    return theirs
+            value, size = make()
+            with self._lock:
+                self._keep(path, kind, _Value(version, value, size))
+        except BaseException as error:
+            self._end_making(name, mine)
+            mine.set_exception(error)
+            raise
+        self._end_making(name, mine)
+        mine.set_result(value)
+        return value
+
+    def _end_making(self, name: tuple[str, Hashable, Hashable], mine: Future[T]) -> None:
+        with self._lock:
+            if self._making.get(name) is mine:
+                del self._making[name]
+
+    def _keep(self, path: str, kind: Hashable, value: _Value) -> None:
+        held = self._held.setdefault(path, _Held(self._pass))
+        self._held.move_to_end(path)
+        held.used = self._pass
+        if before := held.values.pop(kind, None):
+            self._held_bytes -= before.held_bytes
+        held.values[kind] = value
+        self._held_bytes += value.held_bytes
+        while self._held_bytes > self._max_bytes:
+            oldest = next(iter(self._held))
+            if self._held[oldest].used == self._pass:
+                # all the rest is needed in this pass, too: what came last is not kept
+                self._held_bytes -= held.values.pop(kind).held_bytes
+                return
+            self._drop(oldest)
+
+    def _drop(self, path: str) -> None:
+        self._held_bytes -= self._held.pop(path).held_bytes
+
+    def follow(self, paths: Collection[str]) -> None:
+        """Begin a pass over the newest state of the table, which needs these files of metadata.
+
+        What an earlier state needed and this one does not is forgotten.
+        """
+        needed = frozenset(paths)
+        with self._lock:
+            self._pass += 1
+            for path in self._followed - needed:
+                if path in self._held:
+                    self._drop(path)
+            self._followed = needed
+            for path in needed:
+                if path in self._held:
+                    self._held[path].used = self._pass
+                    self._held.move_to_end(path)

@@ -1,0 +1,98 @@
+"""Layouts made entry by entry, without a store and without columns: what `LayoutReader` has to find."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pyiceberg.table import Table
+
+from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
+from icesize.table.catalog.history import known_ancestors
+from icesize.table.catalog.locations import normalised
+from icesize.table.manifests.delete_index import DeleteIndex, is_unpartitioned
+from icesize.table.manifests.entries import Entry, read_entries
+from icesize.table.manifests.facts import read_facts
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.state.live_files import CommitAges, Obstacles
+from icesize.table.state.naming import Labels
+
+Plain = list[tuple[Any, ...]]
+
+
+def plain(layout: Layout) -> Plain:
+    """A layout as values that compare, in its order, partitions of NaN and everything of each file included."""
+    return [
+        (
+            *(repr(facts.key), facts.label, facts.files, facts.size_bytes, facts.rows, facts.commits_since_append),
+            *([_plain_file(file) for file in files] for files in (facts.small, facts.large)),
+        )
+        for facts in layout.partitions.values()
+    ]
+
+
+def _plain_file(file: FileFact) -> tuple[Any, ...]:
+    return tuple(repr(getattr(file, each.name)) for each in dataclasses.fields(FileFact))
+
+
+def layout_by_entries(table: Table, limit_bytes: int, apply_deletes: bool = True) -> Plain:
+    """The layout of the table's newest snapshot, as `plain` has it."""
+    metadata, labels = table.metadata, Labels(table.metadata)
+    ages, times = CommitAges(metadata), {s.snapshot_id: s.timestamp_ms for s in known_ancestors(metadata)}
+    index = _deletes_of(table)
+    keys: dict[PartitionKey, list[tuple[Entry, FileFact]]] = {}
+    for manifest in manifests_of(metadata.current_snapshot(), table.io).data:
+        own: dict[tuple[object, ...], PartitionKey] = {}
+        for entry in read_entries(table.io, manifest):
+            values = PartitionKey.of(manifest.partition_spec_id, entry.values).values
+            key = own.setdefault(values, PartitionKey(manifest.partition_spec_id, values))
+            keys.setdefault(key, []).append((entry, _fact(entry, key, manifest.manifest_path)))
+    small = {key: [f for _, f in pairs if f.size_bytes < limit_bytes] for key, pairs in keys.items()}
+    large = {
+        key: [f for _, f in pairs if f.size_bytes >= limit_bytes]
+        for key, pairs in keys.items()
+        if index and (key.spec_id != metadata.default_spec_id or index.concerns(key))
+    }
+    of_small, of_large = (
+        Obstacles(metadata.default_spec_id, index, _twice(each.values()), apply_deletes) for each in (small, large)
+    )
+    found: Plain = []
+    for key, pairs in keys.items():
+        entries = [entry for entry, _ in pairs]
+        numbered = metadata.format_version > 1
+        stamps = (e.sequence_number or 0 if numbered else times.get(e.snapshot_id or 0, 0) for e in entries)
+        hit = [f for f in of_large.noted(large.get(key, []), key) if f.delete_files]
+        found.append(
+            (
+                *(repr(key), labels.of(key), len(entries), sum(e.size_bytes for e in entries)),
+                *(sum(e.rows for e in entries), ages.since(max(stamps))),
+                [_plain_file(file) for file in of_small.noted(small[key], key)],
+                [_plain_file(file) for file in hit if key.spec_id == metadata.default_spec_id],
+            )
+        )
+    return found
+
+
+def _twice(files: Iterable[list[FileFact]]) -> frozenset[str]:
+    times = Counter(normalised(file.path) for some in files for file in some)
+    return frozenset(path for path, count in times.items() if count > 1)
+
+
+def _fact(entry: Entry, key: PartitionKey, manifest_path: str) -> FileFact:
+    reason = None if entry.file_format == "PARQUET" else SkipReason.NOT_PARQUET
+    return FileFact(
+        entry.path, entry.size_bytes, entry.rows, key, entry.sequence_number or 0,
+        SkipReason.ENCRYPTED if entry.encrypted else reason, manifest_path,
+        file_sequence_number=entry.file_sequence_number or 0,
+    )  # fmt: skip
+
+
+def _deletes_of(table: Table) -> DeleteIndex:
+    by_partition, everywhere = defaultdict(list), []
+    for manifest in manifests_of(table.metadata.current_snapshot(), table.io).deletes:
+        is_global = is_unpartitioned(table.metadata.specs()[manifest.partition_spec_id])
+        for delete in read_facts(table.io, manifest).deletes():
+            (everywhere if is_global and delete.equality_ids else by_partition[delete.partition]).append(delete)
+    return DeleteIndex(dict(by_partition), everywhere)

@@ -1,0 +1,158 @@
+"""The store of manifests: each is read once, in bounded memory, by as many threads as there are."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from threading import Event
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+
+from icesize.parquet.files.data_file import NewDataFile
+from icesize.planning.files import PartitionKey
+from icesize.table.commit.snapshot_builder import SnapshotBuilder
+from icesize.table.commit.steps.append import Append
+from icesize.table.manifests.lists import manifests_of
+from icesize.table.manifests.store import ManifestStore
+from icesize.table.state.live_files import LayoutReader
+from icesize.table.state.partition_changes import touched
+from icesize.table.state.versions import versions
+from tests.support.meeting import MeetingIO, all_at_once
+from tests.support.tables import LIMIT, NOW_MS, CountingIO, append, compact, layout_of, make_table, make_visible
+
+
+def with_manifests(catalog: SqlCatalog, count: int, files: int = 50) -> Table:
+    """A table of so many manifests with as many files each, which do not exist."""
+    make_table(catalog)
+    for number in range(count):
+        table = catalog.load_table("db.t")
+        paths = [f"{table.location()}/data/kind=a/{number}-{i}.parquet" for i in range(files)]
+        added = [NewDataFile(path, 1000, 10, PartitionKey(0, (f"k{i % 5}",))) for i, path in enumerate(paths)]
+        make_visible(catalog, table, [Append(tuple(added)).stage(SnapshotBuilder(table, NOW_MS + number), {})])
+    return catalog.load_table("db.t")
+
+
+def manifests(table: Table) -> list[ManifestFile]:
+    return manifests_of(table.metadata.current_snapshot(), table.io).data
+
+
+def value(of: object, size: int = 1) -> Callable[[], tuple[object, int]]:
+    """Makes a value."""
+    return lambda: (of, size)
+
+
+def test_a_table_that_is_larger_than_the_store_keeps_what_fits(lake: SqlCatalog) -> None:
+    """Layouts are right, memory stays within its limit, and what fits is not read again by the next passes."""
+    table, whole = with_manifests(lake, 8), ManifestStore()
+    expected = LayoutReader(LIMIT, store=whole).read(table.metadata, table.io)
+    store, reads = ManifestStore(whole.held_bytes // 2), list[int]()
+    for _ in range(4):
+        io = CountingIO()
+        assert LayoutReader(LIMIT, store=store).read(table.metadata, io) == expected
+        assert store.held_bytes <= whole.held_bytes // 2
+        reads.append(len(io.manifests))
+    assert reads[0] == 8
+    assert all(3 <= again <= 6 for again in reads[1:])
+
+
+def test_what_is_used_least_goes_first() -> None:
+    """A pass keeps what it needs; what earlier ones used makes room, and a value without room is made each time."""
+    store = ManifestStore(max_bytes=3)
+    for path in "abc":
+        store.get(path, "kind", value(path))
+    store.follow("ab")
+    assert [store.get(path, "kind", value("new")) for path in "abdc"] == ["a", "b", "new", "new"]
+    assert [store.get(path, "kind", value("newer")) for path in "abdc"] == ["a", "b", "new", "newer"]
+    assert store.get("large", "kind", value("large", 4)) == "large"
+    assert (store.held_bytes, store.get("a", "kind", value("newest"))) == (3, "a")
+
+
+def test_what_a_table_needs_no_more_is_forgotten() -> None:
+    """As soon as a newer state is followed; other files stay, and one of another version takes its place."""
+    store = ManifestStore()
+    for path in "abc":
+        store.get(path, "kind", value(path))
+    store.follow("ab")
+    store.follow("b")
+    assert [store.get(path, "kind", value("new")) for path in "abc"] == ["new", "b", "c"]
+    assert store.get("b", "kind", value("newer"), version=2) == "newer"
+    assert (store.get("b", "kind", value("newest"), version=2), store.held_bytes) == ("newer", 3)
+
+
+def test_another_table_of_the_same_name_is_read_from_its_start() -> None:
+    """A table that was dropped and created again has another UUID."""
+    store = ManifestStore()
+    store.serve("one")
+    store.get("a", "kind", value("old"))
+    store.serve("one")
+    assert store.get("a", "kind", value("new")) == "old"
+    store.serve("two")
+    assert (store.get("a", "kind", value("new")), store.held_bytes) == ("new", 1)
+
+
+def test_eight_threads_share_one_store(lake: SqlCatalog) -> None:
+    """Layouts of two limits, changes and versions are those of a store of their own, and each manifest is read once."""
+    make_table(lake)
+    for number in range(5):
+        append(lake, [number], "ab"[number % 2])
+    table = compact(lake)
+    store, io = ManifestStore(), MeetingIO()
+
+    def layout(limit: int) -> object:
+        return LayoutReader(limit, store=store).read(table.metadata, io)
+
+    def changes(of: ManifestStore) -> object:
+        return [touched(of, io, snapshot) for snapshot in table.metadata.snapshots]
+
+    calls = [lambda: layout(LIMIT), lambda: layout(1), lambda: changes(store)] * 2
+    found = all_at_once([*calls, *[lambda: versions(table.metadata, io, store)] * 2])
+    one = LayoutReader(1).read(table.metadata, table.io)
+    known = versions(table.metadata, table.io, ManifestStore())
+    assert found == [layout_of(table), one, changes(ManifestStore())] * 2 + [known] * 2
+    of_head = [m.manifest_path for m in manifests(table)]
+    assert {path: io.manifests.count(path) for path in of_head}.keys() == set(of_head)
+
+
+def test_threads_that_want_one_value_wait_for_the_first() -> None:
+    """It is made once; if that fails, the next thread makes it by itself."""
+    store, made, begun = ManifestStore(), list[int](), Event()
+
+    def make() -> tuple[str, int]:
+        made.append(1)
+        if len(made) == 1:
+            begun.set()
+            raise OSError("storage is away")
+        return "value", 1
+
+    def first() -> str:
+        with pytest.raises(OSError, match="storage is away"):
+            store.get("path", "kind", make)
+        return "value"
+
+    def later() -> str:
+        begun.wait(10)
+        return store.get("path", "kind", make)
+
+    assert all_at_once([first, *[later] * 7]) == ["value"] * 8
+    assert len(made) == 2
+
+
+def test_memory_is_about_what_the_store_says(lake: SqlCatalog) -> None:
+    """The limit holds for real: columns of 2,000 files, and values of all of them."""
+    table = with_manifests(lake, 2, files=1_000)
+    io = PyArrowFileIO()
+    for limit in (1, LIMIT):
+        store = ManifestStore()
+        LayoutReader(limit).read(table.metadata, io)
+        tracemalloc.start()
+        try:
+            layout = LayoutReader(limit, store=store).read(table.metadata, io)
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert layout.files == 2_000
+        assert 0.6 * taken < store.held_bytes < 1.6 * taken
