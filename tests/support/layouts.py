@@ -105,7 +105,8 @@ def simulate(layout: Layout, plan: Plan, size_of_output: Callable[[int], int] = 
         partitions[group.partition] = noted(
             changed, [*kept, *created], _deletes_left(facts, kept), layout.small_file_limit_bytes
         )
-    return dataclasses.replace(layout, partitions=partitions, sequence_number=sequence)
+    head = dataclasses.replace(layout.head, sequence_number=sequence)
+    return dataclasses.replace(layout, partitions=partitions, head=head)
 
 
 def _deletes_left(facts: PartitionFacts, kept: Sequence[FileFact]) -> list[DeleteFile]:

@@ -570,7 +570,8 @@ def test_new_delete_files_read_back(shelf: Shelf) -> None:
     found = fetched(shelf, [listed])
     content = [(entry.data_file.content, entry.data_file.equality_ids) for entry in found]
     assert content == [(DataFileContent.POSITION_DELETES, None), (DataFileContent.EQUALITY_DELETES, [2, 3])]
-    known = [(e.sequence_number, e.equality_ids, e.referenced_path) for e in read(shelf, [listed])]
+    deletes = ManifestStore().facts(shelf.io, listed).deletes()
+    known = [(each.sequence_number, each.equality_ids, each.referenced_path) for each in deletes]
     assert known == [(4, (), "file:///w/9.parquet"), (SEQUENCE + 1, (2, 3), None)]
 
 
@@ -583,7 +584,8 @@ def test_equality_deletes_keep_their_columns_beside_entries_that_have_none(shelf
     stream.add([BY_POSITION])
     old = read(shelf, stream.finish())
     listed = shelf.write(2, added=[BY_EQUALITY], existing=old, content=ManifestContent.DELETES)
-    assert {e.path: e.equality_ids for e in read(shelf, listed)} == {BY_POSITION.path: (), BY_EQUALITY.path: (2, 3)}
+    deletes = [each for manifest in listed for each in ManifestStore().facts(shelf.io, manifest).deletes()]
+    assert {each.path: each.equality_ids for each in deletes} == {BY_POSITION.path: (), BY_EQUALITY.path: (2, 3)}
 
 
 def test_delete_files_are_refused_in_format_v1(shelf: Shelf) -> None:
