@@ -837,6 +837,24 @@ def test_an_interrupted_restore_removes_its_tag(catalog: Catalog) -> None:
     unchanged(catalog, before)
 
 
+def test_an_interrupted_restore_removes_files_without_deleted_rows(lake: SqlCatalog) -> None:
+    """They are written in this process, beside the copies, and go with them."""
+    make_table(lake)
+    table = append(lake, [1, 2])
+    then = delete_rows(lake, small_files(table)[0]).metadata.current_snapshot_id
+    assert then is not None
+    append(lake, [3])
+    before = delete_rows(lake, small_files(table)[0], [1])
+
+    def stop() -> None:
+        assert len(data_files_on_disk(before)) > len(data_files_needed(before)), "the file is written by then"
+        raise KeyboardInterrupt
+
+    with before_swap(2, stop), pytest.raises(KeyboardInterrupt):
+        restored(lake, then)
+    unchanged(lake, before)
+
+
 def test_a_restore_that_is_interrupted_after_it_landed_keeps_its_copies(catalog: Catalog) -> None:
     """The call never heard of it, and the partition is what it was all the same."""
     before, snapshot_id = with_history(catalog)
