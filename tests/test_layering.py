@@ -185,3 +185,11 @@ def test_what_is_imported_is_declared() -> None:
     extra = set(re.findall(r"^report = \[\"([\w-]+)", text, re.MULTILINE))
     imported = set().union(*map(_packages, MODULES)) - set(sys.stdlib_module_names) - {"icesize"}
     assert {DISTRIBUTIONS.get(package, package) for package in imported} == declared | extra
+
+
+@pytest.mark.engine
+def test_the_program_for_each_line_of_spark_needs_no_pytest() -> None:
+    """It runs in environments that have icesize and PySpark alone."""
+    program = "import sys; sys.modules['pytest'] = None; import integration.versions.job"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +42,7 @@ _DELETED_PATH = 2147483546  # field id of `file_path` in position delete files
 _UNKNOWN = -1
 """Stands for a sequence number or a snapshot id that an entry leaves to its manifest."""
 _KEY_BYTES = 250
+_ROWS_AT_ONCE = 50
 _INT32 = np.iinfo(np.int32)
 
 
@@ -88,9 +90,14 @@ class Columns:
     targets: tuple[_Target, ...]
 
     @classmethod
-    def of(cls, spec_id: int, rows: Sequence[_Row], deletes: bool) -> Columns:
-        """Return the columns of rows that were read."""
-        column = list(zip(*rows, strict=True)) or [()] * (len(_PLACES) + len(_DELETE_PLACES))
+    def of(cls, spec_id: int, rows: Iterable[_Row], deletes: bool) -> Columns:
+        """Return the columns of rows that are read."""
+        column: list[list[Any]] = [[] for _ in range(len(_PLACES) + len(_DELETE_PLACES) * deletes)]
+        rows = iter(rows)
+        # few rows at a time: Python's garbage collector would walk over all of them again and again
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            for values, more in zip(column, zip(*some, strict=True), strict=True):
+                values.extend(more)
         snapshot_ids, numbers, file_numbers = (
             _integers([_UNKNOWN if number is None else number for number in column[place]]) for place in (1, 2, 3)
         )
@@ -276,7 +283,7 @@ def read_changes(io: FileIO, manifest: ManifestFile) -> Columns:
 
 
 def _columns(manifest: ManifestFile, rows: Iterable[_Row]) -> Columns:
-    return Columns.of(manifest.partition_spec_id, list(rows), manifest.content == ManifestContent.DELETES)
+    return Columns.of(manifest.partition_spec_id, rows, manifest.content == ManifestContent.DELETES)
 
 
 def _rows(io: FileIO, manifest: ManifestFile) -> Iterator[_Row]:
@@ -291,12 +298,14 @@ def read_described(
 
     Metrics are not kept: they are several times as large as all other facts. Raises what `read_columns` raises.
     """
-    rows: list[_Row] = []
     described: list[T] = []
-    for row, metrics in _with_metrics(io, manifest.manifest_path):
-        described.append(describe(metrics))
-        rows.append(row)
-    return ManifestFacts(manifest, _columns(manifest, rows)), described
+
+    def rows() -> Iterator[_Row]:
+        for row, metrics in _with_metrics(io, manifest.manifest_path):
+            described.append(describe(metrics))
+            yield row
+
+    return ManifestFacts(manifest, _columns(manifest, rows())), described
 
 
 def read_metrics(io: FileIO, location: str) -> Iterator[tuple[str, FileMetrics]]:

@@ -21,7 +21,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.partition_changes import touched
 from icesize.table.state.versions import versions
-from tests.support.meeting import MeetingIO, all_at_once
+from tests.support.meeting import Meeting, MeetingIO, all_at_once
 from tests.support.tables import LIMIT, NOW_MS, CountingIO, append, compact, layout_of, make_table, make_visible
 
 
@@ -119,13 +119,14 @@ def test_eight_threads_share_one_store(lake: SqlCatalog) -> None:
 
 def test_threads_that_want_one_value_wait_for_the_first() -> None:
     """It is made once; if that fails, the next thread makes it by itself."""
-    store, made, begun = ManifestStore(), list[int](), Event()
+    store, made, begun, meeting = ManifestStore(), list[int](), Event(), Meeting()
 
     def make() -> tuple[str, int]:
         made.append(1)
         if len(made) == 1:
             begun.set()
             raise OSError("storage is away")
+        meeting.wait()
         return "value", 1
 
     def first() -> str:
