@@ -40,7 +40,7 @@ _WRITERS = (
     ("merges", "merge (icesize/parquet/rewriting/merge.py"),
     ("rows divided by partition", "arrange_by_partition (icesize/"),
     ("metrics taken from footers", "describe (icesize/parquet/files/metrics.py"),
-    ("files named", "location (icesize/parquet/files/uncommitted.py"),
+    ("files named", "location (icesize/parquet/files/new_files.py"),
     ("files created", "create (icesize/parquet/files/uncommitted.py"),
     ("Parquet writers made", "parquet_writer (icesize/parquet/writing/file_writer.py"),
     ("rows encoded", "append (icesize/parquet/writing/file_writer.py"),

@@ -23,6 +23,7 @@ from icesize.parquet.copying.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.format.fields import ColumnMetaData, Statistics
 from icesize.parquet.format.refusals import CopyRefused
@@ -284,14 +285,15 @@ def test_a_column_that_is_encoded_again_is_counted_where_footers_do_not_say(
     """Between reading and writing, as its files may have no null counts."""
     options = settings_of(tmp_path, SCHEMA)
     small = tuple(_encoded_otherwise(file, number) for number, file in enumerate(inputs_of(options)))
-    before, right = entries_of(local(file.path) for file in small), reencode._write
+    before, right = entries_of(local(file.path) for file in small), ParquetOptions.in_memory
 
-    def write(rows: pa.Table, *others: Any) -> Any:
-        lost = pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema)
-        lossy = pa.concat_tables([rows[:9], lost, rows[10:]])  # its bounds stay
-        return right(lossy if rows.column_names == ["id"] else rows, *others)
+    def write(options: ParquetOptions, rows: pa.Table, *others: Any, **more: Any) -> Any:
+        if rows.column_names == ["id"]:
+            lost = pa.Table.from_arrays([pa.nulls(1, rows.schema.types[0])], schema=rows.schema)
+            rows = pa.concat_tables([rows[:9], lost, rows[10:]])  # its bounds stay
+        return right(options, rows, *others, **more)
 
-    monkeypatch.setattr(reencode, "_write", write)
+    monkeypatch.setattr(ParquetOptions, "in_memory", write)
     monkeypatch.setattr(output_file, "count_of", lambda chunk, column: (chunk.values, None))
     monkeypatch.setattr(output_file, "count_levels", lambda *_: (0, 0))  # as if those were not counted, either
     done = merge(MergeGroup(small, PartitionKey(0), 1), with_limits(options, **PAGES), NEW)

@@ -299,7 +299,7 @@ def job_without_spark(
     tasks: Sequence[MergeGroup],
     asked: list[Mapping[int, int]],
     error: BaseException | None,
-    owner: Uncommitted,
+    owner: Uncommitted | None = None,
 ) -> shuffle.Shuffle:
     """Each assignment writes a small file; `asked` hears how many are wanted, `error` is raised the second time."""
 
@@ -321,6 +321,7 @@ def job_without_spark(
             owner.note(file.path for found in made.values() for files in found for file in files)
             return made
 
+    owner = owner or Uncommitted(settings.storage, "s1-0")
     work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), RowOrder.of(by(1), settings), settings, owner)
     return Small(cast("SparkSession", None), work, Cores(tasks=8))
 
