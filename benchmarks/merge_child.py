@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -53,16 +53,9 @@ def _row_groups(job: Job) -> Once:
     return _copying(job, copy)
 
 
-def _again(parts: Sequence[Any], plan: Any) -> Iterator[Any]:
-    """The columns that are encoded again: only they need pyarrow, which takes 100 MB."""
-    for top in plan.reencode:
-        from icesize.parquet.copying.reencode import reencode
-
-        yield reencode(parts, top, plan, None)
-
-
 def _pages(job: Job) -> Once:
     from icesize.parquet.copying.assembly import Assembly
+    from icesize.parquet.copying.changed_columns import works
     from icesize.parquet.copying.column_plan import Part, plan_columns
     from icesize.parquet.copying.page_copy import merge_row_groups, runs_of
     from icesize.parquet.files.settings import Limits
@@ -73,7 +66,7 @@ def _pages(job: Job) -> Once:
         assembly = Assembly(out, footers)
         for group in runs_of(parts, 2**20, 128 * 2**20):
             plan = plan_columns(group, Limits().renumber_page_ns)
-            merge_row_groups(group, plan, assembly, _again(group, plan))
+            merge_row_groups(group, plan, assembly, (work(None) for work in works(group, plan)))
         assembly.finish()
 
     return _copying(job, copy)
