@@ -42,7 +42,7 @@ def test_icesize_copies_pages_beside_cp(folder: Path, capsys: pytest.CaptureFixt
     assert mine["moved"]["pages_copied"] > 0
     assert mine["peak_bytes"] > copy["peak_bytes"] > 0
     assert [len(one["seconds"]) for one in (mine, copy)] == [2, 2]
-    # The seconds are rounded to milliseconds: `cp` takes about 13 of them, so a ratio recomputed here may differ by 0.01.
+    # The seconds are rounded to milliseconds, and `cp` takes about 13: a ratio computed of them may differ by 0.01.
     ratios = [b / a for a, b in zip(mine["seconds"], copy["seconds"], strict=True)]
     assert result["ratios"] == pytest.approx(ratios, abs=0.015)
     printed = capsys.readouterr().out
