@@ -31,10 +31,10 @@ from pyiceberg import types as iceberg
 
 from benchmarks.show import finish
 from icesize.parquet.copying.assembly import Assembly
-from icesize.parquet.copying.changed_columns import works
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.copying.costs import CHUNK_NS, decoding_ns, renumbering_ns
-from icesize.parquet.copying.page_copy import merge_row_groups
+from icesize.parquet.editing.changed_columns import works
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
+from icesize.parquet.editing.costs import CHUNK_NS, decoding_ns, renumbering_ns
+from icesize.parquet.editing.page_copy import merge_row_groups
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings

@@ -26,11 +26,11 @@ from typing import Any
 import icesize
 from benchmarks import peers
 from benchmarks.snapshots import data_file
-from icesize.clock import Environment, Stopwatch
-from icesize.maintenance.batch_commit import CommitContext, WrittenBatch, commit
+from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import Written
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
+from icesize.table.commit.batch_commit import CommitContext, WrittenBatch, commit
 from tests.support.children import run_child
 
 _COMMITS = 9

@@ -25,7 +25,7 @@ import icesize
 from benchmarks import peers
 from benchmarks.feed import feed
 from benchmarks.generate import batch_files
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.planning.files import PartitionKey
 from icesize.report import Report
 from icesize.sized_table import SizedTable

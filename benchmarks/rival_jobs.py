@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from benchmarks.rival_model import KINDS, MODES, Attempt, Chooser, Statement, paths_in, reason_of
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.records.summary import RUN_ID
 from integration.tools import local_path
 
 if TYPE_CHECKING:

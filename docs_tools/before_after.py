@@ -12,8 +12,8 @@ import icesize
 from docs_tools.blocks import DOCS
 from icesize.demo.events import batch
 from icesize.demo.lake import NAMESPACE, Lake
-from icesize.overview.charts import BOTH, sizes, standalone_svg
-from icesize.overview.facts import Comparison
+from icesize.presentation.charts import BOTH, sizes, standalone_svg
+from icesize.presentation.facts import Comparison
 
 BATCHES, ROWS = 48, 20_000
 

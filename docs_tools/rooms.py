@@ -22,8 +22,8 @@ FLOORS = {
 """The floors of the house from the ground up; every room belongs to the longest name that its own begins with."""
 
 _BESIDE = {
-    "icesize.overview": "icesize.maintenance",
-    **dict.fromkeys(("icesize.console", "icesize.progress", "icesize.demo", "icesize.__main__"), "icesize.cli"),
+    "icesize.presentation": "icesize.maintenance",
+    **dict.fromkeys(("icesize.demo", "icesize.__main__"), "icesize.cli"),
 }
 """What is on a floor that it is not named after."""
 

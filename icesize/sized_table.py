@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
+from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, WorkLimits
 from icesize.errors import EngineUnavailable, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.planning.files import PartitionKey
@@ -18,7 +18,8 @@ from icesize.report import Report
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.locations import is_object_store
-from icesize.table.commit import ledger
+from icesize.table.commit import submit
+from icesize.table.records import ledger
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.state.naming import Labels, find_partition, known_snapshot, snapshot_as_of
 from icesize.table.state.partition_changes import (
@@ -34,14 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from icesize.maintenance.checkup import Check
-    from icesize.maintenance.cluster_settings import ForgottenClusterBy
     from icesize.maintenance.clustering import Columns
     from icesize.maintenance.dangling_deletes import DanglingReport
-    from icesize.maintenance.delete_rewrites import DeletesReport
     from icesize.maintenance.full_pass import StepProgress, UpkeepPlan, UpkeepReport
+    from icesize.maintenance.rewrite_deletes import DeletesReport
     from icesize.maintenance.rewrite_manifests import ManifestReport
     from icesize.maintenance.table_context import ClusterWork, Progress, Selection, Tally
-    from icesize.overview.overview import Overview
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
@@ -49,13 +48,15 @@ if TYPE_CHECKING:
     from icesize.planning.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
     from icesize.planning.plan import MergeGroup, Plan
+    from icesize.presentation.overview import Overview
     from icesize.spark.stream.process_state import TableSource
     from icesize.spark.stream.sink import Sink
     from icesize.table.cleanup.expiry import ExpiryReport
     from icesize.table.cleanup.orphans import OrphanReport
+    from icesize.table.commit.cluster_settings import ForgottenClusterBy
     from icesize.table.commit.metadata_change import MetadataChange
-    from icesize.table.state.commits import History
-    from icesize.table.state.versions import Version
+    from icesize.table.past.commits import History
+    from icesize.table.past.versions import Version
     from icesize.table.state.where import Where
 
 Partition = Mapping[str, Any] | str
@@ -183,8 +184,8 @@ class SizedTable:
         price_per_1000_requests: float | None = None,
         recommended: tuple[str, ...] = (),
     ) -> Inspection:
+        from icesize.planning.advice.merging import advise
         from icesize.planning.inspection import inspect as inspect_layout
-        from icesize.planning.merging.advice import advise
         from icesize.planning.merging.planner import plan_merges
 
         metadata = selection.current.table.metadata
@@ -355,7 +356,7 @@ class SizedTable:
 
         Raises TableError for a table that does not say by what it is clustered.
         """
-        from icesize.maintenance.cluster_settings import forget_cluster_by
+        from icesize.table.commit.cluster_settings import forget_cluster_by
 
         with self._lock:
             return self._change(forget_cluster_by(self._environment.new_id()), dry_run)
@@ -451,7 +452,7 @@ class SizedTable:
 
         Only what the table still keeps is here. Raises ValueError for a limit below 1.
         """
-        from icesize.table.state.commits import history_of
+        from icesize.table.past.commits import history_of
 
         current = self._handle.load(self._environment)
         return history_of(current.table.metadata, current.name, limit)
@@ -464,8 +465,8 @@ class SizedTable:
         commands to copy. Drawing needs matplotlib (`pip install 'icesize[report]'`); this call does not. Raises
         TableError for a snapshot that the table does not have.
         """
-        from icesize.overview.gather import gather
-        from icesize.overview.overview import Overview
+        from icesize.presentation.gather import gather
+        from icesize.presentation.overview import Overview
         from icesize.table.state.column_advice import columns_advised
 
         selection = self._context.select()
@@ -584,7 +585,7 @@ class SizedTable:
         Takes the place of position and equality deletes, of which key columns are read. Raises CommitConflict (nothing
         landed) or CommitStateUnknown; a partition whose delete files cannot be read is in the report.
         """
-        from icesize.maintenance.delete_rewrites import rewrite_deletes
+        from icesize.maintenance.rewrite_deletes import rewrite_deletes
 
         with self._lock:
             return self._seen(rewrite_deletes(self._context, dry_run=dry_run))
@@ -608,7 +609,7 @@ class SizedTable:
             return self._seen(rewrite_manifests(self._handle, current, self._environment, dry_run=dry_run))
 
     def _versions(self, current: Current) -> list[Version]:
-        from icesize.table.state.versions import versions
+        from icesize.table.past.versions import versions
 
         with readable(current.name):
             return versions(current.table.metadata, current.table.io, self._handle.store)
@@ -619,8 +620,8 @@ class SizedTable:
     def _change(self, change: MetadataChange[Outcome], dry_run: bool) -> Outcome:
         current = self._handle.load()
         if dry_run:
-            return self._handle.would_change(current, change, self._environment)
-        return self._handle.change(current, change, self._environment)
+            return submit.dry_run_of_change(self._handle, current, change, self._environment)
+        return submit.change(self._handle, current, change, self._environment)
 
     def _seen(self, report: Outcome) -> Outcome:
         """The report, after the engine was made to see what was committed."""

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import icesize
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.sized_table import SizedTable
 from tests.support.spark_child import POLICY, session
 from tests.support.spark_lake import events, lake_catalog

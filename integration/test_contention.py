@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.sized_table import SizedTable
 from integration.tools import files_per_partition, sized, spark_rows

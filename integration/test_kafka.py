@@ -21,7 +21,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from icesize import failpoints
-from icesize.table.commit.ledger import LedgerEntry, entries, parse
+from icesize.table.records.ledger import LedgerEntry, entries, parse
 from integration import kafka
 from integration.kafka import Sent
 from integration.kafka_child import MAX_OFFSETS

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from integration.object_store import ObjectStore
 from integration.s3_story import BUCKET, CATALOG, S3Story
 from integration.tools import POLICY

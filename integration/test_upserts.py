@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 import icesize
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.records.summary import RUN_ID
 from integration.tools import POLICY, spark_rows
 from integration.upserts import Upserts
 from tests.support.delete_files import live_deletes

@@ -20,6 +20,7 @@ ROOMS = [
     "icesize.planning.routing",
     "icesize.planning.merging",
     "icesize.planning.retention",
+    "icesize.planning.advice",
     "icesize.parquet.format",
     "icesize.parquet.files",
     "icesize.parquet.ordering",
@@ -28,27 +29,27 @@ ROOMS = [
     "icesize.parquet.deletes",
     "icesize.parquet.writing",
     "icesize.parquet.copying",
+    "icesize.parquet.editing",
     "icesize.parquet.rewriting",
     "icesize.table.catalog",
     "icesize.table.manifests",
-    "icesize.table.commit",
+    "icesize.table.records",
     "icesize.table.state",
+    "icesize.table.past",
+    "icesize.table.commit",
     "icesize.table.storage",
     "icesize.table.cleanup",
     "icesize.maintenance",
-    "icesize.overview",
+    "icesize.presentation",
     "icesize.spark.engine",
     "icesize.spark.routing",
     "icesize.spark.clustering",
     "icesize.spark.stream",
     "icesize.sized_table",
-    "icesize.console",
-    "icesize.progress",
     "icesize.demo",
     "icesize.cli",
 ]
 """A module imports from its own room and from the rooms above it in this list."""
-MOST_MODULES = 14
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.name != "__init__.py")
 PACKAGES = sorted(p for p in ROOT.rglob("__init__.py"))
 SPARK_ROOMS = tuple(room for room in ROOMS if room.startswith("icesize.spark"))
@@ -94,10 +95,9 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=_name)
-def test_a_room_has_few_modules_and_says_what_it_is_for(path: Path) -> None:
-    """No room holds more than fourteen modules, and each names all of its files in its docstring."""
+def test_a_room_says_what_it_is_for(path: Path) -> None:
+    """Each room names all of its files in its docstring."""
     names = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
-    assert len(names) <= MOST_MODULES
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     missing = {n for n in names - {"__main__"} if f"`{n}`" not in docstring}
     assert (bool(docstring), missing if path.parent != ROOT else set()) == (True, set())

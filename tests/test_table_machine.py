@@ -19,8 +19,8 @@ from icesize.maintenance.restore import RESTORED_ID, restore
 from icesize.planning.cluster_by import STRATEGIES
 from icesize.planning.files import PartitionKey
 from icesize.sized_table import SizedTable
-from icesize.table.commit.ledger import entries
 from icesize.table.commit.protocol import CommitRequest, Overtaken
+from icesize.table.records.ledger import entries
 from icesize.table.state.handle import PolicyArgument, TableHandle
 from tests.support.examples import examples
 from tests.support.machine import Killed, Rows, Water, killed_at, plain

@@ -16,8 +16,8 @@ def test_steps_of_the_driver_and_of_writers() -> None:
     """A sample counts for the first step whose function is on its stack, 10 ms each, spread over the batches; what is
     no part of a batch counts for none."""
     lines = [
-        f"process 1;{RUN};commit (icesize/maintenance/batch_commit.py:140) 4",
-        f"process 1;{RUN};commit (icesize/maintenance/batch_commit.py:140);PyIcebergCommitter.stage "
+        f"process 1;{RUN};commit (icesize/table/commit/batch_commit.py:140) 4",
+        f"process 1;{RUN};commit (icesize/table/commit/batch_commit.py:140);PyIcebergCommitter.stage "
         "(icesize/table/commit/pyiceberg_committer.py:90) 2",
         f"process 1;{RUN};finish (icesize/somewhere.py:1) 1",
         "process 1;main (worker.py:1);write_rows (icesize/parquet/writing/row_writer.py:50);FileEncoder.finish "

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icesize import console
 from icesize.cli.options import FAILED, Target, command, table_options
 from icesize.cli.spark_choice import SparkChoice, spark_options
+from icesize.presentation import console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from icesize.clock import Commitment
+from icesize.environment import Commitment
 
 SHELLS_COUNT_FROM = 128
 """A process that a signal has ended has this and the signal's number as its exit code."""

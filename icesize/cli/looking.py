@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from icesize import console
 from icesize.cli.options import (
     UNWELL,
     Target,
@@ -27,13 +26,14 @@ from icesize.cli.options import (
 )
 from icesize.cli.values import pairs
 from icesize.errors import IcesizeError
+from icesize.presentation import console
 from icesize.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from icesize.sized_table import SizedTable
-    from icesize.table.commit.ledger import LedgerEntry
+    from icesize.table.records.ledger import LedgerEntry
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

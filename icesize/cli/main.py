@@ -15,7 +15,7 @@ from icesize import __version__
 from icesize.cli import doctor, looking, removing, rewriting, trying
 from icesize.cli.interrupts import exit_code_of, terminated_like_interrupted, what_became_of
 from icesize.cli.options import FAILED, UNKNOWN, USAGE, complain
-from icesize.clock import Commitment
+from icesize.environment import Commitment
 from icesize.errors import ArgumentError, CommitStateUnknown, IcesizeError, PolicyError, is_from_outside
 from icesize.redaction import redacted
 

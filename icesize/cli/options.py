@@ -18,10 +18,10 @@ import click
 
 from icesize.cli.process import collect_from_now_on, load_arrow_alone
 from icesize.cli.values import Seconds, Size, pair_option, pairs
-from icesize.clock import Environment
-from icesize.console import console_on, show_error
+from icesize.environment import Environment
 from icesize.errors import TableNotFound
 from icesize.planning.cluster_by import STRATEGIES
+from icesize.presentation.console import console_on, show_error
 from icesize.units import format_bytes, format_count
 
 if TYPE_CHECKING:

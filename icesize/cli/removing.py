@@ -7,7 +7,6 @@ from functools import partial
 
 import click
 
-from icesize import console, progress
 from icesize.cli.options import (
     FAILED,
     Target,
@@ -21,7 +20,8 @@ from icesize.cli.options import (
     yes_option,
 )
 from icesize.cli.values import Time, age_option
-from icesize.console import console_on
+from icesize.presentation import console, progress
+from icesize.presentation.console import console_on
 from icesize.units import format_bytes, format_count
 
 

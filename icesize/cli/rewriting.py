@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icesize import console, progress
 from icesize.cli.options import (
     FAILED,
     Target,
@@ -27,8 +26,9 @@ from icesize.cli.options import (
     yes_option,
 )
 from icesize.cli.spark_choice import SparkChoice, spark_options
-from icesize.console import console_on
 from icesize.errors import UnsupportedTable
+from icesize.presentation import console, progress
+from icesize.presentation.console import console_on
 
 if TYPE_CHECKING:
     from rich.console import Console

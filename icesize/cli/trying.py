@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 
 from icesize.cli.options import FAILED, command
 from icesize.cli.process import collect_from_now_on
-from icesize.console import console_on
+from icesize.presentation.console import console_on
 
 
 @command(

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from icesize.console import show_bars, show_line, show_plan, show_report
 from icesize.demo import events, explore
 from icesize.demo.driver import Batch, log_of, run_driver
 from icesize.demo.lake import EVENTS, RACE_ICEBERG, RACE_ICESIZE, Lake, full_name, rows_and_exact, written_bytes
 from icesize.demo.queries import SQL, QueryCost, measure
 from icesize.errors import EngineUnavailable
 from icesize.planning.plan import Plan
-from icesize.progress import merging
+from icesize.presentation.console import show_bars, show_line, show_plan, show_report
+from icesize.presentation.progress import merging
 from icesize.sized_table import SizedTable
 from icesize.sized_table import open as open_table
 from icesize.spark.engine.launch import has_java

@@ -1,22 +1,18 @@
 """Whole jobs of maintenance; none of them needs Spark.
 
-- `batch_commit`: what was written for a batch, or for merges as for a batch without rows: its commit, and the report of
-  both
 - `checkup`: whether icesize can work on a table: what is seen of catalog and table, whether files can be read, written,
   deleted
-- `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
-  forgotten
 - `clustering`: clustering a table: what was asked for, what its properties say, or a round of a pass
 - `compaction`: merging small files without new rows: beside a stream, all of them, what is due, or a round of a pass
 - `dangling_deletes`: delete files that hit no live data file any more, whoever left them: one REPLACE that changes no
   row, no data file
-- `delete_rewrites`: many delete files into few, where data files stay as they are: their deleted rows are named anew by
-  position
 - `full_pass`: one bounded pass of all maintenance, in the order that pays: merge, cluster, delete files, manifests,
   expiry, a look at orphans
 - `restore`: A partition back to what it was at an older snapshot: the files that it had under new names, one OVERWRITE
 - `restore_plan`: whether a partition can be what it was at an older snapshot, and what has to change for it
 - `restore_rewrites`: files of an older version that come back without the rows that were deleted from them
+- `rewrite_deletes`: many delete files into few, where data files stay as they are: their deleted rows are named anew by
+  position
 - `rewrite_manifests`: fewer manifests for the same files: one REPLACE that changes no row and no file
 - `rounds`: one plan carried out in several rounds, each with a commit: what one round has, and what all came to
 - `table_context`: what every job of maintenance works with: a table, the environment, and who moves the bytes

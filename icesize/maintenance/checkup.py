@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief

@@ -15,10 +15,8 @@ from typing import Any
 
 from pyiceberg.manifest import ManifestFile
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import ClusteringOff, TableError, UnsupportedTable
-from icesize.maintenance.batch_commit import Outcome, WrittenBatch
-from icesize.maintenance.cluster_settings import keep_cluster_by, resolve
 from icesize.maintenance.compaction import rewrite
 from icesize.maintenance.rounds import RoundsEnd, as_they_are, carried_out, noting_rounds, rounds_of
 from icesize.maintenance.table_context import ClusterWork, Progress, Selection, TableContext
@@ -33,7 +31,10 @@ from icesize.planning.clustering.planner import plan_clusters
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.plan import MergeGroup, Plan
 from icesize.report import Report
-from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit import submit
+from icesize.table.commit.batch_commit import Outcome, WrittenBatch
+from icesize.table.commit.cluster_settings import keep_cluster_by, resolve
+from icesize.table.records.ledger import stream_hash
 from icesize.table.state.cluster_reader import cluster_file_of
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import Where
@@ -48,7 +49,7 @@ Columns = Sequence[str] | None
 def wanted_by(current: Current, columns: Sequence[str] | None = None, strategy: str | None = None) -> ClusterBy | None:
     """The layout that is wanted of a table, by arguments or its properties; None when nothing says by which columns.
 
-    Raises what `icesize.maintenance.cluster_settings.resolve` raises.
+    Raises what `icesize.table.commit.cluster_settings.resolve` raises.
     """
     return resolve(current.table.metadata, current.policy, columns, strategy, table=current.name)
 
@@ -220,7 +221,7 @@ def cluster(context: TableContext, wish: Wish, on_plan: Callable[[Plan], object]
     if on_plan is not None:
         on_plan(noting_rounds(whole, most_bytes))
     keep = keep_cluster_by(scan.by, context.environment.new_id())
-    kept = context.handle.change(scan.current, keep, context.environment)
+    kept = submit.change(context.handle, scan.current, keep, context.environment)
     if kept.stored:
         scan, whole = _planned(context, replace(wish, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from icesize import failpoints
-from icesize.clock import Environment, Stopwatch
+from icesize.environment import Environment, Stopwatch
 from icesize.errors import CommitConflict, CommitStateUnknown, UnsupportedTable
-from icesize.maintenance.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.maintenance.rounds import (
     Budget,
     RoundsEnd,
@@ -29,8 +28,8 @@ from icesize.maintenance.table_context import Progress, Selection, TableContext
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
-from icesize.planning.delete_rewrites import DeleteRewrite, plan_delete_rewrites
-from icesize.planning.deletes import is_due
+from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
+from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
 from icesize.planning.plan import MergeGroup, Plan
@@ -38,16 +37,17 @@ from icesize.policy import SizePolicy
 from icesize.report import Report
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot, summary_of
-from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit.batch_commit import CommitContext, MergeResults, Outcome, WrittenBatch, commit, outcome_of
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.ledger import stream_hash
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.partition_changes import partitions_changed
 from icesize.table.state.where import Where
 
 if TYPE_CHECKING:
-    from icesize.maintenance.delete_rewrites import DeletesReport
+    from icesize.maintenance.rewrite_deletes import DeletesReport
 
 _KEYS_SHARE = 8
 """Times the budget of a batch that files may have whose key columns are read to put their delete files together: these
@@ -174,7 +174,7 @@ def _with_few_deletes(
     context: TableContext, report: Report, rewrites: Sequence[DeleteRewrite], most_deletes: int
 ) -> Report:
     """Rewrite delete files once the merges are committed; the report names what hinders it."""
-    from icesize.maintenance.delete_rewrites import rewrite_deletes  # with what writes files
+    from icesize.maintenance.rewrite_deletes import rewrite_deletes  # with what writes files
 
     try:
         deletes = rewrite_deletes(context, only={rewrite.partition for rewrite in rewrites})

@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from icesize.clock import Environment, Stopwatch, rounded
+from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.rewriting.threads import THREADS
 from icesize.planning.files import DeleteFile
 from icesize.report import with_text_ids
+from icesize.table.commit import submit
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.table.state.handle import Current, TableHandle
 from icesize.units import format_bytes, format_count
@@ -69,7 +70,7 @@ def remove_dangling_deletes(
     watch = Stopwatch(environment)
     names = _Names(Storage(current.table.io))
     step, again = RemoveDanglingDeletes(names.of), "removing such files again is safe"
-    outcome = handle.commit_step(current, step, environment, again=again, dry_run=dry_run)
+    outcome = submit.commit_step(handle, current, step, environment, again=again, dry_run=dry_run)
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
     return DanglingReport(

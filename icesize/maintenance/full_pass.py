@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, IcesizeError, RewriteFailed, UnsupportedTable
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.delete_rewrites import DeletesReport
+from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import Tally

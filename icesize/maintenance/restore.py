@@ -30,7 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from icesize import failpoints
-from icesize.clock import Environment, Stopwatch, rounded
+from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, TableError
 from icesize.maintenance.restore_plan import Difference, Restoration
 from icesize.maintenance.restore_rewrites import without_deleted_rows
@@ -46,17 +46,18 @@ from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import summary_of
 from icesize.table.catalog.locations import split
-from icesize.table.commit.ledger import stream_hash
+from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Base, CommitRequest, Kept, Loaded, Staged, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.overwrite import Overwrite
-from icesize.table.commit.summary import RESTORED_ID, RUN_ID
 from icesize.table.manifests.entries import Entry, under_new_path
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.versions import versions
+from icesize.table.records.ledger import stream_hash
+from icesize.table.records.summary import RESTORED_ID, RUN_ID
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.naming import known_snapshot
-from icesize.table.state.versions import versions
 from icesize.table.storage.listing import arrow_filesystem, fsspec_filesystem
 
 LOG = logging.getLogger("icesize")
@@ -134,14 +135,14 @@ def restore(
     copies = _copies(current, partition, planned.difference.copied, run_id)
     storage = planned.settings.storage if planned.settings else Storage(current.table.io)
     tag = TAG_PREFIX + run_id
-    handle.change(current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
+    submit.change(handle, current, _tagged(run_id, tag, snapshot_id, environment.now_ms), environment)
     try:
         with uncommitted(storage, _prefix(run_id), environment) as (owner, telling):
             _make(current, owner, copies)
             new = _New(tuple(copies), planned.written_again(current.table.io, owner))
             watch.lap("copy")
             request = _request(current, run_id, _Restore(tag, planned, new.step(planned)))
-            landed = handle.commit(current, request, telling)
+            landed = submit.commit(handle, current, request, telling)
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -321,7 +322,7 @@ def _make(current: Current, owner: Uncommitted, copies: Sequence[Copy]) -> None:
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
     try:
-        handle.change(current, _untagged(environment.new_id(), tag), environment)
+        submit.change(handle, current, _untagged(environment.new_id(), tag), environment)
     except Exception as error:  # must not hide why the restore failed; the tag has an age after which expiry removes it
         LOG.warning(
             "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)

@@ -19,7 +19,7 @@ from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.rewriting.threads import THREADS, workers
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeGroup
-from icesize.table.state.input_metrics import with_carried_over_metrics
+from icesize.table.commit.input_metrics import with_carried_over_metrics
 
 
 def without_deleted_rows(

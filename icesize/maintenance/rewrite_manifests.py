@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from icesize.clock import Environment, Stopwatch, rounded
+from icesize.environment import Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
 from icesize.table.catalog.history import head_snapshot
+from icesize.table.commit import submit
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.state.handle import Current, TableHandle
@@ -57,7 +58,7 @@ def rewrite_manifests(
     """
     watch = Stopwatch(environment)
     step, again = RewriteManifests(), "rewriting manifests again is safe"
-    outcome = handle.commit_step(current, step, environment, again=again, dry_run=dry_run)
+    outcome = submit.commit_step(handle, current, step, environment, again=again, dry_run=dry_run)
     watch.lap("commit")
     report = ManifestReport(current.name, dry_run=dry_run, notes=current.warnings, seconds=rounded(watch.seconds))
     if not outcome.done:

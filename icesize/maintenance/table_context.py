@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.report import Report
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 
 if TYPE_CHECKING:
-    from icesize.maintenance.batch_commit import Outcome
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
     from icesize.parquet.ordering.cluster_order import RowOrder
     from icesize.planning.files import Layout
     from icesize.planning.plan import MergeGroup, Plan
+    from icesize.table.commit.batch_commit import Outcome
 
 Progress = Callable[[int], None]
 """Hears of bytes that are done, of those that a plan rewrites: of a whole group of files, or bit by bit."""

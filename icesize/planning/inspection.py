@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from icesize.markup import AMBER, GREEN, Bar, card
-from icesize.planning.deletes import is_due
+from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.filters import FilterUse
 from icesize.planning.partition_labels import label_of

@@ -14,10 +14,10 @@ from decimal import Decimal
 from typing import Any
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import IcesizeError, TableError
 from icesize.sized_table import SizedTable
-from icesize.table.state.versions import Version
+from icesize.table.past.versions import Version
 from integration.evolution.pair import FIELD, Broken, Pair, brief
 from integration.evolution.values import Draw, Skip, leaves, rows, shown
 

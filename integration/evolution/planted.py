@@ -15,7 +15,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, move_ref
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.records.summary import RUN_ID
 from integration.evolution.pair import Pair
 from integration.evolution.statements import statement
 from integration.evolution.values import Draw, Skip

@@ -21,7 +21,7 @@ from typing import Any
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from icesize.table.cleanup.expiry import ExpiryReport, expire

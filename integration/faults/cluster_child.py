@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import IcesizeError
 from icesize.report import Report
 from tests.support.spark_child import POLICY, session

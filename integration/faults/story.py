@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.report import Report
 from icesize.sized_table import SizedTable
 from integration.tools import POLICY, local_path, spark_rows

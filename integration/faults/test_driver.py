@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from icesize.table.commit.ledger import stream_hash
+from icesize.table.records.ledger import stream_hash
 from integration.faults.child import run_child
 from integration.faults.story import Story
 from tests.support.spark_lake import events, feed, rows_of

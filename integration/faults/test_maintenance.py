@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.failpoints import armed
 from icesize.report import Report

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import BatchOutOfOrder
 from icesize.report import Report
 from integration.faults.story import Story

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import SparkSession
 
 import icesize
-from icesize.table.commit.summary import RUN_ID
+from icesize.table.records.summary import RUN_ID
 from integration.flink.job import Changelog, has_compiler, make_table, running, starts
 from integration.tools import POLICY, spark_rows
 from tests.support.delete_files import live_deletes

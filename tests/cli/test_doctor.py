@@ -122,7 +122,7 @@ def test_a_table_that_must_not_be_collected_says_so(table: Table, tmp_path: Path
 def test_a_clock_that_differs_is_told(table: Table, tmp_path: Path) -> None:
     """Ages of orphans are measured by the storage's clock: a difference is said."""
     from icesize import open as open_table
-    from icesize.clock import Environment
+    from icesize.environment import Environment
 
     late = Environment(now_ms=lambda: 1_000_000_000_000)
     sized = open_table(None, "lake.db.t", catalog=tables.sqlite_catalog(tmp_path), environment=late)

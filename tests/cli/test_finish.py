@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 
 import icesize
 from icesize.cli.main import main
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.units import format_bytes, parse_bytes, parse_ms
 from tests.support import tables
 from tests.support.command_line import Run, catalog_uri, on_a_terminal

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 import icesize
-from icesize.console import MOST_COMMITS
+from icesize.presentation.console import MOST_COMMITS
 from icesize.sized_table import SizedTable
 from tests.support.command_line import Run
 from tests.support.html_pages import taken_apart

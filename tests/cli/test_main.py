@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 import icesize
 from icesize import failpoints
 from icesize.cli.main import main
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitConflict, CommitStateUnknown, EngineUnavailable
 from icesize.parquet.files.data_file import MergeResult
 from icesize.parquet.files.names import FileNames

@@ -29,9 +29,12 @@ from pyiceberg.types import (
 )
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import ClusteringOff, CommitStateUnknown, PolicyError, TableError, UnsupportedTable
-from icesize.maintenance.cluster_settings import (
+from icesize.planning.cluster_by import ClusterBy
+from icesize.policy import SizePolicy
+from icesize.table.commit import submit
+from icesize.table.commit.cluster_settings import (
     ForgottenClusterBy,
     KeptClusterBy,
     forget_cluster_by,
@@ -39,8 +42,6 @@ from icesize.maintenance.cluster_settings import (
     off_because,
     resolve,
 )
-from icesize.planning.cluster_by import ClusterBy
-from icesize.policy import SizePolicy
 from icesize.table.state.handle import TableHandle
 from tests.support.parquet_files import metadata_of, schema_of, spec_of
 from tests.support.rest_faults import Fault, Moment
@@ -281,7 +282,7 @@ def environment() -> Environment:
 def keep(catalog: Catalog, by: ClusterBy) -> KeptClusterBy:
     """Have it stored, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
-    return handle.change(handle.load(), keep_cluster_by(by, "run"), environment())
+    return submit.change(handle, handle.load(), keep_cluster_by(by, "run"), environment())
 
 
 def outcome(kept: KeptClusterBy) -> tuple[ClusterBy, bool, tuple[str, ...]]:
@@ -631,7 +632,7 @@ KEEP_COLUMNS = (
 def forget(catalog: Catalog) -> ForgottenClusterBy:
     """Have it taken back, on the table as it is now, without waiting."""
     handle = TableHandle(catalog, ("db", "t"))
-    return handle.change(handle.load(), forget_cluster_by("run"), environment())
+    return submit.change(handle, handle.load(), forget_cluster_by("run"), environment())
 
 
 def test_what_was_stored_can_be_taken_back(lake: SqlCatalog) -> None:

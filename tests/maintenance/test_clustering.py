@@ -19,7 +19,7 @@ from pyiceberg.types import LongType
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff, CommitConflict, RewriteFailed, TableError
 from icesize.sized_table import SizedTable
 from tests.support.armed import failing_at

@@ -20,7 +20,7 @@ from pyiceberg.types import IntegerType
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, RewriteFailed, TableError
 from icesize.planning.files import FileFact
 from icesize.report import Report

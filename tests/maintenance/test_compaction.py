@@ -14,7 +14,7 @@ from pyiceberg.types import StringType
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import (
     CommitConflict,
     CommitStateUnknown,

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport, remove_dangling_deletes
 from icesize.maintenance.full_pass import UNCHECKED

@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.sized_table import SizedTable
 from tests.support.delete_files import delete_equal, live_deletes
 from tests.support.row_deletes import delete_ids, delete_rows

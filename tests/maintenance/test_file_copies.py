@@ -17,7 +17,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed, TableError
 from icesize.failpoints import FailpointReached
 from icesize.maintenance import restore as copies

@@ -9,12 +9,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.failpoints import armed
 from icesize.maintenance.dangling_deletes import DanglingReport
-from icesize.maintenance.delete_rewrites import DeletesReport
 from icesize.maintenance.full_pass import UNCHECKED, Upkeep, UpkeepReport
+from icesize.maintenance.rewrite_deletes import DeletesReport
 from icesize.maintenance.rewrite_manifests import ManifestReport
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import Tally

@@ -9,9 +9,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import RewriteFailed
-from icesize.maintenance.batch_commit import LONG_RUN_SECONDS
+from icesize.table.commit.batch_commit import LONG_RUN_SECONDS
 from tests.support.tables import data_files_on_disk, landed, live_paths, local, two_files
 
 

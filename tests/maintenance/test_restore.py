@@ -26,16 +26,16 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdat
 from pyiceberg.types import StringType
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, RewriteFailed, TableError, UnsupportedTable
 from icesize.maintenance.restore import RESTORED_ID, TAG_PREFIX, plan_restore, restore
 from icesize.parquet.files.names import FileNames, copy_prefix, set_of, set_prefix
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.report import Report
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests import store
 from icesize.table.manifests.facts import Columns
+from icesize.table.records.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at as files_of_version
 from tests.support.delete_files import delete_positions, live_deletes

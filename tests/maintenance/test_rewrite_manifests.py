@@ -21,13 +21,13 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, TableError
 from icesize.maintenance.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, partition_order, worth_packing
+from icesize.table.records.summary import RUN_ID
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.where import partition_filter
 from tests.support.rest_faults import Fault, Moment

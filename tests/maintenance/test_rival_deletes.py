@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import CommitConflict
 from icesize.sized_table import SizedTable
 from tests.support.examples import sampled

@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 import icesize
 from icesize import redaction
 from icesize.cli.main import main
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import CommitConflict, IcesizeError, RewriteFailed, TableError
 from icesize.parquet.files.settings import WriteSettings, storage_properties
 from icesize.parquet.files.storage import Storage

@@ -40,7 +40,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from icesize.planning.files import PartitionKey
-from icesize.table.commit.summary import with_totals
+from icesize.table.records.summary import with_totals
 from tests.support.tables import NOW_MS
 
 _DATA_FILE, _EQUALITY_IDS = 2, 135

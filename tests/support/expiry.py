@@ -7,7 +7,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle

@@ -27,7 +27,7 @@ from pyiceberg.table import Table
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from icesize.table.commit import ledger
+from icesize.table.records import ledger
 
 DAY_SECONDS = 86_400
 ERROR, FOREIGN, CUT, CLIPPED, FULL, AWAY = KINDS = ("error", "foreign", "cut", "clipped", "full", "away")

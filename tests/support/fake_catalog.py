@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.table.commit.commit_steps import commit_steps
-from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.protocol import (
     BASE_EXPIRED,
     Base,
@@ -28,6 +27,7 @@ from icesize.table.commit.request import CommitOutcome, steps_of
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
+from icesize.table.records.ledger import LedgerEntry
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))

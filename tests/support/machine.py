@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings

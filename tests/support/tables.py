@@ -27,7 +27,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, Asser
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
@@ -39,7 +39,6 @@ from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.commit_steps import commit_steps
-from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.protocol import Base, CommitRequest
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
 from icesize.table.commit.request import CommitOutcome, steps_of
@@ -49,8 +48,9 @@ from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.overwrite import Overwrite
 from icesize.table.commit.steps.replace import Replace
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
-from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.manifests.entries import Entry
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.records.summary import LEDGER, RUN_ID
 from icesize.table.state.live_files import LayoutReader
 
 SCHEMA = Schema(

@@ -62,7 +62,7 @@ class DeletedPositions:
         return file.rows - len(self.positions.get(file.path, ()))
 
     def number_of(self, inputs: Iterable[FileFact]) -> int:
-        """The data sequence number of files with the live rows of these inputs (`icesize.planning.deletes`)."""
+        """The data sequence number of files with the live rows of these inputs (`icesize.planning.delete_reach`)."""
         return max(self.equality_number, *(file.sequence_number for file in inputs))
 
 

@@ -19,7 +19,7 @@ from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, blami
 from icesize.parquet.files.storage import Storage
 from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.projection import field_id
-from icesize.planning.deletes import may_hit, may_lie_between, only_path, plain_path
+from icesize.planning.delete_reach import may_hit, may_lie_between, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact
 
 

@@ -19,8 +19,8 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import ReadInPlace
-from icesize.planning.delete_rewrites import DeleteRewrite
-from icesize.planning.deletes import may_hit
+from icesize.planning.delete_plan import DeleteRewrite
+from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import DeleteFile, FileFact
 
 _SCHEMA = pa.schema([column.field for column in (PATH, POSITION)])

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from icesize.clock import Commitment, Environment
+from icesize.environment import Commitment, Environment
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.storage import Storage
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from icesize.parquet.copying.copy_merge import CopyPlan, plan_copy
-from icesize.parquet.copying.strategy import (
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.footer import Footer
+from icesize.parquet.format.pages import data_pages, dictionary_page
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.sources import Source
+from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
+from icesize.parquet.rewriting.strategy import (
     footer_or_refusal,
     forbidden,
     has_pages,
     judge,
     likely_copied,
 )
-from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.format.footer import Footer
-from icesize.parquet.format.pages import data_pages, dictionary_page
-from icesize.parquet.format.refusals import CopyRefused, Refusal
-from icesize.parquet.format.sources import Source
 from icesize.planning.files import FileFact
 from icesize.planning.plan import Forecast, MergeGroup
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from icesize.errors import RewriteFailed, is_from_outside
-from icesize.parquet.copying.copy_merge import copy_merge
-from icesize.parquet.copying.strategy import forbidden
 from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, NewDataFile, Rewritten
 from icesize.parquet.files.names import FileNames
@@ -20,6 +18,8 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import with_short_dictionaries
+from icesize.parquet.rewriting.copy_merge import copy_merge
+from icesize.parquet.rewriting.strategy import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateDictionaryError, LateNanError
 from icesize.planning.files import FileFact

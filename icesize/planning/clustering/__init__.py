@@ -1,6 +1,5 @@
 """Which rows of a partition belong together, and which files it pays to cluster: pure.
 
-- `advice`: by which columns a table would gain from clustering, as far as the bounds of its files tell
 - `depth`: how many files of a table a query on one column opens, exactly, from the bounds that readers see
 - `planner`: layout + files with bounds + ClusterBy -> Plan: which files are clustered now, and why the others are not
 - `sets`: the files of one partition as sets: what is in order already, what is new, and whether it is worth to join

@@ -1,6 +1,5 @@
 """Which small files are merged, and when: pure.
 
-- `advice`: how often batches should come and how many small files may stay, by what came lately
 - `after_write`: new rows inside the small files of their partition: what is merged when new files may be merged at
   once
 - `contention`: where merging waits because other writers change rows of the same partitions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from icesize.planning.deletes import is_due
+from icesize.planning.delete_reach import is_due
 from icesize.planning.files import FileFact, PartitionFacts, SkipReason
 from icesize.planning.plan import MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes, merged_files

@@ -5,7 +5,7 @@ Hot partitions (the batch writes to them) are kept at k small files for as few r
 finds; cold ones and maintenance go down to the fewest files, where at most one small file is left, except that a pass
 that comes again and again leaves k small ones in partitions that are known to grow (`Layout.growing`). Several outputs
 are only planned where each is surely not small again, so a second plan is empty. Files whose deletes are due
-(`icesize.planning.deletes.is_due`) are merged with these, or written again alone where they are large enough without
+(`delete_reach.is_due`) are merged with these, or written again alone where they are large enough without
 their deleted rows: they are to be written anyway.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from icesize.planning.deletes import delete_files_freed
+from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, alone, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix

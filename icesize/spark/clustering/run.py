@@ -11,9 +11,8 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff
-from icesize.maintenance.batch_commit import Outcome
 from icesize.maintenance.clustering import ClusterScan, cluster_and_commit, wanted_by
 from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten
@@ -23,6 +22,7 @@ from icesize.spark.clustering.gather import TooLargeForOneTask, cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
+from icesize.table.commit.batch_commit import Outcome
 from icesize.table.state.handle import Current, TableHandle
 
 LEAST_FILES = 4

@@ -12,7 +12,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted

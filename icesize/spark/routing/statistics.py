@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.clock import WorkLimits
+from icesize.environment import WorkLimits
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.projection import ColumnAligner

@@ -22,10 +22,8 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.maintenance.batch_commit import Outcome, WrittenBatch, remember
-from icesize.maintenance.cluster_settings import off_because
 from icesize.maintenance.compaction import rewrite
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
@@ -38,6 +36,8 @@ from icesize.spark.engine.merge_job import CANCEL_AGAIN_SECONDS, run_merges
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
+from icesize.table.commit.batch_commit import Outcome, WrittenBatch, remember
+from icesize.table.commit.cluster_settings import off_because
 from icesize.table.state.handle import Current, TableHandle
 
 LOG = logging.getLogger("icesize")

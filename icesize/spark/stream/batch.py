@@ -15,9 +15,15 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from icesize import failpoints
-from icesize.clock import Stopwatch
+from icesize.environment import Stopwatch
 from icesize.errors import CommitConflict, RewriteFailed, TableError, TableNotFound
-from icesize.maintenance.batch_commit import (
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.spark.engine import columns, session
+from icesize.spark.engine.jobs import Cores
+from icesize.spark.engine.merge_job import MergeRun
+from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
+from icesize.spark.stream.process_state import StreamState, handle_of, refresh
+from icesize.table.commit.batch_commit import (
     CommitContext,
     MergeResults,
     Outcome,
@@ -26,15 +32,9 @@ from icesize.maintenance.batch_commit import (
     outcome_of,
     remember,
 )
-from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
-from icesize.spark.engine import columns, session
-from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.merge_job import MergeRun
-from icesize.spark.stream.batch_plan import Batch, BatchOptions, BatchPlan, plan
-from icesize.spark.stream.process_state import StreamState, handle_of, refresh
-from icesize.table.commit.ledger import is_done
 from icesize.table.commit.protocol import Overtaken
 from icesize.table.commit.request import CommitOutcome
+from icesize.table.records.ledger import is_done
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize import failpoints
-from icesize.clock import Environment, Stopwatch
+from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
@@ -32,9 +32,10 @@ from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.spark.stream.process_state import StreamState, TableSource
-from icesize.table.commit.ledger import LedgerEntry, stream_hash
+from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import MetadataChange
 from icesize.table.commit.protocol import Loaded, Staged
+from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.state.handle import Current, TableHandle
 
 
@@ -197,7 +198,7 @@ def _fit(batch: Batch, current: Current) -> FittedBatch:
     extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     if extras and options.schema_evolution == "add":
         change = add_columns(extras, case_sensitive, options.environment.new_id())
-        handle.change(current, change, options.environment)
+        submit.change(handle, current, change, options.environment)
         current = handle.load()
         extras = columns.extra_columns(df.schema, current.table.metadata.schema().as_struct(), fold)
     columns.refuse(extras, current.name)

@@ -10,10 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import BatchError, EngineUnavailable, TableError
-from icesize.maintenance.batch_commit import Outcome
-from icesize.maintenance.cluster_settings import off_because
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
@@ -23,7 +21,9 @@ from icesize.spark.stream.batch import take_in
 from icesize.spark.stream.batch_plan import BatchOptions
 from icesize.spark.stream.stopping import interruptions_told, was_interrupted
 from icesize.table.catalog.access_errors import brief
-from icesize.table.commit.ledger import LedgerEntry, stream_hash
+from icesize.table.commit.batch_commit import Outcome
+from icesize.table.commit.cluster_settings import off_because
+from icesize.table.records.ledger import LedgerEntry, stream_hash
 from icesize.table.state.handle import TableHandle
 
 LOG = logging.getLogger("icesize")

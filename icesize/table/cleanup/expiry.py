@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icesize import failpoints
-from icesize.clock import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
+from icesize.environment import MAX_CONCURRENT_DELETES, Environment, Stopwatch, rounded
 from icesize.report import with_text_ids
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Decision, Expiry
 from icesize.table.cleanup.expired_files import Deletions, ExpiredFilesDeletion, due_files
 from icesize.table.cleanup.retention_inputs import ExpireOptions
+from icesize.table.commit import submit
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS
 from icesize.table.storage.ownership import check_alone, check_may_delete
@@ -96,7 +97,7 @@ def expire(
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id())
     if dry_run:
-        decision = expiry.decide(handle.state_of(current, environment))
+        decision = expiry.decide(submit.state_of(handle, current, environment))
         with readable(current.name):
             deletions = _would_delete(current, decision)
     else:
@@ -120,10 +121,10 @@ def _commit(
 ) -> Decision:
     """The commit, under the lock of the stream's batches; between two attempts these may commit."""
     if commit_lock is None:
-        return handle.change(current, expiry, environment)
+        return submit.change(handle, current, expiry, environment)
 
     # before the lock is taken, as it reads manifests; they are remembered
-    expiry.decide(handle.state_of(current, environment))
+    expiry.decide(submit.state_of(handle, current, environment))
 
     def pause(seconds: float) -> None:
         commit_lock.release()
@@ -133,7 +134,7 @@ def _commit(
             commit_lock.acquire()
 
     with commit_lock:
-        return handle.change(current, expiry, replace(environment, sleep=pause))
+        return submit.change(handle, current, expiry, replace(environment, sleep=pause))
 
 
 def _delete_all(deletion: ExpiredFilesDeletion, decision: Decision, expiry: Expiry) -> Deletions:

@@ -17,13 +17,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize import failpoints
-from icesize.clock import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
+from icesize.environment import MAX_CONCURRENT_DELETES, ORPHANS_OLDER_THAN_MS, Environment, Stopwatch
 from icesize.errors import PolicyError, TableError
 from icesize.parquet.files.names import set_of
 from icesize.table.catalog.access_errors import storage_errors
 from icesize.table.catalog.locations import FOLDER_PROPERTIES, check_folder, is_addressable, is_inside, normalised
 from icesize.table.cleanup.other_tables import MOST_NAMED, OtherTables, other_tables
-from icesize.table.commit import ledger
+from icesize.table.records import ledger
 from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleted, delete_all, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.listing import (

@@ -18,8 +18,8 @@ from icesize.planning.retention.ancestry import SnapshotFact
 from icesize.planning.retention.planner import Retention, RetentionRules, plan_retention
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import main_history, refs_of, summary_of
-from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.summary import RUN_ID
 from icesize.table.state.naming import Labels, milliseconds
 from icesize.table.state.partition_changes import differing, state_at, touched
 

@@ -1,7 +1,12 @@
 """The one door through which anything becomes visible, and what goes through it.
 
+- `batch_commit`: what was written for a batch, or for merges as for a batch without rows: its commit, and the report of
+  both
+- `cluster_settings`: by what a table is clustered: asked for by arguments or by its properties, kept there, and
+  forgotten
 - `commit_steps`: the change that makes the steps of a request visible
-- `ledger`: which micro-batches are in the table already: one small entry per stream, kept as a table property
+- `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
+  files alone
 - `metadata_change`: changes of a table's metadata that add no snapshot: a column added, a tag set, a stream forgotten
 - `no_output`: output of which nothing is left: a dry run counts what it would write
 - `obsolete_deletes`: delete files that hit nothing any more once a commit is visible, decided on the state that it is
@@ -16,5 +21,5 @@
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible
 - `steps`: what a commit can do: one module for each kind of step
-- `summary`: what a snapshot summary says: of files and rows under Iceberg's names, of the commit under ours
+- `submit`: commits to the table of a handle: the steps of a request, one step, or a change of metadata
 """

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.planning.files import PartitionKey
 from icesize.table.catalog.access_errors import brief
-from icesize.table.commit.ledger import is_done
 from icesize.table.commit.protocol import CommitRequest, Committer, Loaded, Staged, Step, StepDone
 from icesize.table.commit.request import CommitOutcome
 from icesize.table.commit.retry import DEADLINE_SECONDS, Attempts, commit_change
-from icesize.table.commit.summary import RUN_ID, SMALL_FILES_MAX
+from icesize.table.records.ledger import is_done
+from icesize.table.records.summary import RUN_ID, SMALL_FILES_MAX
 
 SLOW_STAGE_SECONDS = 1.0
 """A merge that took longer to stage than this and lost the race is dropped at once: each retry would pay it again."""

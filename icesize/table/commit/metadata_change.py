@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate
 
 from icesize.errors import TableError
-from icesize.table.commit import ledger
 from icesize.table.commit.protocol import Loaded, Staged
 from icesize.table.commit.retry import Attempts
+from icesize.table.records import ledger
 
 T = TypeVar("T")
 

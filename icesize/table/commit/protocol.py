@@ -19,10 +19,10 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from icesize.errors import IcesizeError
 from icesize.planning.files import FileFact, Head, PartitionKey
-from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.manifests.lists import Manifests
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.ledger import LedgerEntry
 
 BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
 """Reason to drop a step if nobody can tell any more what happened to its input files: sequence numbers order what came

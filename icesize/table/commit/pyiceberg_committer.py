@@ -24,7 +24,7 @@ from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRe
 from icesize.errors import RewriteFailed
 from icesize.parquet.deletes.positions import paths_named
 from icesize.parquet.files.storage import Storage
-from icesize.planning.deletes import may_hit, only_path, plain_path
+from icesize.planning.delete_reach import may_hit, only_path, plain_path
 from icesize.planning.files import MAIN, DeleteFile, FileFact, Head
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief
@@ -43,12 +43,12 @@ from icesize.table.commit.protocol import (
 )
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
-from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import Manifests, manifests_in, manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.summary import LEDGER, RUN_ID
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -145,7 +145,7 @@ class PyIcebergLoaded:
 
     def _newly_deleted(self, inputs: Sequence[FileFact], base: Head, beside_new: Collection[str]) -> set[str]:
         """Input files that deletes since the planning base hit, so that their rows would come back: by position, and by
-        equality where they would be in a file that such deletes do not reach (`icesize.planning.deletes`)."""
+        equality where they would be in a file that such deletes do not reach (`icesize.planning.delete_reach`)."""
         specs, above = self.table.metadata.specs(), base.sequence_number
         index = DeleteIndex.of(self.store, self.table.io, self.manifests().deletes, specs, above)
         hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)

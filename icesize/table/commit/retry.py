@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 from tenacity import RetryCallState, wait_random_exponential
 
 from icesize import failpoints
-from icesize.clock import Environment, Fate
+from icesize.environment import Environment, Fate
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, TableError, is_from_outside
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.commit.protocol import CatalogBusy, CommitLost, CommitRefused, Committer, Loaded, Staged

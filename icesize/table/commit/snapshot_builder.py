@@ -37,13 +37,13 @@ from icesize.planning.files import MAIN, FileFact, PartitionKey
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.no_output import NoOutput
 from icesize.table.commit.obsolete_deletes import Doubtful
-from icesize.table.commit.summary import counts, with_totals
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index, read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.lists import manifests_in
 from icesize.table.manifests.packing import entries_by_partition
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import write_list, write_manifests
+from icesize.table.records.summary import counts, with_totals
 
 LOG = logging.getLogger("icesize")
 

@@ -1,21 +1,16 @@
-"""What a table is now, and what others did to it.
+"""The present state of a table.
 
 - `cluster_reader`: the files that clustering looks at: all live ones, with bounds of the columns that they are
   clustered by
 - `column_advice`: what clustering would spare, by the columns that queries may ask for, as metadata and bounds tell
-- `commits`: what was committed to `main`, as snapshot summaries tell of it: batches, merges, and what others did
 - `concurrent_writers`: what others did to a table: row-level changes to keep out of the way of, other compactors, and
   rollbacks
 - `filter_scan`: how many data files the filters of queries open, by partitions and bounds
 - `handle`: one table to work on again and again: each `load` gives its state now, with the policy that holds for it
-- `input_metrics`: what manifests say of the columns of files that a merge copied: read again at the commit, for those
-  files alone
 - `live_files`: the live files of a table by partition, each manifest read once, with how old they are, counted in
   commits: what clustering and layouts are made of, which count every partition and have its small files as values
 - `naming`: what people call partitions, points in time and snapshots -> what the table calls them, and back
 - `partition_changes`: what partitions hold at a snapshot, what a snapshot changed in them, which ones got new files
   since icesize last merged (what `after_batch` has to look at), and what the last commits put into each
-- `past_states`: what a table held at some of its commits: files, small files and delete files of each partition
-- `versions`: versions of partitions: what readers of `main` saw of each after every commit that touched it
 - `where`: `where`: which partitions a person means, by columns of the table or by fields of the partition spec
 """

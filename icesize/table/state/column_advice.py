@@ -17,8 +17,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from icesize.planning.advice.clustering import Candidate, advise
 from icesize.planning.cluster_by import BY_PROPERTY, SORT, ClusterBy
-from icesize.planning.clustering.advice import Candidate, advise
 from icesize.planning.files import Layout
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.filter_scan import partition_columns

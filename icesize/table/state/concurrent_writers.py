@@ -18,9 +18,9 @@ from icesize.planning.merging import contention
 from icesize.planning.merging.contention import Change
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import known_ancestors, operation_of, summary_of
-from icesize.table.commit.ledger import LedgerEntry, parse
-from icesize.table.commit.summary import LEDGER, RUN_ID
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.ledger import LedgerEntry, parse
+from icesize.table.records.summary import LEDGER, RUN_ID
 from icesize.table.state.partition_changes import touched
 
 LOG = logging.getLogger("icesize")

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import IcesizeError
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.cluster_by import ClusterBy, unknown_properties
-from icesize.planning.files import MAIN, Head, PartitionKey
+from icesize.planning.files import Head, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import brief, may_pass
 from icesize.table.catalog.history import head_of
-from icesize.table.commit.commit_steps import commit_steps, validated
-from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Base, CommitRequest, Committer, Loaded, Step
-from icesize.table.commit.pyiceberg_committer import committer_of
-from icesize.table.commit.request import CommitOutcome
-from icesize.table.commit.retry import Change, commit_change
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors
@@ -34,7 +27,6 @@ from icesize.table.state.live_files import LayoutReader
 
 LOG = logging.getLogger("icesize")
 
-T = TypeVar("T")
 PolicyArgument = SizePolicy | Mapping[str, object] | None
 
 
@@ -51,6 +43,11 @@ class Current:
     def uuid(self) -> str:
         """The table's UUID, which a table that was dropped and created again does not share."""
         return str(self.table.metadata.table_uuid)
+
+    @property
+    def deadline_seconds(self) -> float:
+        """How long a commit is tried: `commit-deadline-ms`."""
+        return self.policy.commit_deadline_ms / 1000
 
     @property
     def head(self) -> Head:
@@ -147,43 +144,3 @@ class TableHandle:
     def cluster_reader(self, by: ClusterBy, policy: SizePolicy) -> ClusterReader:
         """The reader of the files that are clustered by these columns."""
         return ClusterReader(by, policy.apply_deletes, self.store)
-
-    def commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
-        """Make the steps of a request visible that was planned on `current`; raises as `commit_steps`."""
-        committer = self._committer(current, environment, request.base.head.ref)
-        return commit_steps(request, committer, environment, _deadline_seconds(current))
-
-    def would_commit(self, current: Current, request: CommitRequest, environment: Environment) -> CommitOutcome:
-        """What a request would come to that brings no data files; nothing is written. Raises what it refuses with."""
-        committer = self._committer(current, environment, request.base.head.ref)
-        loaded = committer.state_of(current.table)
-        kept, outcome = validated(request, loaded)
-        return replace(outcome, done=committer.stage(loaded, kept, dry_run=True).done)
-
-    def commit_step(
-        self, current: Current, step: Step, environment: Environment, *, again: str, dry_run: bool = False
-    ) -> CommitOutcome:
-        """Commit one step that brings no files and goes by whatever state it is tried on; `again` as in the request."""
-        request = CommitRequest(current.uuid, environment.new_id(), Base(current.head), (step,), again=again)
-        commit = self.would_commit if dry_run else self.commit
-        return commit(current, request, environment)
-
-    def change(self, current: Current, change: Change[T], environment: Environment) -> T:
-        """Commit a change to the table that `current` is a state of; raises as `commit_change`."""
-        committer = self._committer(current, environment)
-        return commit_change(change, committer, environment, current.uuid, _deadline_seconds(current))
-
-    def would_change(self, current: Current, change: MetadataChange[T], environment: Environment) -> T:
-        """What a change of metadata would come to; nothing is committed. Raises what it refuses with."""
-        return change.build(self.state_of(current, environment))[1]
-
-    def state_of(self, current: Current, environment: Environment) -> Loaded:
-        """The table as `current` has it, as a state to commit on."""
-        return self._committer(current, environment).state_of(current.table)
-
-    def _committer(self, current: Current, environment: Environment, ref: str = MAIN) -> Committer:
-        return committer_of(self.catalog, current.table, environment.now_ms, ref, self.store)
-
-
-def _deadline_seconds(current: Current) -> float:
-    return current.policy.commit_deadline_ms / 1000

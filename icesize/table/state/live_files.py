@@ -20,7 +20,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.planning.deletes import may_hit
+from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of, head_snapshot, known_ancestors, operation_of

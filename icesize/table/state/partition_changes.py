@@ -22,15 +22,15 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.errors import TableError
+from icesize.planning.advice.merging import Arrivals
 from icesize.planning.files import PartitionKey
-from icesize.planning.merging.advice import Arrivals
 from icesize.planning.routing.expected_rows import Seen
 from icesize.table.catalog.history import head_snapshot, known_ancestors, operation_of, summary_of
-from icesize.table.commit.summary import BASE_ID, RUN_ID, SECONDS
 from icesize.table.manifests.entries import ADDED, DELETED
 from icesize.table.manifests.facts import ManifestFacts
 from icesize.table.manifests.lists import manifests_in, manifests_of, written_by
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.summary import BASE_ID, RUN_ID, SECONDS
 
 _DAY_MS = 86_400_000
 _CHANGE_BYTES = 700

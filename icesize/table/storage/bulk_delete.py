@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 
-from icesize.clock import MAX_CONCURRENT_DELETES
+from icesize.environment import MAX_CONCURRENT_DELETES
 from icesize.errors import TableError
 from icesize.parquet.files.storage import Storage
 from icesize.table.catalog.access_errors import brief

@@ -26,11 +26,10 @@ from hypothesis import strategies as st
 
 import icesize
 from icesize.parquet.copying.assembly import OWN_NAME, Assembled, Assembly, ColumnPart, GroupPart
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.copying.compatibility import MOST_ROW_GROUPS, check_file, check_together
-from icesize.parquet.copying.output_file import describe_copied
-from icesize.parquet.copying.page_copy import runs_of
 from icesize.parquet.copying.row_groups import copy_row_group
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
+from icesize.parquet.editing.page_copy import runs_of
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.metrics import describe
 from icesize.parquet.files.settings import Limits
@@ -58,6 +57,7 @@ from icesize.parquet.format.thrift import (
     structs_of,
     write_struct,
 )
+from icesize.parquet.rewriting.output_file import describe_copied
 from icesize.parquet.verify.file import verify
 from tests.support.copying import KEY, SCHEMA, copy_row_groups, foreign_bytes, merge_files, merge_pages, rows, with_ids
 from tests.support.examples import examples

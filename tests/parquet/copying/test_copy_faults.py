@@ -1079,7 +1079,7 @@ def test_an_output_that_pyarrow_cannot_describe_is_removed(
     def stumble(*_arguments: object) -> None:
         raise OSError("Couldn't deserialize thrift")
 
-    monkeypatch.setattr("icesize.parquet.copying.output_file.describe", stumble)
+    monkeypatch.setattr("icesize.parquet.rewriting.output_file.describe", stumble)
     done = merged(store_options, inputs)
     assert dict(done.decoded_because) == {"short-read": 4}
     assert store.of("delete") == store.of("create")[:1]

@@ -21,9 +21,8 @@ from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
-from icesize.clock import WorkLimits
+from icesize.environment import WorkLimits
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying.strategy import likely_copied
 from icesize.parquet.files.data_file import CopiedFrom, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
@@ -31,6 +30,7 @@ from icesize.parquet.files.storage import Storage
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.rewriting.forecast import forecast, work_bytes
 from icesize.parquet.rewriting.merge import merge
+from icesize.parquet.rewriting.strategy import likely_copied
 from icesize.parquet.verify.file import verify
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact

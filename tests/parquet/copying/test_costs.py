@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icesize.parquet.copying.column_plan import Part, costs_less_than_decoding, plan_columns
+from icesize.parquet.editing.column_plan import Part, costs_less_than_decoding, plan_columns
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.format.sources import BytesSource
 from tests.support.copying import foreign_bytes

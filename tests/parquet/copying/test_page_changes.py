@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from icesize.parquet.copying import page_changes
 from icesize.parquet.copying.assembly import Assembly
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
+from icesize.parquet.editing import page_changes
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.hybrid import encode
 from icesize.parquet.format.pages import walk
@@ -237,7 +237,7 @@ def test_a_page_that_is_cut_has_the_levels_of_the_rows_that_stay(monkeypatch: py
         ("_Opened.of_values", lambda self, rows: of_values(self, rows)[:0]),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"icesize.parquet.copying.page_changes.{name}", wrong)
+            patch.setattr(f"icesize.parquet.editing.page_changes.{name}", wrong)
             with pytest.raises(CopyRefused, match="counts"):
                 cut([file], [{3, 4}])
 

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.copying.column_plan import ColumnPlan, Part, plan_columns
-from icesize.parquet.copying.dictionaries import MOST_DICTIONARY_BYTES, unite
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, plan_columns
+from icesize.parquet.editing.dictionaries import MOST_DICTIONARY_BYTES, unite
 from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import CopyRefused
 from icesize.parquet.format.sources import BytesSource

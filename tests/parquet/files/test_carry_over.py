@@ -43,16 +43,16 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
-from icesize.clock import Environment, Stopwatch
-from icesize.maintenance.batch_commit import CommitContext, MergeResults, WrittenBatch, commit
+from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, MergeResult, NewDataFile, Written
 from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
+from icesize.table.commit.batch_commit import CommitContext, MergeResults, WrittenBatch, commit
+from icesize.table.commit.input_metrics import metrics_of, with_carried_over_metrics
 from icesize.table.state.handle import TableHandle
-from icesize.table.state.input_metrics import metrics_of, with_carried_over_metrics
 from tests.support.examples import examples
 from tests.support.parquet_files import RemoteLike, append, fact, schema_of, settings_of, write_one
 from tests.support.tables import (

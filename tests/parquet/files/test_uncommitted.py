@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import LongType
 
-from icesize.clock import Environment, Fate
+from icesize.environment import Environment, Fate
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles

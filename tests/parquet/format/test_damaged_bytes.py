@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.parquet.copying.column_plan import Piece
 from icesize.parquet.copying.compatibility import check_file, check_row_group, index_fits
-from icesize.parquet.copying.dictionaries import unite
-from icesize.parquet.copying.page_changes import renumbered, without_rows
-from icesize.parquet.copying.page_copy import read_indexes, read_piece
+from icesize.parquet.editing.column_plan import Piece
+from icesize.parquet.editing.dictionaries import unite
+from icesize.parquet.editing.page_changes import renumbered, without_rows
+from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.levels import check_levels
 from icesize.parquet.format.page_index import concatenate, read_offset_index, rebase

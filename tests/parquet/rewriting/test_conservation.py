@@ -16,10 +16,9 @@ from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField
 from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.copying import changed_columns, output_file, reencode
-from icesize.parquet.copying.column_plan import Part, Piece
-from icesize.parquet.copying.copy_merge import copy_merge
-from icesize.parquet.copying.page_copy import CopiedColumn
+from icesize.parquet.editing import changed_columns, reencode
+from icesize.parquet.editing.column_plan import Part, Piece
+from icesize.parquet.editing.page_copy import CopiedColumn
 from icesize.parquet.files.data_file import CopiedFile, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
@@ -34,8 +33,10 @@ from icesize.parquet.reading.casting import nulls
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.rewriting import output_file
 from icesize.parquet.rewriting.absorb import Absorption, write_with
 from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.copy_merge import copy_merge
 from icesize.parquet.rewriting.merge import merge
 from icesize.planning.cluster_by import SORT
 from icesize.planning.files import FileFact, PartitionKey

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icesize.planning.advice.clustering import FEWEST_FILES, Candidate, PointFiles, advise, point_files
 from icesize.planning.cluster_by import Bounds, ClusterFile
-from icesize.planning.clustering.advice import FEWEST_FILES, Candidate, PointFiles, advise, point_files
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import MIB, SizePolicy
 from tests.support.examples import examples

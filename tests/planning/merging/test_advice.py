@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.merging.advice import Arrivals, advise, amplification
+from icesize.planning.advice.merging import Arrivals, advise, amplification
 from icesize.policy import MIB, SizePolicy
 from tests.support.layouts import thorough
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.deletes import is_due
+from icesize.planning.delete_reach import is_due
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging import planner, schedule
 from icesize.planning.merging.groups import Work, groups_of

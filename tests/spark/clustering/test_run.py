@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pyiceberg.types import DoubleType, LongType, StringType
 from pyspark.sql import SparkSession
 
-from icesize.clock import WorkLimits
+from icesize.environment import WorkLimits
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import MergeFailure, MergeResult, NewDataFile, Results

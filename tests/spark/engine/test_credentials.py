@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icesize
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import RewriteFailed
 from tests.support.rest_server import MiniRest
 from tests.support.secrets import OF_CATALOG, KeyRing, leaks, printed

@@ -23,10 +23,10 @@ from icesize.errors import TableError
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine.read_version import read_version
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.versions import versions
 from icesize.table.state.handle import TableHandle
 from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import known_snapshot
-from icesize.table.state.versions import versions
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.spark_lake import ALL_TYPES, Lake, counted, events, rows_of
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.clock import WorkLimits
+from icesize.environment import WorkLimits
 from icesize.planning.files import PartitionKey
 from icesize.spark.engine import session
 from icesize.spark.routing.learning import Learned

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.failpoints import armed
 from icesize.parquet.reading.projection import Fitted
 from icesize.planning.files import FileFact, PartitionKey

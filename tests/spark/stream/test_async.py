@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from icesize import failpoints
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.errors import EngineUnavailable
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings

@@ -13,7 +13,7 @@ from pyiceberg.types import BooleanType, DecimalType, DoubleType, ListType, Nest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from icesize.clock import WorkLimits
+from icesize.environment import WorkLimits
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS, Seen
 from icesize.spark.routing import partition_keys as keys

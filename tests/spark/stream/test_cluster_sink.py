@@ -21,7 +21,7 @@ from pyiceberg.types import StringType
 from pyspark.sql import SparkSession
 
 from icesize import failpoints
-from icesize.clock import WorkLimits
+from icesize.environment import WorkLimits
 from icesize.errors import EngineUnavailable
 from icesize.failpoints import FailpointReached
 from icesize.parquet.files.data_file import Results

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, DecimalType, LongType, NestedField
 from pyspark.sql import SparkSession
 
-from icesize.clock import Environment, WorkLimits
+from icesize.environment import Environment, WorkLimits
 from icesize.parquet.files.data_file import MergeFailure, MergeResult
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted

@@ -11,10 +11,11 @@ from pyiceberg.types import LongType, StringType
 from pyspark.sql.types import IntegerType
 
 from icesize import failpoints
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import CommitConflict, TableError
 from icesize.spark.engine.columns import Extra
 from icesize.spark.stream.batch_plan import add_columns
+from icesize.table.commit import submit
 from icesize.table.state.handle import TableHandle
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -38,7 +39,7 @@ def add(catalog: Catalog, environment: Environment | None = None, *, case_sensit
     """The names that the call says it has added."""
     handle = TableHandle(catalog, ("db", "t"))
     change = add_columns(EXTRAS, case_sensitive, "run")
-    return handle.change(handle.load(), change, environment or FakeTime().environment)
+    return submit.change(handle, handle.load(), change, environment or FakeTime().environment)
 
 
 def names(catalog: Catalog) -> list[str]:
@@ -125,5 +126,5 @@ def test_a_table_that_was_created_again_gets_no_columns(catalog: Catalog) -> Non
     make_table(catalog)
     before = names(catalog)
     with pytest.raises(TableError, match="dropped and created again"):
-        handle.change(current, add_columns(EXTRAS, False, "run"), FakeTime().environment)
+        submit.change(handle, current, add_columns(EXTRAS, False, "run"), FakeTime().environment)
     assert names(catalog) == before

@@ -15,7 +15,7 @@ from pyiceberg.exceptions import (
 )
 from requests.exceptions import ConnectionError as NoConnection
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import TableError, TableNotFound
 from icesize.table.catalog.access_errors import shortened
 from icesize.table.state.handle import TableHandle

@@ -24,7 +24,7 @@ from pyiceberg.typedef import Identifier
 
 import icesize
 from icesize import SizedTable
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError
 from icesize.failpoints import armed
 from icesize.maintenance.full_pass import UpkeepReport

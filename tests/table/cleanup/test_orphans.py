@@ -24,14 +24,14 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import StringType
 
-from icesize.clock import ORPHANS_OLDER_THAN_MS, Environment
+from icesize.environment import ORPHANS_OLDER_THAN_MS, Environment
 from icesize.errors import PolicyError, TableError
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
 from icesize.table.cleanup.other_tables import OtherTables, Overlap, other_tables
-from icesize.table.commit.ledger import stream_hash
+from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.bulk_delete import deleter
 from icesize.table.storage.listing import Listed, list_files
 from icesize.table.storage.ownership import check_spelling

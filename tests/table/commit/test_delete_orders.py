@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icesize.planning.deletes import only_path, plain_path
+from icesize.planning.delete_reach import only_path, plain_path
 from icesize.planning.files import PartitionKey
 from icesize.table.commit.protocol import CommitRequest, Overtaken
 from icesize.table.manifests.delete_index import DeleteIndex

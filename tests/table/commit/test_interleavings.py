@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.planning.files import FileFact, Head
-from icesize.table.commit.ledger import LedgerEntry
 from icesize.table.commit.protocol import Base, CommitRequest, Overtaken
 from icesize.table.commit.request import steps_of
+from icesize.table.records.ledger import LedgerEntry
 from tests.support.fake_catalog import PART, FakeCatalog, State, commit_of_run, written
 from tests.support.schedules import Desk, Ended, Moment, Program, Rival, Search
 

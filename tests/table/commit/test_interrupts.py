@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 import icesize
 from icesize import failpoints
-from icesize.clock import Commitment, Environment
+from icesize.environment import Commitment, Environment
 from icesize.parquet.rewriting import threads
 from icesize.sized_table import SizedTable
 from tests.support.tables import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.errors import BatchError, BatchOutOfOrder, StreamMismatch
-from icesize.table.commit.ledger import LedgerEntry, entries, is_done, parse, stream_hash
+from icesize.table.records.ledger import LedgerEntry, entries, is_done, parse, stream_hash
 
 LAST = LedgerEntry("clicks", "q1", 7)
 PROPERTIES = {LAST.key: LAST.to_json(), "owner": "me", "icesize.policy.max-small-files": "4"}

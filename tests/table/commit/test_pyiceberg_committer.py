@@ -20,9 +20,9 @@ from icesize.errors import (
     TableError,
 )
 from icesize.table.catalog.opening import with_timeout
-from icesize.table.commit.ledger import LedgerEntry, parse
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
-from icesize.table.commit.summary import BASE_ID, RUN_ID
+from icesize.table.records.ledger import LedgerEntry, parse
+from icesize.table.records.summary import BASE_ID, RUN_ID
 from tests.support.rest_faults import Fault, Moment
 from tests.support.rest_server import MiniRest
 from tests.support.tables import (

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snaps
 
 from icesize.parquet.files.data_file import NewDeleteFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.summary import counts, with_totals
+from icesize.table.records.summary import counts, with_totals
 
 FILE = FileFact("x", 10, 100, PartitionKey(0, ()))
 KNOWN = {"total-records": "500", "total-data-files": "5", "total-files-size": "5000", "total-delete-files": "0",

@@ -18,9 +18,9 @@ from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.append import Append
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.versions import versions
 from icesize.table.state.live_files import LayoutReader
 from icesize.table.state.partition_changes import touched
-from icesize.table.state.versions import versions
 from tests.support.meeting import Meeting, MeetingIO, all_at_once
 from tests.support.tables import LIMIT, NOW_MS, CountingIO, append, compact, layout_of, make_table, make_visible
 

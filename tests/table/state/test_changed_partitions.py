@@ -6,8 +6,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from icesize.table.commit.summary import BASE_ID, RUN_ID
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.summary import BASE_ID, RUN_ID
 from icesize.table.state.partition_changes import partitions_changed
 from tests.support.tables import append, compact, make_table, merged, request_on, rewrite_manifests, run, small_files
 

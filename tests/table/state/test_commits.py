@@ -13,12 +13,12 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.ledger import LedgerEntry
-from icesize.table.commit.summary import LEDGER, RUN_ID, SECONDS, SMALL_FILES_MAX
-from icesize.table.state.commits import PastCommit, history_of, runs_of
+from icesize.table.past.commits import PastCommit, history_of, runs_of
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.records.summary import LEDGER, RUN_ID, SECONDS, SMALL_FILES_MAX
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (
     NOW_MS,

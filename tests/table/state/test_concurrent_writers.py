@@ -10,10 +10,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 import icesize
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import COOLDOWN_MS, QUIET_MS
-from icesize.table.commit.ledger import LedgerEntry
+from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.concurrent_writers import ConcurrentWriters, other_compactors, rolled_back
 from tests.support.delete_files import upsert
 from tests.support.row_deletes import delete_rows

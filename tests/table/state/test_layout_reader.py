@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icesize.planning.deletes import PartitionDeletes
+from icesize.planning.delete_reach import PartitionDeletes
 from icesize.planning.files import DeleteFile, FileFact, Head, PartitionKey, SkipReason
 from icesize.table.state.live_files import OLDEST, LayoutReader
 from icesize.table.state.naming import Labels

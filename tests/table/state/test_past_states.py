@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 
 from icesize.planning.inspection import size_bounds
 from icesize.planning.trends import Counts, PastState
-from icesize.table.state.commits import history_of
-from icesize.table.state.past_states import chosen_snapshots, past_states
+from icesize.table.past.commits import history_of
+from icesize.table.past.past_states import chosen_snapshots, past_states
 from tests.support.examples import examples
 from tests.support.row_deletes import delete_ids, delete_rows
 from tests.support.tables import (

@@ -18,12 +18,12 @@ from pyiceberg.table.refs import SnapshotRefType
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.catalog.history import main_history
-from icesize.table.commit.summary import RUN_ID
 from icesize.table.manifests.entries import read_entries
 from icesize.table.manifests.lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.versions import Version, versions
+from icesize.table.records.summary import RUN_ID
 from icesize.table.state.partition_changes import touched
-from icesize.table.state.versions import Version, versions
 from tests.support.examples import examples
 from tests.support.row_deletes import delete_rows
 from tests.support.tables import (

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 
-from icesize.clock import Environment
+from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.maintenance import restore
 from icesize.maintenance.restore import Copy, copy_files

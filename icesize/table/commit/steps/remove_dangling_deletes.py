@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.planning.deletes import only_path
+from icesize.planning.delete_reach import only_path
 from icesize.planning.files import DeleteFile
 from icesize.table.commit.obsolete_deletes import Doubtful
 from icesize.table.commit.protocol import Step

@@ -14,7 +14,7 @@ from icesize.parquet.files.data_file import Merged, NewDataFile
 from icesize.planning.files import FileFact
 from icesize.table.commit.protocol import BASE_EXPIRED, OUTDATED, Base, Kept, Loaded, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.summary import BASE_ID
+from icesize.table.records.summary import BASE_ID
 
 
 @dataclass(frozen=True)

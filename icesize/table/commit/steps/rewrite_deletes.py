@@ -34,7 +34,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
-from icesize.planning.deletes import may_hit, plain_path
+from icesize.planning.delete_reach import may_hit, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.catalog.history import operation_of
 from icesize.table.commit.protocol import BASE_EXPIRED, Base, Kept, Loaded, Step

@@ -1,0 +1,172 @@
+"""Many delete files into few, where data files stay as they are: their deleted rows are named anew by position.
+
+One commit for each round of partitions, which changes no row and no data file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from icesize import failpoints
+from icesize.environment import Stopwatch, rounded
+from icesize.maintenance.rounds import carried_out, rounds_of
+from icesize.maintenance.table_context import TableContext
+from icesize.parquet.deletes.rewrite import rewrite_deletes as write_deletes
+from icesize.parquet.files.data_file import MergeFailure, RewrittenDeletes
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.parquet.rewriting.threads import rewrite_in_threads, workers
+from icesize.planning.delete_plan import DeleteRewrite, plan_delete_rewrites
+from icesize.planning.files import Head, PartitionKey
+from icesize.report import with_text_ids
+from icesize.table.commit import submit
+from icesize.table.commit.protocol import Base, CommitRequest
+from icesize.table.commit.request import CommitOutcome
+from icesize.table.commit.steps.rewrite_deletes import RewriteDeletes
+from icesize.table.records.ledger import stream_hash
+from icesize.table.state.handle import Current
+from icesize.units import format_bytes, format_count
+
+_ROUND = 8
+"""Times `WorkLimits.round_bytes` of data files that one round is about: of their bytes few are read, if any."""
+
+
+@dataclass(frozen=True)
+class DeletesReport:
+    """Outcome of putting delete files together; without `snapshot_ids` there was nothing to do, or nothing landed.
+
+    A `dry_run` counts nothing but data files.
+
+    `files_removed` delete files went, `files_added` with `bytes_written` bytes and `rows` deleted rows took their
+    place. They are about `data_files`, which stay as they are. `conflicts` are sentences about partitions that were
+    lost to other writers, `notes` about those that cannot be done.
+    """
+
+    table: str = ""
+    snapshot_ids: tuple[int, ...] = ()
+    operations: tuple[str, ...] = ()
+    data_files: int = 0
+    files_removed: int = 0
+    files_added: int = 0
+    rows: int = 0
+    bytes_written: int = 0
+    dry_run: bool = False
+    conflicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values."""
+        return with_text_ids(asdict(self))
+
+    def __str__(self) -> str:
+        if self.snapshot_ids:
+            removed, data_files = format_count(self.files_removed, "delete file"), format_count(self.data_files, "file")
+            text = f"{removed} of {data_files} in {self.table} became {self.files_added:,}"
+            text = f"{text} of {format_bytes(self.bytes_written)}  {self.seconds.get('total', 0.0):.2f} s"
+        elif self.dry_run and self.data_files:
+            text = f"delete files of {format_count(self.data_files, 'file')} in {self.table} to be put together"
+        else:
+            text = f"no delete files of {self.table} were put together"
+        return "  ".join((text, *self.notes, *self.conflicts))
+
+    @classmethod
+    def together(cls, reports: Sequence[DeletesReport]) -> DeletesReport:
+        """Return what rounds came to."""
+        return replace(
+            reports[0],
+            snapshot_ids=tuple(i for report in reports for i in report.snapshot_ids),
+            operations=tuple(operation for report in reports for operation in report.operations),
+            data_files=sum(report.data_files for report in reports),
+            files_removed=sum(report.files_removed for report in reports),
+            files_added=sum(report.files_added for report in reports),
+            rows=sum(report.rows for report in reports),
+            bytes_written=sum(report.bytes_written for report in reports),
+            conflicts=tuple(conflict for report in reports for conflict in report.conflicts),
+            notes=tuple(note for report in reports for note in report.notes),
+        )
+
+
+def rewrite_deletes(
+    context: TableContext, *, dry_run: bool = False, only: Collection[PartitionKey] | None = None
+) -> DeletesReport:
+    """Put delete files together in every partition, or `only` in some, where that is due and cheaper than rewriting
+    data files.
+
+    A partition whose delete files cannot be read stays as it is, and the report notes it, and what an error of a later
+    round leaves. Raises UnsupportedTable, TableError, CommitConflict (nothing is visible), or CommitStateUnknown with
+    the attribute `report` of the rounds before.
+    """
+    environment = context.environment
+    watch = Stopwatch(environment)
+    selection = context.select()
+    current, planned = selection.current, plan_delete_rewrites(selection.layout, selection.current.policy)
+    rewrites = [rewrite for rewrite in planned if only is None or rewrite.partition in only]
+    report = DeletesReport(current.name)
+    watch.lap("plan")
+    if dry_run:
+        report = replace(report, dry_run=True, data_files=sum(len(each.files) for each in rewrites))
+        rewrites = []
+    failpoints.reach("planned")
+
+    def run(_: None, some: Sequence[DeleteRewrite]) -> DeletesReport:
+        return _round(context, current, some, selection.layout.head, watch)
+
+    if rewrites:
+        rounds = rounds_of(rewrites, _ROUND * environment.limits.round_bytes)
+        report = carried_out(rounds, None, lambda: None, run, DeletesReport.together, "partition")
+    return replace(report, notes=(*current.warnings, *report.notes), seconds=rounded(watch.seconds))
+
+
+def _round(
+    context: TableContext, current: Current, rewrites: Collection[DeleteRewrite], base: Head, watch: Stopwatch
+) -> DeletesReport:
+    settings, environment = current.settings(), context.environment
+    run_id = environment.new_id()
+    with uncommitted(settings.storage, f"{stream_hash(run_id)}-0", environment) as (owner, telling):
+        results = _written(dict(enumerate(rewrites)), settings, owner)
+        watch.lap("read")
+        failpoints.reach("files-written")
+        done = [each for each in results.values() if isinstance(each, RewrittenDeletes)]
+        failed = tuple(each.why for each in results.values() if isinstance(each, MergeFailure))
+        report = DeletesReport(current.name, notes=failed)
+        if done:
+            labels = {each.partition: each.label for each in rewrites}
+            request = CommitRequest(
+                current.uuid, run_id, Base(base), (RewriteDeletes(tuple(done), labels),), again="doing it again is safe"
+            )
+            report = _counted(report, submit.commit(context.handle, current, request, telling))
+            watch.lap("commit")
+    return report
+
+
+def _counted(report: DeletesReport, outcome: CommitOutcome) -> DeletesReport:
+    step = RewriteDeletes(tuple(each for done in outcome.done_by(RewriteDeletes) for each in done.rewritten))
+    return replace(
+        report,
+        snapshot_ids=outcome.snapshot_ids,
+        operations=outcome.operations,
+        data_files=sum(len(each.covered) for each in step.rewritten),
+        files_removed=len(step.gone),
+        files_added=len(step.files),
+        rows=sum(file.rows for file in step.files),
+        bytes_written=sum(file.size_bytes for file in step.files),
+        conflicts=outcome.conflicts,
+    )
+
+
+def _written(
+    rewrites: Mapping[int, DeleteRewrite], settings: WriteSettings, owner: Uncommitted
+) -> dict[int, RewrittenDeletes | MergeFailure]:
+    """What became of each; one that fails keeps no other from being done."""
+    found = dict[int, RewrittenDeletes | MergeFailure]()
+    spare = workers() // len(rewrites)
+
+    def work(number: int, rewrite: DeleteRewrite) -> RewrittenDeletes:
+        return write_deletes(rewrite, settings, FileNames(owner.prefix, number, 0, owner), threads=spare)
+
+    rewrite_in_threads(rewrites, work, found.__setitem__)
+    return dict(sorted(found.items()))

@@ -1,0 +1,309 @@
+"""The pages of a chunk that change without being decoded as a column: indices under another dictionary, and pages of
+which rows are deleted.
+
+Where indices change, levels, nulls and the values that are meant stay, so statistics and bounds in page indexes stay
+true. Where rows go, null counts and bounds of the chunk are those of the rows that stay; so are the null counts of its
+pages, whose bounds may be further apart than their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icesize.parquet.editing.column_plan import Piece
+from icesize.parquet.format.fields import ColumnMetaData, Statistics
+from icesize.parquet.format.hybrid import bits_of, decode, encode, histogram, renumber, repeat, repeated
+from icesize.parquet.format.page_body import PageBody, page_body
+from icesize.parquet.format.page_index import PageCounts, offset_index, read_offset_index, with_counts
+from icesize.parquet.format.page_values import Places, Values, coded_values, plain_values
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, DictionaryPage, Page, Pages
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, damaged_as
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.statistics import Order, count_of, order_of
+from icesize.parquet.format.thrift import (
+    Bytes,
+    Fields,
+    binary,
+    boolean_field,
+    bytes_field,
+    i64,
+    struct_field,
+)
+
+
+@damaged_as(Refusal.PAGES)
+def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level: int | None) -> Piece:
+    """The same chunk with the index `numbers[i]` for each index i, compressed at this `level`.
+
+    Pages that do not hold indices are copied, and so is the old dictionary in front of them. Raises `CopyRefused` for
+    pages that are not what their headers say.
+    """
+    change = _Renumbering(numbers, column.levels, piece.chunk.codec, level)
+    pages = piece.pages.data
+    data = bytearray(piece.data[: pages[0].at])
+    moved: list[Page] = []
+    for page in pages:
+        stored, page = change.page(piece.data, page)
+        moved.append(replace(page, at=len(data)))
+        data += b"".join(stored)
+    index = piece.offset_index
+    if index is not None and not column.flat:
+        index = _moved(index, piece.chunk.start, pages, moved)
+    return replace(piece, data=memoryview(data), pages=Pages(piece.pages.dictionary, moved), offset_index=index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renumbering:
+    """What becomes of the pages of one chunk that hold indices: the index `numbers[i]` for each index i, compressed at
+    this `level`. `levels` are the highest of its column."""
+
+    numbers: NDArray[np.uint16]
+    levels: tuple[int, int]
+    codec: int
+    level: int | None
+
+    def page(self, chunk: memoryview, page: Page) -> tuple[list[Bytes], Page]:
+        """A page of a chunk, header and body as stored, and what it is now."""
+        if page.encoding not in DICTIONARY_ENCODINGS or not page.values:
+            return [chunk[page.at : page.at + page.size_bytes]], page
+        body = page_body(chunk, page, self.levels, self.codec)
+        bits, [raw] = bits_of(self.numbers), body.values
+        if raw:  # the bits of an index, then the runs; a page of nulls may have neither
+            body.values = [bytes([bits]), renumber(raw[1:], raw[0], page.values, self.numbers, bits)]
+        return body.stored(page, self.codec, self.level)
+
+
+def _moved(index: bytes, start: int, pages: Sequence[Page], moved: Sequence[Page]) -> bytes | None:
+    """The offset index of pages that lie elsewhere in their chunk; None where it did not tell where they were."""
+    locations, variable_bytes = read_offset_index(index)
+    if [location.at - start for location in locations] != [page.at for page in pages]:
+        return None
+    new = [
+        location._replace(at=start + page.at, size_bytes=page.size_bytes)
+        for location, page in zip(locations, moved, strict=True)
+    ]
+    return offset_index(new, variable_bytes)
+
+
+@damaged_as(Refusal.PAGES)
+def without_rows(
+    piece: Piece, deleted: Places, column: Column, numbers: NDArray[np.uint16] | None, level: int | None
+) -> Piece:
+    """The same chunk of a flat column without the rows at these places; indices of all pages become `numbers` where
+    there are some. What changes is compressed at this `level`.
+
+    Raises `CopyRefused` for pages that are not what their headers say, or that are encoded in another way than PLAIN or
+    by a dictionary.
+    """
+    chunk, bounds = _Chunk(piece, column, numbers, level), _Bounds.of(piece, column)
+    stored, pages, counts, nulls, at = list[Bytes](), list[Page](), list[PageCounts | None](), 0, 0
+    for page, gone in chunk.pages(deleted):
+        if not len(gone):
+            data, page = chunk.kept(page)
+            counts.append(None)
+        else:
+            opened = chunk.opened(page)
+            values = opened.of_values(gone)
+            bounds.leave(opened.values, values, opened.count)
+            nulls += len(gone) - len(values)
+            left = opened.leave(gone, values)
+            opened.check(gone, left)
+            counts.append(left)
+            data, page = opened.body.stored(page, piece.chunk.codec, level)
+            page = replace(page, values=left.values, rows=left.values)
+        if page.values:
+            pages.append(replace(page, at=at))
+            stored += data
+            at += page.size_bytes
+    if bounds.in_doubt:
+        bounds.be(end for page, gone in chunk.pages(deleted) for end in chunk.ends(page, gone))
+    rows = piece.rows - len(deleted)
+    metadata = {k: v for k, v in piece.chunk.metadata.items() if k != ColumnMetaData.SIZE_STATISTICS}
+    metadata[ColumnMetaData.STATISTICS] = struct_field(bounds.statistics(nulls))
+    return Piece(
+        replace(piece.chunk, metadata=metadata, values=rows),
+        memoryview(b"".join(stored)),
+        Pages(piece.pages.dictionary, pages),
+        rows,
+        offset_index=None,
+        column_index=None if piece.column_index is None else with_counts(piece.column_index, counts),
+    )
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A page of so many rows without compression: the definition level of each, None where no value is null, and its
+    values, so many."""
+
+    body: PageBody
+    rows: int
+    levels: NDArray[np.uint32] | None
+    values: Values
+    count: int
+
+    def of_values(self, rows: Places) -> Places:
+        """Which values are those of the rows."""
+        if self.levels is None:
+            return rows
+        filled = self.levels == self.body.highest[1]
+        values: Places = (np.cumsum(filled) - 1)[rows[filled[rows]]]
+        return values
+
+    def leave(self, rows: Places, values: Places) -> PageCounts:
+        """Some rows go, with the values that they have."""
+        left, bits = self.rows - len(rows), self.body.highest[1].bit_length()
+        if self.count:
+            self.body.values = self.values.without(values)
+        if self.levels is not None:
+            self.body.levels[1] = encode(np.delete(self.levels, rows), bits)
+        elif runs := self.body.levels[1]:
+            self.body.levels[1] = repeat(repeated(runs, self.rows) or b"", left)
+        counts = PageCounts(left, left - self.count + len(values))
+        self.body.cut(*counts)
+        return counts
+
+    def check(self, gone: Places, left: PageCounts) -> None:
+        """Raise `CopyRefused` unless the page now has the levels of all rows but these, and they count as `left`."""
+        runs, highest = self.body.levels[1], self.body.highest[1]
+        nulls = np.zeros(self.rows, bool) if self.levels is None else self.levels != highest
+        kept = self.rows - len(gone), int(np.count_nonzero(nulls)) - int(np.count_nonzero(nulls[gone]))
+        stored = 0
+        if runs or self.levels is not None:
+            stored = left.values - int(histogram(runs, highest, left.values)[-1])
+        if not kept == left == (left.values, stored):
+            raise CopyRefused(Refusal.COUNTS, f"{left} of {kept} rows and NULLs")
+
+
+class _Chunk:
+    """The pages of a chunk, as they are stored and opened."""
+
+    def __init__(self, piece: Piece, column: Column, numbers: NDArray[np.uint16] | None, level: int | None) -> None:
+        self._piece = piece
+        self._column = column
+        self._codec = piece.chunk.codec
+        self._numbers = numbers
+        self._renumbering = None if numbers is None else _Renumbering(numbers, column.levels, self._codec, level)
+
+    def pages(self, deleted: Places) -> Iterator[tuple[Page, Places]]:
+        """Each page with which of its rows go."""
+        first = start = 0
+        for page in self._piece.pages.data:
+            end = int(np.searchsorted(deleted, first + page.values))
+            yield page, deleted[start:end] - first
+            first, start = first + page.values, end
+
+    def kept(self, page: Page) -> tuple[list[Bytes], Page]:
+        """A page of which all rows stay, as it is stored now."""
+        if self._renumbering is None:
+            return [self._piece.data[page.at : page.at + page.size_bytes]], page
+        return self._renumbering.page(self._piece.data, page)
+
+    def opened(self, page: Page) -> _Opened:
+        """Raises `DamagedFile` or `CopyRefused`."""
+        body = page_body(self._piece.data, page, self._column.levels, self._codec)
+        levels, count = self._levels(body, page), page.values
+        if levels is not None:
+            count = int(np.count_nonzero(levels == body.highest[1]))
+        [values] = body.values
+        return _Opened(body, page.values, levels, self._values(values, page, count), count)
+
+    def ends(self, page: Page, gone: Places) -> list[bytes]:
+        """The least and the greatest value of all but some rows."""
+        opened = self.opened(page)
+        return opened.values.ends(_others(opened.of_values(gone), opened.count))
+
+    @cached_property
+    def _entries(self) -> tuple[Values, int]:
+        stored = self._piece.pages.dictionary
+        page = None if stored is None else DictionaryPage.of(stored, self._piece.data)
+        if page is None or not page.is_plain:
+            raise CopyRefused(Refusal.PAGES, "a dictionary that cannot be read")
+        return plain_values(page.entries(self._codec), page.values, self._column.element), page.values
+
+    def _levels(self, body: PageBody, page: Page) -> NDArray[np.uint32] | None:
+        runs, highest = body.levels[1], body.highest[1]
+        if not runs or repeated(runs, page.values) == bytes([highest]):
+            return None
+        levels = decode(runs, highest.bit_length(), page.values)
+        if levels.max(initial=0) > highest:
+            raise DamagedFile(f"a level is higher than {highest}")
+        return levels
+
+    def _values(self, raw: Bytes, page: Page, count: int) -> Values:
+        if page.encoding in DICTIONARY_ENCODINGS:
+            return coded_values(raw, count, *self._entries, self._numbers)
+        if page.encoding != PLAIN:
+            raise CopyRefused(Refusal.PAGES, f"encoding {page.encoding}")
+        return plain_values(raw, count, self._column.element)
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """The bounds of a chunk while values go: they stay as they are unless a value that goes may have been the outermost
+    and none like it is met that stays."""
+
+    fields: Fields
+    nulls: int | None
+    order: Order | None
+    ends: tuple[Any, Any]
+    lost: tuple[bool, bool] = (False, False)
+    found: tuple[bool, bool] = (False, False)
+
+    @staticmethod
+    def of(piece: Piece, column: Column) -> _Bounds:
+        """Those in its statistics; none where they have no known order."""
+        fields, order = piece.chunk.statistics, order_of(column.element)
+        _, nulls = count_of(piece.chunk, column)
+        lower, upper = binary(fields, Statistics.MIN_VALUE), binary(fields, Statistics.MAX_VALUE)
+        if order is None or lower is None or upper is None:
+            return _Bounds(fields, nulls, None, (None, None))
+        return _Bounds(fields, nulls, order, (order(lower), order(upper)))
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether they may be those of values that are gone."""
+        return any(lost and not found for lost, found in zip(self.lost, self.found, strict=True))
+
+    def leave(self, values: Values, gone: Places, count: int) -> None:
+        """Some of so many values of a page go."""
+        if self.order is None or not any(reached := self._reached(values.ends(gone))):
+            return
+        self.lost = (self.lost[0] or reached[0], self.lost[1] or reached[1])
+        reached = self._reached(values.ends(_others(gone, count)))
+        self.found = (self.found[0] or reached[0], self.found[1] or reached[1])
+
+    def _reached(self, ends: list[bytes]) -> tuple[bool, bool]:
+        """Whether values with these ends reach the lower bound, and the upper one."""
+        if self.order is None or not ends:
+            return False, False
+        lower, upper = self.ends
+        least, greatest = map(self.order, ends)
+        return least <= lower, greatest >= upper
+
+    def be(self, ends: Iterable[bytes]) -> None:
+        """Be those of all values that stay, of which these are the outermost of each page."""
+        found = sorted(ends, key=self.order)
+        self.fields = {k: v for k, v in self.fields.items() if k == Statistics.NULL_COUNT}
+        if found:
+            self.fields |= {
+                Statistics.MIN_VALUE: bytes_field(found[0]),
+                Statistics.MAX_VALUE: bytes_field(found[-1]),
+                Statistics.IS_MIN_VALUE_EXACT: boolean_field(True),
+                Statistics.IS_MAX_VALUE_EXACT: boolean_field(True),
+            }
+
+    def statistics(self, nulls_gone: int) -> Fields:
+        """The statistics of what stays."""
+        if self.nulls is None:
+            return self.fields
+        return {**self.fields, Statistics.NULL_COUNT: i64(self.nulls - nulls_gone)}
+
+
+def _others(gone: Places, count: int) -> Places:
+    return np.delete(np.arange(count), gone)

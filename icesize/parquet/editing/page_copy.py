@@ -1,0 +1,341 @@
+"""Large row groups made of the pages of small ones, as they are stored.
+
+Nothing is decoded but columns whose dictionaries differ and cannot be united.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
+from icesize.parquet.copying.compatibility import check_encoding, index_fits
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup, Statistics
+from icesize.parquet.format.footer import Chunk
+from icesize.parquet.format.levels import check_levels
+from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index
+from icesize.parquet.format.pages import (
+    DICTIONARY_ENCODINGS,
+    DICTIONARY_PAGE,
+    LEVEL_ENCODINGS,
+    DictionaryPage,
+    Page,
+    Pages,
+    dictionary_page,
+    walk,
+)
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
+from icesize.parquet.format.schema import BYTE_ARRAY, Column
+from icesize.parquet.format.sources import Source, read_ranges
+from icesize.parquet.format.statistics import bounds_differ, merge_size_statistics, merge_statistics
+from icesize.parquet.format.thrift import (
+    I32,
+    Fields,
+    i32,
+    i64,
+    integers_field,
+    struct_field,
+    structs_field,
+)
+
+if TYPE_CHECKING:
+    from icesize.parquet.editing.reencode import Reencoded
+
+Changed: TypeAlias = "Reencoded | list[Piece]"
+"""A top-level column of all parts that is encoded again, or a leaf of some of them whose pages change."""
+Indexes = dict[tuple[int, int], bytes]
+"""(offset, length) in a file -> page index."""
+
+
+@damaged_as(Refusal.CORRUPT_FOOTER)
+def merge_row_groups(
+    parts: Sequence[Part],
+    plan: ColumnPlan,
+    assembly: Assembly,
+    changed: Iterator[Changed],
+) -> int:
+    """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
+
+    Holds one column chunk of one part at a time and the page indexes of all; `changed` has what does not stay as it is,
+    in the order of columns and parts. Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`,
+    also after some bytes were written.
+    """
+    start = assembly.position
+    group = _Group(parts, plan, assembly, changed)
+    for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
+        if top in plan.reencode:
+            group.add(list(leaves))
+        else:
+            for index, column in leaves:
+                group.copy(index, column)
+    fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
+    rows = sum(part.rows for part in parts)
+    assembly.add(
+        GroupPart(fields, group.columns, rows, start, assembly.position - start), reencoded=bool(plan.reencode)
+    )
+    return group.pages_copied
+
+
+def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Part]]:
+    """The parts of each new row group, in their order: about equal ones, near the number of bytes and never above that
+    of rows unless a single part is.
+    """
+    weights = [max(part.rows / rows_per_group, part.group.size_bytes / bytes_per_group) for part in parts]
+    # a tenth more bytes than wanted are no reason for another row group
+    share = sum(weights) / max(1, math.ceil(sum(weights) - 0.1))
+    group: list[Part] = []
+    filled, rows = 0.0, 0
+    for part, weight in zip(parts, weights, strict=True):
+        if group and (rows + part.rows > rows_per_group or filled + weight / 2 > share):
+            yield group
+            group, filled, rows = [], 0.0, 0
+        group.append(part)
+        filled, rows = filled + weight, rows + part.rows
+    if group:
+        yield group
+
+
+class _Group:
+    """A row group while its columns are written."""
+
+    def __init__(self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, changed: Iterator[Changed]) -> None:
+        self.columns: list[ColumnPart] = []
+        self.raw_size_bytes = self.pages_copied = 0
+        self._parts = parts
+        self._plan = plan
+        self._assembly = assembly
+        self._changed = changed
+        copied = [index for index in range(len(parts[0].footer.columns)) if plan.is_copied(index, parts)]
+        self._indexes = [read_indexes(part.source, [part.group.chunks[i] for i in copied]) for part in parts]
+
+    def copy(self, index: int, column: Column) -> None:
+        """Write a leaf column out of the pages of all parts."""
+        column_copy = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
+        for piece in self._pieces(index, column):
+            column_copy.add(piece)
+        self.pages_copied += column_copy.pages
+        self._add(column_copy)
+
+    def _pieces(self, index: int, column: Column) -> Iterator[Piece]:
+        if self._plan.is_copied(index, self._parts):
+            for part, indexes in zip(self._parts, self._indexes, strict=True):
+                yield self._piece(part.source, part.group.chunks[index], part.group.rows, column, indexes)
+            return
+        left = len(self._parts)
+        while left:
+            pieces = cast("list[Piece]", next(self._changed))
+            yield from pieces
+            left -= len(pieces)
+
+    def add(self, leaves: Sequence[tuple[int, Column]]) -> None:
+        """Write all leaves of a top-level column out of its newly encoded pages."""
+        again = cast("Reencoded", next(self._changed))
+        indexes = read_indexes(again.source, again.chunks)
+        rows = sum(part.rows for part in self._parts)
+        for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
+            column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
+            column_copy.add(self._piece(again.source, chunk, rows, column, indexes))
+            known = self._known_statistics(index, column)
+            if bounds_differ(column.element, known, chunk.statistics):
+                raise CopyRefused(Refusal.COUNTS, ".".join(column.path))
+            nulls = {field_id: known[field_id] for field_id in known.keys() & {Statistics.NULL_COUNT}}
+            self._add(column_copy, nulls or None if unbounded else None)
+
+    def _add(self, column_copy: CopiedColumn, statistics: Fields | None = None) -> None:
+        self.columns.append(column_copy.part(statistics))
+        self.raw_size_bytes += column_copy.raw_size_bytes
+
+    def _piece(self, source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes) -> Piece:
+        return read_piece(source, chunk, rows, column, indexes, self._assembly.room(chunk.size_bytes))
+
+    def _known_statistics(self, index: int, column: Column) -> Fields:
+        """Join the statistics of the older chunks; there are none if rows of a part are deleted."""
+        if any(part.deleted for part in self._parts):
+            return {}
+        chunks = [part.group.chunks[index] for part in self._parts]
+        return merge_statistics(column.element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
+
+
+def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:
+    """The page indexes of some chunks of one file."""
+    ranges = {place for chunk in chunks for place in (chunk.offset_index, chunk.column_index) if place is not None}
+    return read_ranges(source, ranges)
+
+
+def read_piece(source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes, room: memoryview) -> Piece:
+    """A chunk, read into `room`."""
+    source.read_into(chunk.start, room)
+    offsets = None if chunk.offset_index is None else indexes[chunk.offset_index]
+    columns = None if chunk.column_index is None else indexes[chunk.column_index]
+    return Piece(chunk, room, walk(room, column.flat, chunk.values), rows, offsets, columns)
+
+
+_KEPT = (ColumnMetaData.TYPE, ColumnMetaData.PATH_IN_SCHEMA, ColumnMetaData.CODEC)
+"""Fields that the new chunk has as its parts have them; all others are made anew or not true of it."""
+
+
+class CopiedColumn:
+    """Writes the pages of one column, piece by piece, and then describes them; holds indexes, never pages.
+
+    `dictionary` is written first, whichever piece it is from. Raises `CopyRefused` for pages that must not follow each
+    other or that would read otherwise in the new place.
+    """
+
+    def __init__(self, column: Column, dictionary: DictionaryPage | None, assembly: Assembly) -> None:
+        self.raw_size_bytes: int = 0
+        self._column = column
+        self._dictionary = dictionary
+        self._assembly = assembly
+        self._start = self._first_data = assembly.position
+        self._chunks: list[Chunk] = []
+        self._rows = 0
+        self._pages: Counter[tuple[int, int]] = Counter()
+        self._level_encodings: set[int] = set()
+        self._after_plain = False
+        self._locations: list[PageLocation] | None = []
+        self._variable_bytes: list[int] | None = [] if column.element.type == BYTE_ARRAY else None
+        self._column_indexes: list[bytes] | None = []
+        self._page_counts: list[int] = []
+        if dictionary is not None:
+            assembly.write(dictionary.page)
+            self.raw_size_bytes += dictionary.raw_size_bytes
+            self._pages[DICTIONARY_PAGE, dictionary.encoding] = 1
+            self._first_data = assembly.position
+
+    @property
+    def pages(self) -> int:
+        """Data pages written so far."""
+        return sum(self._page_counts)
+
+    def add(self, piece: Piece) -> None:
+        pages = piece.pages
+        self._check(pages, piece)
+        self._index(pages.data, piece)
+        # pyarrow writes a page without values now and then; not all readers have met one
+        filled = [page for page in pages.data if page.values]
+        self._count(filled)
+        if len(filled) == len(pages.data):
+            self._assembly.write(piece.data[filled[0].at :])
+        else:
+            for page in filled:
+                self._assembly.write(piece.data[page.at : page.at + page.size_bytes])
+        self._level_encodings |= LEVEL_ENCODINGS & piece.chunk.encodings
+        self._chunks.append(piece.chunk)
+        self._rows += piece.rows
+
+    def part(self, statistics: Fields | None = None) -> ColumnPart:
+        """Describe the chunk; `statistics` where those of the pieces do not tell."""
+        offsets = columns = None
+        if self._locations is not None:
+            offsets = offset_index(self._locations, self._variable_bytes)
+            if self._column_indexes is not None:
+                columns = concatenate(self._column_indexes, self._page_counts)
+        return ColumnPart({ColumnChunk.FILE_OFFSET: i64(0)}, self._metadata(statistics), None, offsets, columns)
+
+    def _check(self, pages: Pages, piece: Piece) -> None:
+        if not any(page.values for page in pages.data):
+            raise CopyRefused(Refusal.PAGES, "a chunk without data pages")
+        if pages.dictionary is not None and self._dictionary is None:
+            raise CopyRefused(Refusal.PAGES, "a dictionary that the footer does not mention")
+        rows = [page.rows for page in pages.data if page.rows is not None]
+        if len(rows) == len(pages.data) and sum(rows) != piece.rows:
+            raise CopyRefused(Refusal.PAGES, f"pages have {sum(rows)} rows of {piece.rows}")
+        check_levels(pages.data, piece.data, self._column, piece.chunk, piece.rows)
+        for page in pages.data:
+            self._check_encoding(page.encoding, pages.dictionary is not None)
+
+    def _check_encoding(self, encoding: int, has_dictionary: bool) -> None:
+        check_encoding(self._column, encoding)
+        if encoding not in DICTIONARY_ENCODINGS:
+            self._after_plain = True
+        elif not has_dictionary:
+            raise CopyRefused(Refusal.PAGES, "a page needs a dictionary that its chunk does not have")
+        elif self._after_plain:  # whatever the footer says
+            raise CopyRefused(Refusal.DICTIONARY_ORDER, ".".join(self._column.path))
+
+    def _count(self, pages: Sequence[Page]) -> None:
+        for page in pages:
+            self._pages[page.type, page.encoding] += 1
+            self.raw_size_bytes += page.raw_size_bytes
+        self._page_counts.append(len(pages))
+
+    def _index(self, pages: Sequence[Page], piece: Piece) -> None:
+        """Keep what the new page indexes need; from one piece without it on, there is none."""
+        places: list[PageLocation] | None = None
+        sizes: list[int] | None = None
+        if piece.offset_index is not None and (self._variable_bytes is not None or not self._column.flat):
+            places, sizes = read_offset_index(piece.offset_index)
+        first_rows = _first_rows(pages, piece, places)
+        if first_rows is None or self._locations is None:
+            self._locations = None
+        else:
+            self._locations += self._moved(pages, first_rows)
+        filled = all(page.values for page in pages)
+        if self._variable_bytes is not None and sizes is not None and len(sizes) == len(pages) and filled:
+            self._variable_bytes += sizes
+        else:
+            self._variable_bytes = None
+        bounds = piece.column_index if filled and self._column_indexes is not None else None
+        if self._column_indexes is not None and bounds is not None and index_fits(bounds, len(pages), self._column):
+            self._column_indexes.append(bounds)
+        else:
+            self._column_indexes = None
+
+    def _moved(self, pages: Sequence[Page], first_rows: Sequence[int]) -> Iterator[PageLocation]:
+        at = self._assembly.position
+        for page, first in zip(pages, first_rows, strict=True):
+            if page.values:
+                yield PageLocation(at, page.size_bytes, self._rows + first)
+                at += page.size_bytes
+
+    def _metadata(self, statistics: Fields | None) -> Fields:
+        first = self._chunks[0]
+        fields = {field_id: first.metadata[field_id] for field_id in _KEPT}
+        encodings = self._level_encodings | {encoding for _, encoding in self._pages}
+        fields[ColumnMetaData.ENCODINGS] = integers_field(sorted(encodings), I32)
+        fields[ColumnMetaData.NUM_VALUES] = i64(sum(chunk.values for chunk in self._chunks))
+        fields[ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE] = i64(self.raw_size_bytes)
+        fields[ColumnMetaData.TOTAL_COMPRESSED_SIZE] = i64(self._assembly.position - self._start)
+        fields[ColumnMetaData.DATA_PAGE_OFFSET] = i64(self._first_data)
+        if self._dictionary is not None:
+            fields[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = i64(self._start)
+        statistics = statistics or merge_statistics(
+            self._column.element, [(chunk.statistics, chunk.values) for chunk in self._chunks]
+        )
+        if statistics is not None:
+            fields[ColumnMetaData.STATISTICS] = struct_field(statistics)
+        fields[ColumnMetaData.ENCODING_STATS] = structs_field(
+            _page_count(kind, encoding, self._pages[kind, encoding])
+            for kind, encoding in sorted(self._pages, key=lambda page: (page[0] != DICTIONARY_PAGE, page))
+        )
+        sizes = merge_size_statistics(self._chunks)
+        if sizes is not None:
+            fields[ColumnMetaData.SIZE_STATISTICS] = struct_field(sizes)
+        return fields
+
+
+def _page_count(kind: int, encoding: int, count: int) -> Fields:
+    return {
+        PageEncodingStats.PAGE_TYPE: i32(kind),
+        PageEncodingStats.ENCODING: i32(encoding),
+        PageEncodingStats.COUNT: i32(count),
+    }
+
+
+def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:
+    """The first row of each page in its row group; None when only the pages' levels tell."""
+    if all(page.rows is not None for page in pages):
+        firsts, row = [], 0
+        for page in pages:
+            firsts.append(row)
+            row += page.rows or 0
+        return firsts
+    if stored is None or [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
+        return None
+    firsts = [place.first_row for place in stored]
+    last = max(first for page, first in zip(pages, firsts, strict=True) if page.values)
+    return firsts if firsts[0] == 0 and firsts == sorted(firsts) and last < piece.rows else None

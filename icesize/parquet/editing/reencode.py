@@ -1,0 +1,198 @@
+"""Columns whose pages cannot be copied, encoded again by pyarrow; the caller sets pyarrow's memory pool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icesize.parquet.editing.column_plan import ColumnPlan, Part
+from icesize.parquet.files.properties import ParquetOptions
+from icesize.parquet.format.fields import LogicalType
+from icesize.parquet.format.footer import Chunk, Footer, read_footer
+from icesize.parquet.format.page_values import runs_between
+from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
+from icesize.parquet.format.sources import BytesSource, Source
+from icesize.parquet.format.statistics import count_of
+from icesize.parquet.reading.texts import check_indices, most_value_bytes, plain_type, with_used_values
+from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
+
+_DICTIONARY_BYTES = 2**20
+_RUN_ROWS = 1_000
+"""Rows without a deleted one, on average, from which on they are taken as slices."""
+_OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
+"""What pyarrow makes of footers, which takes as long as reading a column of 10,000 rows: files are opened for each."""
+
+
+@dataclass(slots=True)
+class Reencoded:
+    """One top-level column of all parts as a Parquet file in memory: the chunks of its leaves, and which of these
+    have no bounds because they hold NaN."""
+
+    source: Source
+    chunks: list[Chunk]
+    without_bounds: list[bool]
+
+
+def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
+    """Decode a top-level column of all parts, in their order, and encode it as one row group.
+
+    The compression is that of the first part, at `level` where it has levels (None: its default). Raises `CopyRefused`
+    when pyarrow cannot read the pages or would write the column in another form.
+    """
+    try:
+        return _reencode(parts, top, plan, level)
+    except (pa.ArrowException, OSError) as error:
+        raise CopyRefused(Refusal.PAGES, f"{top}: {error}") from error
+
+
+def most_decoded_bytes(parts: Sequence[Part], plan: ColumnPlan) -> int:
+    """Return an upper limit of the Arrow memory of a column that `plan` encodes again: all of it is held at once."""
+    taken = Counter[str]()
+    for index, column in enumerate(parts[0].footer.columns):
+        is_read_as_dictionary = _is_text([column]) and _few_by_dictionaries(parts, plan, index)
+        if column.top in plan.reencode and not is_read_as_dictionary:
+            chunks = ((part.source, part.group.chunks[index]) for part in parts)
+            taken[column.top] += sum(most_value_bytes(source, chunk, column) for source, chunk in chunks)
+    return max(taken.values(), default=0)
+
+
+def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
+    columns = parts[0].footer.columns
+    indices = [index for index, column in enumerate(columns) if column.top == top]
+    first = parts[0].group.chunks[indices[0]]
+    if first.codec not in CODEC_NAMES:
+        raise CopyRefused(Refusal.CODEC, f"{top} has codec {first.codec}")
+    leaves = [columns[index] for index in indices]
+    few = [_few_by_dictionaries(parts, plan, index) for index in indices]
+    table = _read(parts, top, as_dictionary=few[0] and _is_text(leaves))
+    arrays = flatten(table.column(0))
+    if len(arrays) != len(leaves):
+        raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} has {len(arrays)} leaves of {len(leaves)}")
+    nan = [_holds_nan(array) for array in arrays]
+    codec = CODEC_NAMES[first.codec]
+    level = level if codec in LEVELLED_CODECS else None
+    names = [".".join(leaf.path) for leaf in leaves]
+    low = [name for name, array, known in zip(names, arrays, few, strict=True) if _has_few_values(array, known=known)]
+    # readers take bounds for a promise that no value is NaN
+    bounded = [name for name, holds_nan in zip(names, nan, strict=True) if not holds_nan]
+    options = ParquetOptions(codec, level, dictionary_bytes=_DICTIONARY_BYTES)
+    # limits of pages are looked at once per batch; indices into a dictionary are small
+    batch = {"write_batch_size": options.page_rows} if pa.types.is_dictionary(table.schema.types[0]) else {}
+    as_integer = any(_is_decimal(leaf) and leaf.element.type in (INT32, INT64) for leaf in leaves)
+    source = BytesSource(options.in_memory(table, low, bounded, store_decimal_as_integer=as_integer, **batch))
+    footer = read_footer(source)
+    _check_same(footer, parts[0].footer, top)
+    for leaf, array, chunk in zip(leaves, arrays, footer.row_groups[0].chunks, strict=True):
+        entries, nulls = count_of(chunk, leaf)
+        if nulls is not None and entries - nulls != len(array) - array.null_count:
+            raise CopyRefused(Refusal.COUNTS, ".".join(leaf.path))
+    return Reencoded(source, footer.row_groups[0].chunks, nan)
+
+
+def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+    tables = [
+        _read_file(list(same), top, as_dictionary=as_dictionary)
+        for _, same in groupby(parts, key=lambda part: part.footer)
+    ]
+    optional = any(top in part.footer.strict for part in parts) or any(t.schema.field(0).nullable for t in tables)
+    first = tables[0].schema.remove_metadata().field(0).with_nullable(optional)
+    if not (as_dictionary and first.type.index_type == pa.int32()):  # else a file's Arrow schema asks for dictionaries
+        first = first.with_type(plain_type(first.type))
+    schema = pa.schema([first])
+    # Arrow schemas that writers leave in files differ, for example in the kind of strings
+    alike = [table if table.schema.equals(schema) else table.cast(schema) for table in tables]
+    return with_used_values(_live(pa.concat_tables(alike), parts).unify_dictionaries())
+
+
+def _live(rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
+    """The rows of all parts but for the deleted ones."""
+    if not any(part.deleted for part in parts):
+        return rows
+    firsts = accumulate((part.group.rows for part in parts), initial=0)
+    gone = np.concatenate([first + part.deleted_rows for first, part in zip(firsts, parts, strict=False)])
+    starts, ends = runs_between(gone, rows.num_rows)
+    if len(starts) * _RUN_ROWS <= rows.num_rows:
+        runs = zip(starts.tolist(), (ends - starts).tolist(), strict=True)
+        return pa.concat_tables([rows.slice(start, length) for start, length in runs])
+    kept = np.ones(rows.num_rows, bool)
+    kept[gone] = False
+    bits = pa.py_buffer(np.packbits(kept, bitorder="little"))
+    # a table would be filtered row by row, a column run by run: in half the time where few rows are deleted
+    live = rows.column(0).filter(pa.BooleanArray.from_buffers(pa.bool_(), len(kept), [None, bits]))
+    return pa.Table.from_arrays([live], schema=rows.schema)
+
+
+def _read_file(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
+    """Rows of row groups of one file."""
+    footer = parts[0].footer
+    ordinals = {group: ordinal for ordinal, group in enumerate(footer.row_groups)}
+    with parts[0].source.stream() as stream:
+        file = pq.ParquetFile(
+            stream,
+            metadata=_OPENED.get(footer),
+            read_dictionary=[top] if as_dictionary else None,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        _OPENED[footer] = metadata = file.metadata
+        groups = range(metadata.num_row_groups)
+        filled = [group for group in groups if metadata.row_group(group).num_rows]
+        wanted = [filled[ordinals[part.group]] for part in parts]
+        table = file.read_row_groups(wanted, columns=[top], use_threads=False)
+    if table.column_names != [top]:
+        raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} is read as {table.column_names}")
+    if as_dictionary:
+        check_indices(table.column(0))
+    return table.replace_schema_metadata(None)
+
+
+def _is_text(leaves: Sequence[Column]) -> bool:
+    """Whether pyarrow can read a column as indices into a dictionary, which saves most of the time."""
+    first = leaves[0]
+    return len(leaves) == 1 and len(first.path) == 1 and first.element.type == BYTE_ARRAY and not _is_decimal(first)
+
+
+def _is_decimal(leaf: Column) -> bool:
+    return leaf.element.logical is not None and leaf.element.logical[0] == LogicalType.DECIMAL
+
+
+def _few_by_dictionaries(parts: Sequence[Part], plan: ColumnPlan, index: int) -> bool:
+    """Whether a dictionary pays, as far as those that the column has now tell."""
+    at_most, values = plan.distinct_at_most[index], sum(part.group.chunks[index].values for part in parts)
+    return at_most is not None and at_most <= DICTIONARY_RATIO * values
+
+
+def _has_few_values(array: pa.ChunkedArray, *, known: bool) -> bool:
+    if pa.types.is_float16(array.type):
+        return False
+    if known:
+        return True
+    try:
+        return repeats(array, _DICTIONARY_BYTES)
+    except pa.ArrowNotImplementedError:  # of a type that an Arrow schema in a file asks for
+        return False
+
+
+def _holds_nan(array: pa.ChunkedArray) -> bool:
+    if pa.types.is_dictionary(array.type):
+        return bool(pa.types.is_floating(array.type.value_type))
+    if pa.types.is_float16(array.type):
+        return True  # some readers do not know the order of its bounds
+    return bool(pa.types.is_floating(array.type)) and bool(pc.any(pc.is_nan(array)).as_py())
+
+
+def _check_same(footer: Footer, original: Footer, top: str) -> None:
+    """Definition and repetition levels mean the same only in equal trees."""
+    written = top_level_trees(footer.schema).get(top)
+    if written != top_level_trees(original.schema)[top] or len(footer.row_groups) != 1:
+        raise CopyRefused(Refusal.SCHEMA_DIFFERS, f"{top} would be written in another form")

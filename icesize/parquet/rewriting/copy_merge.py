@@ -1,0 +1,299 @@
+"""Merging by moving compressed bytes, wherever that is possible and pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+
+from pyroaring import BitMap
+
+from icesize.parquet.copying.compatibility import rare_encodings
+from icesize.parquet.editing.column_plan import Part, costs_less_than_decoding, plan_columns
+from icesize.parquet.editing.page_copy import runs_of
+from icesize.parquet.editing.reencode import most_decoded_bytes
+from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
+from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.footer import Footer
+from icesize.parquet.format.refusals import CopyRefused, Refusal
+from icesize.parquet.format.schema import Element
+from icesize.parquet.format.sources import Source
+from icesize.parquet.reading.conservation import Conservation
+from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.rewriting.decoded_rows import EncodedRows, empty_like, encoded_rows
+from icesize.parquet.rewriting.output_file import Contents, PageRun, write_copied
+from icesize.parquet.rewriting.strategy import (
+    CopyStrategy,
+    Judgement,
+    footer_or_refusal,
+    judge,
+    likely_copied,
+    loosened,
+)
+from icesize.planning.files import FileFact
+from icesize.planning.plan import FileGroup, MergeGroup
+from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
+
+_MOST_AT_ONCE = 2
+"""Times `Limits.decoded_bytes` that a column may have which is encoded again as a whole: an upper limit is compared,
+and row by row is the slower way."""
+
+Find = Callable[[Sequence[FileFact]], Sequence[Source | Refusal]]
+"""Gives a source for each file, or why there is none."""
+
+
+@dataclass(slots=True)
+class _Input:
+    """One input file: its row groups and which way each goes, or why it is decoded."""
+
+    fact: FileFact
+    copied: Sequence[tuple[Part, CopyStrategy]] | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What one output takes as a whole: a row group that is copied, or an input file that is decoded (`part` None)."""
+
+    input_file: _Input
+    part: Part | None
+    strategy: CopyStrategy
+    size_bytes: int
+
+
+def copy_merge(
+    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: Mapping[str, BitMap] = MappingProxyType({})
+) -> MergeResult[CopiedFile]:
+    """Write the rows of all input files, but for the `deleted` ones, into `group.outputs` files of about equal size,
+    copying what can be copied.
+
+    Rows keep their order within a row group; decoded ones come last in each output. Raises `CopyRefused` with the code
+    of what stands against it, nothing being left, when decoding everything is the better or only way; `RewriteFailed`
+    for an input file that cannot be decoded either.
+    """
+    plan = plan_copy(group.inputs, group.outputs, new_files.settings, fetched.fetch, deleted=deleted)
+    files: list[CopiedFile] = []
+    with new_files.all_or_none():
+        for output in plan.outputs:
+            counted = Conservation(new_files.settings)
+            rows = _decoded(output, group, fetched, deleted, counted)
+            files.append(write_copied(group.partition, output, rows, new_files, fetched.ahead, counted))
+    return MergeResult(
+        group.inputs,
+        tuple(files),
+        bytes_decoded=plan.bytes_decoded,
+        bytes_copied=sum(output.bytes_copied for output in plan.outputs),
+        pages_copied=sum(run.pages_copied for run in plan.runs),
+        decoded_because=dict(plan.decoded_because),
+    )
+
+
+def plan_copy(
+    facts: Sequence[FileFact],
+    outputs: int,
+    settings: WriteSettings,
+    find: Find,
+    share: float = 1.0,
+    deleted: Mapping[str, BitMap] = MappingProxyType({}),
+) -> CopyPlan:
+    """What each output takes, from footers and from the dictionaries of the pages that would be joined: all that
+    decides how bytes move, but for damage that only shows when pages are read. A forecast asks it of some files of a
+    merge, which have this `share` of its bytes. Row groups of which rows are `deleted` are encoded again, column by
+    column.
+
+    Raises `CopyRefused` with the code of what stands against it, when decoding everything is the better or only way.
+    """
+    least = round(share * settings.limits.least_copied_bytes)
+    inputs = _decide(facts, settings, find, least, deleted)
+    planned = _planned(inputs, outputs, settings, least)
+    return CopyPlan(planned, [(each.fact, each.copied) for each in inputs if isinstance(each.copied, Refusal)])
+
+
+def _decide(
+    facts: Sequence[FileFact], settings: WriteSettings, find: Find, least_bytes: int, deleted: Mapping[str, BitMap]
+) -> list[_Input]:
+    """Read the footers of the input files that may be worth it, and decide what is copied of each."""
+    likely = likely_copied(facts, settings)
+    if sum(fact.size_bytes for fact in likely) < least_bytes:
+        raise CopyRefused(Refusal.TINY)
+    sources = find(likely)
+    footers = [_footer(fact, source) for fact, source in zip(likely, sources, strict=True)]
+    loose = loosened(footers)
+    judged = judge(footers, loose, settings, others=len(likely) < len(facts))
+    looked_at = zip(likely, sources, loose, judged, strict=True)
+    decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
+    inputs = [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
+    for each in inputs:
+        if (places := deleted.get(each.fact.path)) and not isinstance(each.copied, Refusal):
+            # new pages would have no bloom filters
+            each.copied = Refusal.DELETED_ROWS if settings.parquet.bloom_fpp else _without(each.copied, places)
+    return inputs
+
+
+def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> list[tuple[Part, CopyStrategy]]:
+    """The row groups of one file without deleted rows; those of which none is left are left out."""
+    found, first = list[tuple[Part, CopyStrategy]](), 0
+    for part, strategy in copied:
+        end = first + part.group.rows
+        here = deleted & BitMap(range(first, end))
+        if not here:
+            found.append((part, strategy))
+        elif len(here) < part.group.rows:
+            found.append((replace(part, deleted=here.shift(-first)), CopyStrategy.PAGES))
+        first = end
+    return found
+
+
+def _footer(fact: FileFact, source: Source | Refusal) -> Footer | Refusal:
+    found = source if isinstance(source, Refusal) else footer_or_refusal(source)
+    # a file that does not have the rows that its manifest entry says is a damaged one
+    return Refusal.CORRUPT_FOOTER if isinstance(found, Footer) and found.rows != fact.rows else found
+
+
+def _copied(
+    source: Source | Refusal, footer: Footer | Refusal, judged: Judgement
+) -> list[tuple[Part, CopyStrategy]] | Refusal:
+    if isinstance(source, Refusal):
+        return source
+    if isinstance(footer, Refusal):
+        return footer
+    if isinstance(judged, Refusal):
+        return judged
+    groups = zip(footer.row_groups, judged, strict=True)
+    return [(Part(source, footer, group), strategy) for group, strategy in groups]
+
+
+def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:
+    """Raise the most frequent refusal, by bytes, when too little is left to copy."""
+    bytes_left, codes = 0, Counter[Refusal]()
+    for input_file in inputs:
+        if isinstance(input_file.copied, Refusal):
+            codes[input_file.copied] += input_file.fact.size_bytes
+        else:
+            bytes_left += input_file.fact.size_bytes
+    if bytes_left < least_bytes:
+        raise CopyRefused(codes.most_common(1)[0][0] if codes else Refusal.TINY)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What is copied into each output, and the files that are decoded, with why."""
+
+    outputs: list[Contents]
+    refused: list[tuple[FileFact, Refusal]]
+
+    @property
+    def runs(self) -> list[PageRun]:
+        """The row groups that are made of pages."""
+        return [run for output in self.outputs for run in output.runs]
+
+    @property
+    def bytes_decoded(self) -> int:
+        """Of files, and of columns that are encoded again in row groups whose other columns are copied."""
+        reencoded = sum(run.plan.reencoded_bytes for run in self.runs)
+        return sum(fact.size_bytes for fact, _ in self.refused) + reencoded
+
+    @property
+    def decoded_because(self) -> Counter[str]:
+        """Files by why they are decoded; those of which rows are deleted are so in part."""
+        changed = {part.footer for run in self.runs for part in run.parts if part.deleted}
+        codes = Counter(code.value for _, code in self.refused)
+        return +(codes + Counter({Refusal.DELETED_ROWS.value: len(changed)}))
+
+
+def _planned(inputs: Sequence[_Input], outputs: int, settings: WriteSettings, least_bytes: int) -> list[Contents]:
+    """What each output takes. Input files whose pages do not fit those of others are decoded, and all is divided
+    anew."""
+    while True:
+        _check_worth(inputs, least_bytes)
+        if not any(isinstance(each.copied, Refusal) or each.copied for each in inputs):
+            raise CopyRefused(Refusal.DELETED_ROWS, "no row is left")
+        refused: list[_Input] = []
+        planned = [_plan_output(units, settings, refused) for units in _divide(inputs, outputs, settings)]
+        if not refused:
+            return planned
+        for input_file in refused:
+            input_file.copied = Refusal.DICTIONARIES
+
+
+def _plan_output(units: Sequence[_Unit], settings: WriteSettings, refused: list[_Input]) -> Contents:
+    whole = [unit.part for unit in units if unit.strategy is CopyStrategy.ROW_GROUPS and unit.part is not None]
+    paged = {unit.part: unit.input_file for unit in units if unit.strategy is CopyStrategy.PAGES and unit.part}
+    contents = Contents(whole, copied_from=_origins(units))
+    changed = [part for part in paged if part.deleted]
+    untouched = [part for part in paged if not part.deleted]
+    rows, size_bytes = settings.parquet.row_group_rows, settings.parquet.row_group_bytes
+    for parts in chain(runs_of(untouched, rows, size_bytes), runs_of(changed, rows, size_bytes)):
+        if len(parts) == 1 and _stays_whole(parts[0]):
+            contents.whole += parts
+            continue
+        limits = settings.limits
+        plan = plan_columns(parts, limits.renumber_page_ns, limits.cut_cost)
+        is_changed = parts[0].deleted is not None
+        worth = is_changed or costs_less_than_decoding(plan, parts, limits.open_ns, limits.renumber_page_ns)
+        if plan.reencode and not (worth and most_decoded_bytes(parts, plan) <= _MOST_AT_ONCE * limits.decoded_bytes):
+            refused += [paged[part] for part in parts]
+        contents.runs.append(PageRun(parts, plan))
+    contents.decoded = tuple(unit.input_file.fact for unit in units if unit.part is None)
+    if contents.decoded:
+        contents.model = empty_like(settings, _schema_of(contents))
+    return contents
+
+
+def _stays_whole(part: Part) -> bool:
+    """Return whether a row group of which nothing is joined is copied whole."""
+    return not part.footer.strict and not part.deleted and not rare_encodings(part.footer, [part.group])
+
+
+def _decoded(
+    output: Contents, group: MergeGroup, fetched: Fetched, deleted: Mapping[str, BitMap], counted: Conservation
+) -> Iterator[EncodedRows]:
+    if not output.decoded:
+        return iter(())
+    inputs = FileGroup(output.decoded, group.partition)
+    return encoded_rows(inputs, counted.settings, _schema_of(output), fetched, deleted, counted)
+
+
+def _schema_of(contents: Contents) -> tuple[Element, ...]:
+    """The schema of what is copied; empty when nothing is."""
+    return contents.footers[0].schema if contents.whole or contents.runs else ()
+
+
+def _origins(units: Sequence[_Unit]) -> tuple[CopiedFrom, ...]:
+    copied = [unit for unit in units if unit.part is not None]
+    rows = Counter[str]()
+    for unit in copied:
+        rows[unit.input_file.fact.path] += unit.part.rows if unit.part else 0
+    facts = {unit.input_file.fact.path: unit.input_file.fact for unit in copied}
+    return tuple(CopiedFrom(path, rows[path] == fact.rows) for path, fact in facts.items())
+
+
+def _divide(inputs: Sequence[_Input], outputs: int, settings: WriteSettings) -> list[list[_Unit]]:
+    """What each output takes, in the order of input files, cut where the bytes come nearest to equal parts.
+
+    Raises `CopyRefused` where the units are so coarse that an output would be a small file again, or far too large.
+    """
+    units = [unit for input_file in inputs for unit in _units(input_file)]
+    total = sum(unit.size_bytes for unit in units)
+    parts: list[list[_Unit]] = [[] for _ in range(outputs)]
+    before = 0
+    for unit in units:
+        middle = before + unit.size_bytes / 2
+        parts[min(outputs - 1, int(middle * outputs / max(1, total)))].append(unit)
+        before += unit.size_bytes
+    if outputs > 1:
+        least, most = least_output_bytes(settings.small_file_limit_bytes), ROUND_DOWN_RATIO**2 * total / outputs
+        if not all(least <= sum(unit.size_bytes for unit in part) <= most for part in parts):
+            raise CopyRefused(Refusal.UNEVEN)
+    return parts
+
+
+def _units(input_file: _Input) -> list[_Unit]:
+    if isinstance(input_file.copied, Refusal):
+        return [_Unit(input_file, None, CopyStrategy.DECODE, input_file.fact.size_bytes)]
+    return [
+        _Unit(input_file, part, strategy, part.group.size_bytes * part.rows // part.group.rows)
+        for part, strategy in input_file.copied
+    ]

@@ -1,0 +1,303 @@
+"""One output of a merge that copies: row groups of older files, whole or of their pages, and rows that were decoded.
+
+Its Iceberg counts and sizes are from its footer as icesize reads it: that holds statistics of other writers, and
+pyarrow ends the process for some that are damaged.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icesize import failpoints
+from icesize.errors import RewriteFailed
+from icesize.parquet.copying.assembly import Assembled, Assembly
+from icesize.parquet.copying.compatibility import check_together
+from icesize.parquet.copying.row_groups import copy_row_group
+from icesize.parquet.editing.changed_columns import Work, works
+from icesize.parquet.editing.column_plan import ColumnPlan, Part
+from icesize.parquet.editing.page_copy import merge_row_groups
+from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
+from icesize.parquet.files.metrics import Leaf, describe, leaves
+from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.format.fields import Statistics
+from icesize.parquet.format.footer import MAGIC, Chunk, Footer, parse_footer
+from icesize.parquet.format.levels import count_levels
+from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
+from icesize.parquet.format.schema import Column
+from icesize.parquet.format.sources import Readable, StreamSource
+from icesize.parquet.format.statistics import count_of, merge_statistics, null_count, order_of
+from icesize.parquet.format.thrift import binary
+from icesize.parquet.reading.ahead import Ahead
+from icesize.parquet.reading.conservation import Conservation, Count
+from icesize.parquet.rewriting.decoded_rows import EncodedRows
+from icesize.planning.files import FileFact, PartitionKey
+
+_WAITING = 6
+"""Columns, or parts of one, that are made and not yet written: a few, since one may take as long as many others."""
+
+
+@dataclass(slots=True)
+class PageRun:
+    """Row groups whose pages become one row group; `pages_copied` is set when that is done."""
+
+    parts: list[Part]
+    plan: ColumnPlan
+    pages_copied: int = 0
+
+
+@dataclass(slots=True)
+class Contents:
+    """What goes into one output: what is copied, and the input files that are `decoded`. `model` has the schema that
+    their rows will have.
+    """
+
+    whole: list[Part] = field(default_factory=list)
+    runs: list[PageRun] = field(default_factory=list)
+    decoded: tuple[FileFact, ...] = ()
+    model: EncodedRows | None = None
+    copied_from: tuple[CopiedFrom, ...] = ()
+
+    @property
+    def parts(self) -> list[Part]:
+        """All row groups that are copied."""
+        return [*self.whole, *(part for run in self.runs for part in run.parts)]
+
+    @property
+    def footers(self) -> list[Footer]:
+        """Of all files that parts are taken from, and of decoded rows."""
+        found = list(dict.fromkeys(part.footer for part in self.parts))
+        return found if self.model is None else [*found, self.model.footer]
+
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes that are moved without decoding."""
+        return sum(part.group.size_bytes for part in self.whole) + sum(run.plan.copied_bytes for run in self.runs)
+
+    @property
+    def works(self) -> Iterator[Work]:
+        """What is made of columns that do not stay as they are, in the order of row groups and columns."""
+        return (work for run in self.runs for work in works(run.parts, run.plan))
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """What is known of the decoded rows of a file."""
+
+    metadata: pq.FileMetaData | None = None
+    nans: Counter[int] = field(default_factory=Counter)
+    _nulls_in_floats: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def nulls(self) -> dict[int, int]:
+        """Of columns that hold NaN anywhere: the statistics of all others tell."""
+        return {field_id: count for field_id, count in self._nulls_in_floats.items() if field_id in self.nans}
+
+    def add(self, rows: EncodedRows) -> None:
+        if self.metadata is None:
+            self.metadata = rows.metadata
+        else:
+            self.metadata.append_row_groups(rows.metadata)
+        self._nulls_in_floats.update(rows.nulls)
+        self.nans.update(rows.nans)
+
+
+def write_copied(
+    partition: PartitionKey,
+    contents: Contents,
+    decoded: Iterable[EncodedRows],
+    new_files: NewFiles,
+    ahead: Ahead,
+    counted: Conservation,
+) -> CopiedFile:
+    """Write one of `new_files`; its metrics are to be completed by what manifests say of `copied_from`. Columns that
+    do not stay as they are are made `ahead` of being written. The rows that are `decoded` are `counted` while they are
+    read; what is copied is compared by footers, and by levels where these do not say or differ.
+
+    Raises `CopyRefused`, `RewriteFailed` or `OSError`.
+    """
+    settings, path, of_decoded = new_files.settings, new_files.location(partition), _Decoded()
+    sink = new_files.create(path)
+    changed = ahead.map(lambda work: work(settings.parquet.level), contents.works, _WAITING)
+    assembled = _assemble(sink, contents, decoded, partial(merge_row_groups, changed=changed), of_decoded)
+    _check_opens(assembled)
+    footer = parse_footer(assembled.footer, assembled.size_bytes)
+    file = describe_copied(settings, path, partition, assembled, footer)
+    copy = _Copy(contents, counted, _counts(settings, footer))
+    if of_decoded.metadata is not None:
+        rows = NewDataFile(path, 0, 0, partition)
+        rows = describe(rows, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans)
+        if (changed_column := counted.difference([rows])) is not None:
+            raise CopyRefused(Refusal.COUNTS, changed_column.name)
+        file = replace(file, decoded=FileMetrics.of(rows))
+    if not all(copied.whole for copied in contents.copied_from):
+        lower, upper = _bounds(settings, footer)
+        file = replace(file, lower_bounds=lower, upper_bounds=upper, has_bounds=True)
+    sink.close()
+    new_files.finished(path, assembled.size_bytes)
+    if settings.storage.tail(path, assembled.size_bytes, len(assembled.end)) != assembled.end:
+        raise RewriteFailed(
+            f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
+        )
+    copy.check(path, footer)
+    return replace(file, copied_from=contents.copied_from)
+
+
+def _assemble(
+    sink: object,
+    contents: Contents,
+    decoded: Iterable[EncodedRows],
+    merge_pages: Callable[[Sequence[Part], ColumnPlan, Assembly], int],
+    known: _Decoded,
+) -> Assembled:
+    assembly = Assembly(sink, contents.footers)  # type: ignore[arg-type]
+    for part in contents.whole:
+        copy_row_group(part.source, part.group, assembly, verify_pages=True)
+        failpoints.reach("writing")
+    for run in contents.runs:
+        run.pages_copied = merge_pages(run.parts, run.plan, assembly)
+        failpoints.reach("writing")
+    for rows in decoded:
+        check_together([contents.footers[0], rows.footer])
+        copy_row_group(rows.source, rows.footer.row_groups[0], assembly)
+        known.add(rows)
+        failpoints.reach("writing")
+    return assembly.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The `contents` of a file, of which decoded rows are `counted`, and the `counts` that its footer has of them."""
+
+    contents: Contents
+    counted: Conservation
+    counts: Mapping[int, Count]
+
+    def check(self, path: str, footer: Footer) -> None:
+        """Raise `CopyRefused` unless each column has the values and NULLs of all that the file at `path` holds.
+
+        Footers are compared first. Levels are counted where these do not say or differ.
+        """
+        settings = self.counted.settings
+        doubted = [leaf for leaf in leaves(settings) if not self._agree(leaf)]
+        if not doubted:
+            return
+        with settings.storage.stream(path) as stream:
+            for leaf in doubted:
+                self._check_levels(leaf, StreamSource(stream), footer)
+
+    def _agree(self, leaf: Leaf) -> bool:
+        """Return whether all footers state the number of NULLs, and agree."""
+        parts, written = self.contents.parts, self.counts[leaf.field_id]
+        stored = _sum([count_of(part.group.chunks[leaf.position], _column(part, leaf.position)) for part in parts])
+        if written.nulls is None or stored.nulls is None:
+            return False
+        if any(part.deleted for part in parts):  # NULLs are counted where pages are cut, or encoded again
+            stored = Count(sum(part.rows for part in parts) if leaf.flat else None, None)
+        return self._decoded(leaf).plus(stored).agrees(written)
+
+    def _check_levels(self, leaf: Leaf, written: Readable, footer: Footer) -> None:
+        at = leaf.position
+        before = [
+            count_levels(
+                part.source, part.group.chunks[at], _column(part, at), part.deleted_rows if part.deleted else None
+            )
+            for part in self.contents.parts
+        ]
+        after = [count_levels(written, group.chunks[at], footer.columns[at]) for group in footer.row_groups]
+        if self._decoded(leaf).plus(_sum(before)) != _sum(after):
+            raise CopyRefused(Refusal.COUNTS, leaf.name)
+
+    def _decoded(self, leaf: Leaf) -> Count:
+        return Count(*self.counted.sums.get(leaf.field_id, Count())[:2])
+
+
+def _column(part: Part, at: int) -> Column:
+    """A leaf column as its pages are: those of files that require it have no definition levels."""
+    column = part.footer.columns[at]
+    return replace(column, levels=(0, 0)) if column.top in part.footer.strict else column
+
+
+def _check_opens(assembled: Assembled) -> None:
+    """Another reader opens the footer, too: what it holds of older ones was kept as it was."""
+    try:
+        pq.read_metadata(io.BytesIO(MAGIC + assembled.end))
+    except (pa.ArrowException, OSError) as error:
+        raise CopyRefused(Refusal.CORRUPT_FOOTER, str(error)) from error
+
+
+def describe_copied(
+    settings: WriteSettings, path: str, partition: PartitionKey, assembled: Assembled, footer: Footer
+) -> CopiedFile:
+    """Column sizes, value counts and null counts by the table's metrics modes; no bounds.
+
+    A column has a null count where all its chunks have one that can be true. Raises `CopyRefused` for statistics that
+    cannot be read.
+    """
+    columns = _chunks(settings, footer)
+    counted = [(leaf.field_id, chunks) for leaf, chunks in columns if leaf.counts]
+    nulls = {field_id: _null_count(chunks) for field_id, chunks in counted}
+    return CopiedFile(
+        path,
+        assembled.size_bytes,
+        footer.rows,
+        partition,
+        column_sizes={leaf.field_id: sum(chunk.size_bytes for chunk in chunks) for leaf, chunks in columns},
+        value_counts={field_id: sum(chunk.values for chunk in chunks) for field_id, chunks in counted},
+        null_value_counts={field_id: count for field_id, count in nulls.items() if count is not None},
+        split_offsets=assembled.split_offsets,
+    )
+
+
+def _chunks(settings: WriteSettings, footer: Footer) -> list[tuple[Leaf, list[Chunk]]]:
+    return [(leaf, [group.chunks[leaf.position] for group in footer.row_groups]) for leaf in leaves(settings)]
+
+
+def _counts(settings: WriteSettings, footer: Footer) -> dict[int, Count]:
+    """Entries and NULLs of each column as the footer has them."""
+    return {
+        leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])
+        for leaf, chunks in _chunks(settings, footer)
+    }
+
+
+def _sum(counts: Sequence[tuple[int | None, int | None]]) -> Count:
+    """The sums of what is known of all."""
+    if not counts:
+        return Count()
+    entries, nulls = zip(*counts, strict=True)
+    return Count(None if None in entries else sum(entries), None if None in nulls else sum(nulls))
+
+
+def _bounds(settings: WriteSettings, footer: Footer) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The bounds that row groups of a file have: those of older files may be those of rows that are deleted, and Spark
+    takes the bounds of files without deletes for their least and greatest values."""
+    lower, upper = dict[int, bytes](), dict[int, bytes]()
+    for leaf, chunks in _chunks(settings, footer):
+        element = footer.columns[leaf.position].element
+        found = merge_statistics(element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
+        order, ends = order_of(element), (Statistics.MIN_VALUE, Statistics.MAX_VALUE)
+        for bounds, field_id, serialise in zip((lower, upper), ends, (leaf.lower, leaf.upper), strict=True):
+            raw = binary(found, field_id)
+            if order is not None and raw is not None and serialise is not None:
+                bound = serialise(order(raw))
+                if bound is not None:
+                    bounds[leaf.field_id] = bound
+    return lower, upper
+
+
+@damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
+def _null_count(chunks: Sequence[Chunk]) -> int | None:
+    total = 0
+    for chunk in chunks:
+        if (count := null_count(chunk.statistics, chunk.values)) is None:
+            return None
+        total += count
+    return total

@@ -1,0 +1,395 @@
+"""The pictures of an overview: file sizes, partitions over time, W, seconds and files of its commits.
+
+Every picture is drawn on given axes, so that a page has them one by one as SVG and an image all together. Within a page
+texts stay texts, and colours are CSS variables, so that the page decides on light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from itertools import accumulate, count, pairwise
+from typing import Any
+
+from icesize.errors import EngineUnavailable
+from icesize.planning.trends import PartitionTrend, Trends
+from icesize.presentation.facts import Comparison, Facts
+from icesize.table.past.commits import PastCommit
+from icesize.units import format_bytes, format_count
+
+try:
+    import matplotlib as mpl
+    from matplotlib import dates
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise EngineUnavailable(
+        f"Cannot draw: {error}. Pictures are drawn by matplotlib: pip install 'icesize[report]'"
+    ) from error
+
+_untyped: Any = dates
+
+MOST_NAMED = 24
+"""Partitions that a picture names; more would leave no room for their names."""
+MOST_DRAWN = 1_000
+"""Commits that a picture shows, the newest: more than it has points."""
+MOST_LABEL = 26
+"""Characters of a partition's name in a picture."""
+
+_WIDTH = 400
+"""Of a picture, in points: that of a phone, so that letters are as large as those of the text there."""
+_POINT = 1 / 72
+_LETTERS = 11.5
+_MOST_TICKS = 5
+_TIMES = {
+    "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
+    "zero_formats": ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M:%S"],
+}
+"""How years, months, days, hours, minutes and seconds are written at an axis, and the first of the next larger unit."""
+_COLUMNS = 192
+"""Cells of a heat map from left to right, which is about as many as can be told apart."""
+_SECOND = 1 / 86_400
+"""In days, the unit of dates on an axis."""
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours by what they stand for; `heat` is drawn more or less transparent."""
+
+    ink: str
+    faint: str
+    before: str
+    after: str
+    heat: str = "#d9480f"
+
+
+PRINTED = Palette(ink="#1f2328", faint="#d0d7de", before="#d9822b", after="#1a7f64")
+"""On white."""
+BOTH = Palette(ink="#7a818a", faint="#7a818a55", before="#d9822b", after="#2a9d7c")
+"""To be read on light and on dark backgrounds alike, where no style sheet can tell which."""
+_VARIABLES = Palette(ink="#000001", faint="#000002", before="#000003", after="#000004")
+"""Stand for the variables of the page's style sheet: nothing else has such a colour."""
+
+Draw = Callable[[Axes, Palette], None]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn: a title, how high (points), a sentence that tells what is seen to who does not see it, the drawing
+    itself, and what everybody has to know to read it."""
+
+    title: str
+    height: float
+    told: str
+    draw: Draw
+    caption: str = ""
+
+
+def pictures(facts: Facts) -> dict[str, Picture]:
+    """The pictures of an overview by name; those that have nothing to show are left out."""
+    batches = facts.history.batches[:MOST_DRAWN][::-1]
+    commits = facts.history.commits[:MOST_DRAWN][::-1]
+    found = {
+        "sizes": sizes(facts.sizes),
+        "small": heat_map("Small files", facts.trends, lambda partition: partition.small_files),
+        "small-all": whole_heat_map("Small files", facts.trends, lambda partition: partition.small_files),
+        "deletes": heat_map("Delete files", facts.trends, lambda partition: partition.delete_files),
+        "amplification": amplification(commits),
+        "seconds": seconds(batches),
+        "files": files(commits),
+    }
+    return {name: picture for name, picture in found.items() if picture is not None}
+
+
+def sizes(compared: Comparison) -> Picture:
+    """Data files by size at two times."""
+    well_sized = len(compared.before.bounds)
+    counted = enumerate(zip(compared.before.files, compared.after.files, strict=True))
+    shown = [i for i, both in counted if any(both) or i == well_sized]
+    series = [(compared.before_name.replace("`", ""), compared.before.files)]
+    if compared.differs:
+        series.append((compared.after_name.replace("`", ""), compared.after.files))
+    names = _class_names(compared.before.bounds)
+    thick = 0.8 / len(series)
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        colours = (palette.before, palette.after) if compared.differs else (palette.after,)
+        for number, ((name, counts), colour) in enumerate(zip(series, colours, strict=True)):
+            places = [row - 0.4 + thick * (number + 0.5) for row in range(len(shown))]
+            values = [counts[i] for i in shown]
+            bars = axes.barh(places, values, thick * 0.92, color=colour, label=f"{name}: {sum(counts):,}")
+            axes.bar_label(bars, [f"{v:,}" if v else "" for v in values], padding=3, color=palette.ink)
+        axes.set_yticks(range(len(shown)), [names[i] for i in shown])
+        axes.invert_yaxis()
+        axes.margins(x=0.14)
+        axes.xaxis.set_visible(False)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=len(series), labelcolor=palette.ink)
+        _plain(axes, palette, spines=("left",))
+
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{format_count(counts[i], 'file')} {names[i]}" for i in shown if counts[i])
+        for name, counts in series
+    )
+    return Picture("Data files by size", 44 + 19 * len(series) * len(shown) + 6 * len(shown), told, draw)
+
+
+def _class_names(bounds: Sequence[int]) -> list[str]:
+    ends = [format_bytes(bound) for bound in bounds]
+    between = [f"{lower} - {upper}" for lower, upper in pairwise(ends)]
+    return [f"< {ends[0]}", *between, f"≥ {ends[-1]}"]
+
+
+Values = Callable[[PartitionTrend], Sequence[int]]
+
+
+def heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
+    """The worst partitions over time, by name; None where there is nothing of it."""
+    worst = [partition for partition in trends.partitions if any(values(partition))][:MOST_NAMED]
+    if not worst:
+        return None
+    rows = [list(values(partition)) for partition in worst]
+    most = max(map(max, rows))
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        end = _heat(axes, palette, rows, most, trends.times_ms)
+        axes.set_yticks(range(len(worst)), [_short(partition.label) for partition in worst], fontsize=_LETTERS * 0.85)
+        for number, row in enumerate(rows):
+            beside: dict[str, Any] = {"va": "center", "color": palette.ink, "fontsize": _LETTERS * 0.85}
+            axes.annotate(f"{row[-1]:,}", (end, number), (3, 0), textcoords="offset points", **beside)
+
+    told = f"{title} of {format_count(len(worst), 'partition')} at {format_count(len(trends.times_ms), 'time')}"
+    caption = f"The stronger the colour, the more files: {most:,} at most. At the right: how many now."
+    return Picture(f"{title} per partition", 46 + 15 * len(worst), told, draw, caption)
+
+
+def whole_heat_map(title: str, trends: Trends, values: Values) -> Picture | None:
+    """All partitions over time, without names; None where `heat_map` shows them all."""
+    rows = [list(values(partition)) for partition in trends.partitions if any(values(partition))]
+    if len(rows) <= MOST_NAMED:
+        return None
+    most = max(map(max, rows))
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        _heat(axes, palette, rows, most, trends.times_ms)
+        axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
+
+    told = f"{title} of {format_count(len(rows), 'partition')}, the worst first"
+    return Picture(
+        f"{title}, {len(rows):,} partitions",
+        340,
+        told,
+        draw,
+        f"The stronger the colour, the more files: {most:,} at most.",
+    )
+
+
+def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> float:
+    """One line per partition; where there are more files the colour is less transparent, by square roots, as the worst
+    partition would leave no colour to the others. The right end of the time axis.
+
+    What a partition holds at a time lasts until the next one, the last as long as the others on average. Where several
+    times fall into one cell it shows the worst of them.
+    """
+    red, green, blue = mpl.colors.to_rgb(palette.heat)
+    times = _dates(times_ms)
+    begin, end = times[0], times[-1] + max(_SECOND, times[-1] - times[0]) / max(1, len(times) - 1)
+    edges = [begin + (end - begin) * column / _COLUMNS for column in range(_COLUMNS + 1)]
+    lasting = [(bisect_right(times, first) - 1, bisect_left(times, last)) for first, last in pairwise(edges)]
+    cells = [[(red, green, blue, (max(row[a:b]) / most) ** 0.5) for a, b in lasting] for row in rows]
+    extent = (begin, end, len(rows) - 0.5, -0.5)
+    axes.imshow(cells, aspect="auto", interpolation="none", extent=extent)
+    _plain(axes, palette, spines=())
+    _time_axis(axes, times)
+    return end
+
+
+def amplification(commits: Sequence[PastCommit]) -> Picture | None:
+    """W of each commit with new rows, and of all up to it; `commits` are oldest first."""
+    times = _dates([commit.timestamp_ms for commit in commits])
+    timed = list(zip(times, commits, strict=True))
+    single = [(time, c.write_amplification) for time, c in timed if c.write_amplification is not None]
+    running = [(time, c.amplification_so_far) for time, c in timed if c.amplification_so_far is not None]
+    if not running:
+        return None
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        axes.plot(*zip(*single, strict=True), "o", ms=_dot(single), color=palette.before, label="one commit")
+        axes.plot(*zip(*running, strict=True), color=palette.after, lw=2, label="all so far")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
+        _lines(axes, palette, times)
+
+    told = f"W, bytes written per byte ingested, of {format_count(len(single), 'commit')}: now {running[-1][1]:.2f}"
+    return Picture("W: bytes written per byte ingested", 190, told, draw)
+
+
+def seconds(batches: Sequence[PastCommit]) -> Picture | None:
+    """What each batch took before its commit; `batches` are oldest first."""
+    known = [batch for batch in batches if batch.seconds is not None]
+    if not known:
+        return None
+
+    times = _dates([batch.timestamp_ms for batch in known])
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        axes.plot(times, [batch.seconds or 0.0 for batch in known], "o-", ms=_dot(known), lw=0.8, color=palette.after)
+        _lines(axes, palette, times)
+
+    told = f"Seconds of {format_count(len(known), 'batch')}"
+    return Picture("Seconds per batch", 170, f"{told}, at most {max(b.seconds or 0 for b in known):.2f}", draw)
+
+
+def files(commits: Sequence[PastCommit]) -> Picture | None:
+    """Data files and delete files of the table after each commit; `commits` are oldest first."""
+    times = _dates([commit.timestamp_ms for commit in commits])
+    timed = list(zip(times, commits, strict=True))
+    data = [(time, c.total_files) for time, c in timed if c.total_files is not None]
+    deletes = [(time, c.total_delete_files) for time, c in timed if c.total_delete_files is not None]
+    if not data:
+        return None
+
+    def draw(axes: Axes, palette: Palette) -> None:
+        axes.plot(*zip(*data, strict=True), color=palette.after, lw=2, label="data files", drawstyle="steps-post")
+        if any(number for _, number in deletes):
+            points = zip(*deletes, strict=True)
+            axes.plot(*points, color=palette.before, lw=2, label="delete files", drawstyle="steps-post")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        _lines(axes, palette, times)
+
+    told = f"Data files after each of {format_count(len(data), 'commit')}: now {data[-1][1]:,}"
+    return Picture("Files in the table", 190, told, draw)
+
+
+def _dot(points: Sequence[object]) -> float:
+    return 5 if len(points) < 100 else 2.5
+
+
+def _lines(axes: Axes, palette: Palette, times: Sequence[float]) -> None:
+    """Numbers from zero up over time."""
+    _plain(axes, palette, spines=("bottom",))
+    axes.grid(axis="y", color=palette.faint, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.03)
+    _time_axis(axes, times)
+
+
+def _dates(times_ms: Sequence[int]) -> list[float]:
+    """Places on a time axis; a commit of a writer whose clock is behind is drawn where the one before it is."""
+    times = (datetime.fromtimestamp(ms / 1000, timezone.utc) for ms in accumulate(times_ms, max))
+    return [float(_untyped.date2num(time)) for time in times]
+
+
+def _time_axis(axes: Axes, times: Sequence[float]) -> None:
+    """Round times, each with as much as tells it from the others; below them the day or the years that they are of."""
+    first, last = times[0], times[-1]
+    begin, end = _untyped.num2date(first), _untyped.num2date(last)
+    years = f"{begin:%Y}" if begin.year == end.year else f"{begin:%Y} - {end:%Y}"
+    locator = _untyped.AutoDateLocator(minticks=2, maxticks=_MOST_TICKS)
+    formatter = _untyped.ConciseDateFormatter(locator, **_TIMES)
+    ticks = [first]
+    if last - first > _MOST_TICKS * _SECOND:
+        ticks = [time for time in locator.tick_values(begin, end) if first <= time <= last] or ticks
+    axes.set_xticks(ticks, formatter.format_ticks(ticks))
+    axes.set_xlabel(f"{begin:%d %b %Y}, UTC" if begin.date() == end.date() else f"{years}, UTC", labelpad=2)
+    axes.tick_params(axis="x", pad=6)
+
+
+def _plain(axes: Axes, palette: Palette, spines: tuple[str, ...]) -> None:
+    axes.patch.set_visible(False)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in spines)
+        spine.set_color(palette.faint)
+    axes.tick_params(length=0, colors=palette.ink)
+    axes.xaxis.label.set_color(palette.ink)
+
+
+def printable(text: str) -> str:
+    """A text without characters that cannot be shown, or that change how the text around them is read."""
+    return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def _short(label: str) -> str:
+    name = printable(label) or "(whole table)"
+    return name if len(name) <= MOST_LABEL else f"…{name[1 - MOST_LABEL :]}"
+
+
+@contextmanager
+def _settings(svg: bool) -> Iterator[None]:
+    """Drawn alike whatever the settings of whoever calls; names of partitions are no formulas."""
+    own: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "icesize",
+        "font.size": _LETTERS,
+        "font.family": ["sans-serif"],
+        "legend.frameon": False,
+        "legend.handlelength": 1.0,
+        "text.parse_math": False,
+        "path.simplify": True,
+        "image.composite_image": not svg,
+    }
+    with mpl.rc_context(), warnings.catch_warnings():
+        # letters that matplotlib has no font for: a browser has
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        mpl.rcdefaults()
+        mpl.rcParams.update(own)
+        yield
+
+
+def svg(picture: Picture, prefix: str) -> str:
+    """A picture as an SVG element of a page, as wide as there is room; ids in it begin with `prefix`."""
+    text = standalone_svg(picture, _VARIABLES)
+    return _within_a_page(text[text.index("<svg") :], prefix)
+
+
+def standalone_svg(picture: Picture, palette: Palette) -> str:
+    """A picture as an SVG document."""
+    with _settings(svg=True):
+        figure = Figure(figsize=(_WIDTH * _POINT, picture.height * _POINT), layout="constrained")
+        figure.patch.set_visible(False)
+        picture.draw(figure.add_subplot(), palette)
+        written = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(written, format="svg", dpi=72, metadata=nothing)
+    return written.getvalue()
+
+
+def _within_a_page(text: str, prefix: str) -> str:
+    """Without a size of its own, with colours from the style sheet, and ids that no other picture has."""
+    for number, name in zip(count(1), (field.name for field in fields(Palette)), strict=False):
+        text = text.replace(f"#{number:06}", f"var(--{name})")
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
+
+
+def png(facts: Facts) -> bytes:
+    """All pictures of an overview in two columns, on white."""
+    shown = list(pictures(facts).values())
+    columns: tuple[list[Picture], list[Picture]] = ([], [])
+    for picture in shown:
+        min(columns, key=lambda column: sum(p.height + 40 for p in column)).append(picture)
+    height = max(sum(picture.height + 40 for picture in column) for column in columns) + 40
+    with _settings(svg=False):
+        figure = Figure(figsize=(2 * _WIDTH * _POINT, height * _POINT), layout="constrained")
+        figure.suptitle(printable(facts.table), color=PRINTED.ink, fontsize=_LETTERS * 1.4)
+        halves = figure.add_gridspec(1, 2)
+        for number, column in enumerate(columns):
+            if not column:
+                continue
+            part = figure.add_subfigure(halves[0, number])
+            heights = [picture.height + 40 for picture in column]
+            grid = part.add_gridspec(len(column), 1, height_ratios=heights)
+            for row, picture in enumerate(column):
+                axes = part.add_subplot(grid[row])
+                picture.draw(axes, PRINTED)
+                axes.set_title(picture.title, color=PRINTED.ink, loc="left", pad=30, fontsize=_LETTERS * 1.1)
+        written = io.BytesIO()
+        figure.savefig(written, format="png", dpi=144, metadata={"Software": None})
+    return written.getvalue()

@@ -1,0 +1,61 @@
+"""Reads what an overview says: from manifests and metadata of one loaded state of a table."""
+
+from __future__ import annotations
+
+from icesize.errors import TableError
+from icesize.maintenance.compaction import plan_compaction
+from icesize.maintenance.table_context import Selection
+from icesize.planning.inspection import Inspection
+from icesize.planning.plan import Plan
+from icesize.planning.trends import FileSizes, PastState, Trends, sizes_after, sizes_now
+from icesize.presentation.facts import Comparison, Facts, advice_for
+from icesize.table.past.commits import history_of
+from icesize.table.past.past_states import chosen_snapshots, past_states
+from icesize.table.state.naming import known_snapshot
+from icesize.units import format_time
+
+MOST_PARTITIONS = 1_000
+"""Partitions that are named, those with the most small files and delete files first."""
+
+
+def gather(selection: Selection, inspection: Inspection, since: int | str | None, now_ms: int) -> Facts:
+    """An overview of a whole table as it was loaded; sizes are compared with those at the snapshot `since`.
+
+    Raises TableError for a snapshot that the table does not have or storage does not give.
+    """
+    table = selection.current.table
+    plan = plan_compaction(selection, None)
+    history = history_of(table.metadata, selection.current.name)
+    limit_bytes = selection.layout.small_file_limit_bytes
+    chosen = chosen_snapshots(table.metadata, history)
+    states, unreadable = past_states(table.metadata, table.io, chosen, limit_bytes)
+    if since is None:
+        sizes = _compared(selection, plan, states)
+    else:
+        before, _ = past_states(table.metadata, table.io, [known_snapshot(table.metadata, since)], limit_bytes)
+        if not before:
+            raise TableError(f"Cannot read snapshot {since}: storage does not give its manifests", snapshot_id=since)
+        sizes = _with_now(selection, before[0])
+    return Facts(
+        made_ms=now_ms,
+        inspection=inspection,
+        plan=plan,
+        history=history,
+        trends=Trends.of(states, MOST_PARTITIONS, unreadable),
+        sizes=sizes,
+        advice=advice_for(inspection, plan, history),
+    )
+
+
+def _compared(selection: Selection, plan: Plan, states: list[PastState]) -> Comparison:
+    """Now and after the plan; where that leaves everything as it is, the worst state that is known and now."""
+    now = sizes_now(selection.layout)
+    worst = max(states, key=lambda state: sum(state.sizes[:-1]), default=None)
+    if plan.groups or worst is None or sum(worst.sizes[:-1]) <= now.small:
+        return Comparison(now, "now", sizes_after(selection.layout, plan), "after `icesize compact`")
+    return _with_now(selection, worst)
+
+
+def _with_now(selection: Selection, past: PastState) -> Comparison:
+    now = sizes_now(selection.layout)
+    return Comparison(FileSizes(now.bounds, past.sizes), f"on {format_time(past.timestamp_ms)} UTC", now, "now")

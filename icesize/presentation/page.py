@@ -1,0 +1,214 @@
+"""The HTML page of an overview: one document that fetches nothing and runs no script.
+
+Everything that comes from a table is escaped, and the page's own policy forbids scripts and the network besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+
+from icesize.planning.files import SkipReason
+from icesize.presentation.charts import Picture, pictures, printable, svg
+from icesize.presentation.facts import WHY_SKIPPED, Advice, Facts, as_sentence
+from icesize.table.past.commits import PastCommit
+from icesize.units import format_bytes, format_count, format_time
+
+MOST_COMMITS = 200
+"""Commits in the page's table, the newest."""
+MOST_MERGES = 10
+"""Merges of the plan that are named one by one."""
+_WHOLE = "(whole table)"
+
+
+def page(facts: Facts) -> str:
+    """The document."""
+    template = Template(resources.files("icesize.presentation").joinpath("page.html").read_text(encoding="utf-8"))
+    title = f"{facts.table}: files of the table"
+    return template.substitute(title=_text(title), body="\n".join(_body(facts, pictures(facts))))
+
+
+def _text(value: str) -> str:
+    return escape(printable(value))
+
+
+def _body(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
+    yield from _head(facts)
+    yield "<main>"
+    yield from _advice(facts.advice)
+    yield "<h2>Files</h2>"
+    yield _grid(drawn, "sizes", "files")
+    yield from _plan(facts)
+    yield from _partitions(facts, drawn)
+    yield from _commits(facts, drawn)
+    yield "</main>"
+
+
+def _head(facts: Facts) -> Iterator[str]:
+    inspection, history = facts.inspection, facts.history
+    snapshot = f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id is not None else "no snapshot"
+    told = [
+        ("Partitions", f"{inspection.partitions:,}"),
+        ("Files", f"{inspection.files:,}"),
+        ("Size", format_bytes(inspection.size_bytes)),
+        ("Rows", f"{inspection.rows:,}"),
+        (f"Small files (< {format_bytes(inspection.small_file_limit_bytes)})", f"{inspection.small_files:,}"),
+        ("Most in one partition", f"{inspection.small_files_max:,}"),
+    ]
+    if inspection.deletes.files:
+        told.append(("Files with deletes", f"{inspection.deletes.files:,}"))
+    if history.write_amplification is not None:
+        told.append(("Bytes written per byte ingested", f"{history.write_amplification:.2f}"))
+    if history.seconds_per_batch is not None:
+        told.append(("Seconds per batch, median", f"{history.seconds_per_batch:.2f}"))
+    yield f"<header><h1>{_text(facts.table)}</h1>"
+    yield f'<p class="quiet">{_text(snapshot)} · seen {format_time(facts.made_ms)} UTC by icesize</p>'
+    boxes = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in told)
+    yield f'<dl class="facts">{boxes}</dl></header>'
+
+
+def _advice(advice: Sequence[Advice]) -> Iterator[str]:
+    yield "<h2>What to do</h2>"
+    well = "" if any(one.command for one in advice) else " well"
+    items = "".join(f"<li>{_sentence(one.sentence)}{_command(one.command)}</li>" for one in advice)
+    yield f'<ul class="advice{well}">{items}</ul>'
+
+
+def _sentence(text: str) -> str:
+    """What stands between backticks is code."""
+    parts = _text(text).split("`")
+    if len(parts) % 2 == 0:
+        return _text(text)
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+
+
+def _command(command: str | None) -> str:
+    return f"<pre><code>{_text(command)}</code></pre>" if command else ""
+
+
+def _grid(drawn: dict[str, Picture], *names: str) -> str:
+    """Pictures side by side where there is room."""
+    figures = "".join(_figure(name, drawn[name]) for name in names if name in drawn)
+    return f'<div class="grid">{figures}</div>' if figures else ""
+
+
+def _figure(name: str, picture: Picture) -> str:
+    drawing = svg(picture, prefix=f"{name}-").replace("<svg", f'<svg role="img" aria-label="{_text(picture.told)}"', 1)
+    caption = f'<figcaption class="quiet">{_text(picture.caption)}</figcaption>' if picture.caption else ""
+    return f'<figure class="card" id="{name}"><h3>{_text(picture.title)}</h3>{drawing}{caption}</figure>'
+
+
+def _plan(facts: Facts) -> Iterator[str]:
+    plan = facts.plan
+    yield '<h2>What <code>compact</code> would do</h2><div class="grid">'
+    yield '<div class="card"><h3>Merges</h3>'
+    yield f"<p>{_text(_told_of_plan(facts))}</p>"
+    yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in facts.inspection.cost.lines())
+    if plan.groups:
+        rows = [
+            (g.label or _WHOLE, f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))
+            for g in plan.groups[:MOST_MERGES]
+        ]
+        yield _table(("Partition", "Files", "then", "Size"), rows, names=1)
+        yield _more(len(plan.groups) - MOST_MERGES, "merge")
+    yield '</div><div class="card"><h3>What stays as it is, and why</h3>'
+    skipped = sorted(plan.skipped_by_reason.items(), key=lambda item: -item[1])
+    reasons = [(reason, f"{files:,}", WHY_SKIPPED[SkipReason(reason)]) for reason, files in skipped]
+    yield _table(("Reason", "Files", "In words"), reasons, names=1, words=2) if reasons else "<p>No file.</p>"
+    yield "".join(f"<p>{_sentence(note)}</p>" for note in plan.notes)
+    yield "</div></div>"
+
+
+def _told_of_plan(facts: Facts) -> str:
+    plan = facts.plan
+    if not plan.groups:
+        return f"Nothing to merge: {format_count(plan.files_before, 'file')} stay."
+    left = plan.files_before - plan.files_removed + plan.files_added
+    ways = f" ({plan.forecast})" if plan.forecast else ""
+    freed = [
+        format_count(number, noun)
+        for number, noun in ((plan.rows_freed, "deleted row"), (plan.delete_files_freed, "delete file"))
+        if number
+    ]
+    gone = f" {' and '.join(freed)} would go." if freed else ""
+    return (
+        f"It costs {format_bytes(plan.bytes_to_write)} to write{ways}. A scan of the whole table would open {left:,} "
+        f"data files instead of {plan.files_before:,}, and no partition would hold more than "
+        f"{format_count(plan.small_files_max, 'mergeable small file')}.{gone}"
+    )
+
+
+def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
+    trends = facts.trends
+    if not trends.times_ms:
+        return
+    yield "<h2>Partitions over time</h2>"
+    first, last = (format_time(trends.times_ms[place]) for place in (0, -1))
+    seen = f"{format_count(len(trends.times_ms), 'commit')} from {first} to {last} UTC, the newest at the right"
+    lost = f"; of {trends.unreadable:,} more storage does not give the files" if trends.unreadable else ""
+    yield f'<p class="quiet">{_text(seen + lost)}. The worst partitions come first.</p>'
+    yield _grid(drawn, "small", "deletes", "small-all") or "<p>There were no small files and no delete files.</p>"
+    rows = [
+        (p.label or _WHOLE, f"{p.files:,}", f"{p.small_files[-1]:,}", f"{p.delete_files[-1]:,}", f"{p.worst:,}")
+        for p in trends.partitions
+    ]
+    heads = ("Partition", "Files", "small", "delete files", "both, at most")
+    yield f"<details><summary>{format_count(len(rows), 'partition')} in numbers</summary>"
+    yield _table(heads, rows, names=1)
+    yield f"{_more(trends.left_out, 'partition')}</details>"
+
+
+def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
+    history = facts.history
+    yield "<h2>Commits</h2>"
+    yield f'<p class="quiet">{_text(str(history).replace("  ", " · "))}</p>'
+    if not history.commits:
+        return
+    yield _grid(drawn, "amplification", "seconds")
+    if history.batches and "seconds" not in drawn:
+        yield '<p class="quiet">No batch says how long it took: they were committed by an earlier release.</p>'
+    heads = ("Time (UTC)", "Kind", "By", "Rows", "Files", "Written", "W", "Files then", "Seconds")
+    shown = history.commits[:MOST_COMMITS]
+    yield f"<details><summary>The newest {format_count(len(shown), 'commit')} in numbers</summary>"
+    yield _table(heads, map(_row, shown), names=3)
+    yield f"{_more(history.commits_kept - len(shown), 'older commit')}</details>"
+
+
+def _row(commit: PastCommit) -> tuple[str, ...]:
+    files = f"+{commit.files_added or 0:,} -{commit.files_removed or 0:,}"
+    ratio, spent = commit.write_amplification, commit.seconds
+    return (
+        format_time(commit.timestamp_ms),
+        commit.kind,
+        commit.author,
+        f"{commit.rows:,}" if commit.rows else "",
+        files if commit.files_added or commit.files_removed else "",
+        format_bytes(commit.bytes_written) if commit.bytes_written else "",
+        "" if ratio is None else f"{ratio:.2f}",
+        "" if commit.total_files is None else f"{commit.total_files:,}",
+        "" if spent is None else f"{spent:.2f}",
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, names: int, words: int | None = None) -> str:
+    """`names` columns of text come first; `words` is a column of sentences."""
+
+    def kind(column: int) -> str:
+        if column == words:
+            return ' class="words"'
+        return (' class="name"' if names == 1 else ' class="text"') if column < names else ""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(f"<{tag}{kind(i)}>{_text(value)}</{tag}>" for i, value in enumerate(row))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in rows)
+    return (
+        f'<div class="table"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>\n{body}</tbody></table></div>'
+    )
+
+
+def _more(number: int, noun: str) -> str:
+    more = format_count(number, f"more {noun}")
+    return f'<p class="quiet">and {more}</p>' if number > 0 else ""

@@ -1,0 +1,294 @@
+"""What was written for a batch, or for merges as for a batch without rows: its commit, and the report of both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.io import FileIO
+
+from icesize import failpoints
+from icesize.environment import Environment, Stopwatch, rounded
+from icesize.errors import RewriteFailed
+from icesize.parquet.files.data_file import (
+    Merged,
+    MergeFailure,
+    NewDataFile,
+    Results,
+    Rewritten,
+    Written,
+    decoded_because,
+)
+from icesize.planning.files import Layout, PartitionKey
+from icesize.planning.merging.contention import BackOff
+from icesize.planning.plan import MergeGroup, Plan
+from icesize.report import Report
+from icesize.table.catalog.access_errors import readable
+from icesize.table.commit import submit
+from icesize.table.commit.input_metrics import with_carried_over_metrics
+from icesize.table.commit.protocol import Base, CommitRequest
+from icesize.table.commit.request import CommitOutcome, steps_of
+from icesize.table.records.ledger import LedgerEntry
+from icesize.table.records.summary import BYTES_INGESTED, CLUSTERED_BY, SECONDS, SMALL_FILES_MAX
+from icesize.table.state.handle import Current, TableHandle
+
+LONG_RUN_SECONDS = 12 * 3600
+"""Half of the least age at which orphan cleanup, ours and Iceberg's, takes a file: what runs shorter need not look, and
+a commit that looks has hours left for its attempts."""
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class MergeResults:
+    """Which groups of a plan were merged and may be committed; of the others, which `failed` and why."""
+
+    merged: tuple[Rewritten, ...] = ()
+    failed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, groups: Mapping[int, MergeGroup], results: Results, appended: Sequence[NewDataFile] = ()
+    ) -> MergeResults:
+        """What became of numbered groups: one that failed is dropped and named, one without a result counted.
+
+        Files that were merged with `appended` ones of the same commit get their sequence number there: which one the
+        new rows will have is not known before, and one that is too small would let deletes of others apply to them.
+        """
+        new = {file.path for file in appended}
+        done, failed = list[Rewritten](), list[str]()
+        for number, group in groups.items():
+            result = results.get(number)
+            if isinstance(result, MergeFailure):
+                failed.append(f"merge of {len(group.inputs)} files in '{group.label}' dropped: {result.why}")
+            elif result is not None and any(file.path in new for file in result.inputs):
+                done.append(replace(result, files=tuple(replace(f, sequence_number=None) for f in result.files)))
+            elif result is not None:
+                done.append(result)
+        cancelled = len(groups) - len(done) - len(failed)
+        stopped = (f"{cancelled} merges stopped at the deadline ('merge-deadline-ms')",) if cancelled else ()
+        return cls(tuple(done), tuple(failed), stopped)
+
+
+@dataclass(frozen=True)
+class WrittenBatch:
+    """What was written for one state of a table and is not visible yet: new rows, merges, or both.
+
+    `plan` is what was decided to be merged. The files of `rows` hold the rows of older ones, too, where those were
+    taken along.
+    """
+
+    current: Current
+    layout: Layout
+    plan: Plan
+    merges: MergeResults = field(default_factory=MergeResults)
+    rows: Written = field(default_factory=Written)
+
+    @cached_property
+    def bytes_ingested(self) -> int:
+        """Bytes of the new rows: of files that hold older rows too, the share that their partition's new rows have."""
+        older = Counter[PartitionKey]()
+        for file in self.rows.absorbed:
+            older[file.partition] += file.rows
+        older.subtract(self.rows.deleted)
+        size_bytes, rows = Counter[PartitionKey](), Counter[PartitionKey]()
+        for written in self.rows.files:
+            size_bytes[written.partition] += written.size_bytes
+            rows[written.partition] += written.rows
+        return sum(size if not older[p] else round(size * (1 - older[p] / rows[p])) for p, size in size_bytes.items())
+
+
+@dataclass(frozen=True)
+class CommitContext:
+    """How a commit is made: under which id, beside whom, and, for a batch of a stream, with which ledger entry.
+
+    `lock` is held meanwhile: what shares the table with others of this process waits there, and may raise instead.
+    `environment` is the one that tells the owner of uncommitted files of the commit.
+    """
+
+    run_id: str
+    environment: Environment
+    watch: Stopwatch
+    lock: AbstractContextManager[object]
+    ledger: LedgerEntry | None = None
+    accept_new_checkpoint: bool = False
+
+
+def commit(written: WrittenBatch, handle: TableHandle, how: CommitContext) -> CommitOutcome:
+    """Make the files visible in one step. A commit that lost to another is tried again with the same files.
+
+    Raises what `icesize.table.commit.commit_steps.commit_steps` raises, Overtaken among it: then the files have to be
+    written again. Raises RewriteFailed when orphan cleanup took some of them meanwhile.
+    """
+    current, appended = written.current, written.rows.files
+    # takes reading manifests: before a commit keeps others waiting
+    merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
+    failpoints.reach("files-written")
+    request = _request(written, merged, how)
+    check_still_there(handle, sorted(request.paths()), how.watch)
+    request = replace(request, summary=_told(written, merged, how.watch.seconds["total"]))
+    with how.lock:
+        outcome = CommitOutcome()
+        if request.steps:
+            outcome = submit.commit(handle, current, request, how.environment)
+    how.watch.lap("commit")
+    return outcome
+
+
+def _request(written: WrittenBatch, merged: tuple[Merged, ...], how: CommitContext) -> CommitRequest:
+    metadata = written.current.table.metadata
+    return CommitRequest(
+        table_uuid=written.current.uuid,
+        run_id=how.run_id,
+        base=Base(written.layout.head, metadata.schema(), metadata.spec()),
+        steps=steps_of(written.rows.files, merged, written.rows.absorbed),
+        ledger=how.ledger,
+        accept_new_checkpoint=how.accept_new_checkpoint,
+    )
+
+
+def _told(written: WrittenBatch, merged: Sequence[Merged], seconds: float) -> dict[str, str]:
+    """What the snapshots tell of the work, for `icesize.table.past.commits`, beyond files, bytes and rows."""
+    small_files_max = _most_small_files(written, _touched(written, merged), merged)
+    facts = {SECONDS: f"{seconds:.3f}", SMALL_FILES_MAX: str(small_files_max)}
+    if written.rows.absorbed:
+        facts[BYTES_INGESTED] = str(written.bytes_ingested)
+    if written.plan.clustering and not written.rows.files:
+        facts[CLUSTERED_BY] = ",".join(written.plan.clustering.by.columns)
+    return facts
+
+
+def check_still_there(handle: TableHandle, paths: Sequence[str], watch: Stopwatch) -> None:
+    """Looks for files written by a run that took long; `watch` is its clock.
+
+    Raises RewriteFailed when one is gone: a commit that names it would make the table unreadable.
+    """
+    watch.lap("check")
+    if watch.seconds["total"] < LONG_RUN_SECONDS:
+        return
+    table = handle.name
+    with readable(table):
+        # the credentials that the files were written with have ended by now
+        gone = missing_files(handle.load().table.io, paths)
+    if gone:
+        hours = watch.seconds["total"] / 3600
+        raise RewriteFailed(
+            f"Cannot commit to '{table}': {len(gone)} of {len(paths)} files written for it are gone, {gone[0]} is one; "
+            f"this took {hours:.0f} h, and orphan cleanup took them: it must spare files for longer than that "
+            "('older-than'). Nothing is visible; run it again",
+            table=table,
+            gone=tuple(gone),
+        )
+
+
+def missing_files(io: FileIO, paths: Sequence[str]) -> list[str]:
+    """Those files that are not on storage; raises whatever the storage raises."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        there = list(pool.map(lambda path: io.new_input(path).exists(), paths))
+    return [path for path, exists in zip(paths, there, strict=True) if not exists]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a batch, or of a pass of merges, and its report.
+
+    `current` is the table as it was planned on, `written` is None where there was nothing to write.
+    """
+
+    current: Current
+    commit: CommitOutcome
+    written: WrittenBatch | None
+    report: Report
+
+
+def outcome_of(
+    current: Current,
+    commit: CommitOutcome,
+    written: WrittenBatch | None,
+    seconds: Mapping[str, float],
+    notes: Sequence[str],
+    **facts: Any,
+) -> Outcome:
+    """What came of one commit. Without snapshots the report tells what was planned and why nothing came of it.
+
+    `notes` come after those about merges that failed, which somebody has to look after; `facts` are fields of `Report`.
+    """
+    if written is not None:
+        notes = (*written.merges.failed, *notes, *written.plan.notes, *written.merges.notes)
+        facts |= _facts(written, commit.merged)
+    report = Report(
+        table=current.name,
+        snapshot_ids=commit.snapshot_ids,
+        operations=commit.operations,
+        seconds=rounded(seconds),
+        conflicts=commit.conflicts,
+        notes=tuple(dict.fromkeys(notes)),
+        already_committed=commit.already_committed,
+        **facts,
+    )
+    return Outcome(current, commit, written, report)
+
+
+def _facts(written: WrittenBatch, landed: Sequence[Merged]) -> dict[str, Any]:
+    """What the report says of files."""
+    merged, appended, absorbed = written.merges.merged, written.rows.files, written.rows.absorbed
+    touched = _touched(written, landed)
+    return {
+        "bytes_ingested": written.bytes_ingested,
+        "bytes_written": sum(f.size_bytes for f in (*appended, *(f for g in landed for f in g.files))),
+        "rows": written.rows.new_rows,
+        "rows_deleted": written.rows.rows_deleted + sum(g.rows_deleted for g in landed),
+        "files_added": len(appended) + sum(len(g.files) for g in landed),
+        "files_removed": len(absorbed) + sum(len(g.inputs) for g in landed),
+        "bytes_copied": sum(g.bytes_copied for g in merged),
+        "bytes_decoded": sum(g.bytes_decoded for g in merged) + sum(f.size_bytes for f in absorbed),
+        "pages_copied": sum(g.pages_copied for g in merged),
+        "decoded_because": decoded_because(merged),
+        "delete_files_max": _most_delete_files(written, touched, landed),
+        "small_files_max": _most_small_files(written, touched, landed),
+        "partitions_touched": len(touched),
+        "skipped": written.plan.skipped_by_reason,
+        "held_back": {o.label: sum(o.held_back.values()) for o in written.plan.held_back},
+    }
+
+
+def _touched(written: WrittenBatch, landed: Sequence[Merged]) -> set[PartitionKey]:
+    return {f.partition for f in written.rows.files} | {g.inputs[0].partition for g in landed}
+
+
+def _most_small_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[Merged]) -> int:
+    """The largest number of mergeable small files that one of the touched partitions holds after the commit."""
+    layout = written.layout
+    limit = layout.small_file_limit_bytes
+    counts: Counter[PartitionKey] = Counter()
+    for key in touched:
+        facts = layout.partitions.get(key)
+        counts[key] = sum(f.obstacle is None for f in facts.small) if facts else 0
+    for file in (*written.rows.files, *(f for g in landed for f in g.files)):
+        counts[file.partition] += file.size_bytes < limit
+    for group in landed:
+        counts[group.inputs[0].partition] -= sum(input_file.size_bytes < limit for input_file in group.inputs)
+    for older in written.rows.absorbed:
+        counts[older.partition] -= 1
+    return max(counts.values(), default=0)
+
+
+def _most_delete_files(written: WrittenBatch, touched: Iterable[PartitionKey], landed: Sequence[Merged]) -> int:
+    """The most delete files that are read with one older file of the touched partitions, of those that may be
+    rewritten, after the commit."""
+    gone = {file.path for file in (*written.rows.absorbed, *(f for g in landed for f in g.inputs))}
+    facts = [facts for key in touched if (facts := written.layout.partitions.get(key))]
+    left = (f for some in facts for f in some.with_deletes if f.obstacle is None and f.path not in gone)
+    return max((file.delete_files for file in left), default=0)
+
+
+def remember(backoff: BackOff, outcome: Outcome) -> None:
+    """Partitions in which others came first are left alone for some batches, those where we did are not any more."""
+    backoff.lost(outcome.commit.contested)
+    absorbed = outcome.written.rows.absorbed if outcome.written else ()
+    backoff.landed(file.partition for file in (*(f for g in outcome.commit.merged for f in g.inputs), *absorbed))

@@ -1,0 +1,367 @@
+"""What was committed to `main`: batches, merges and the commits of others, as snapshot summaries tell of them.
+
+The snapshots of one icesize commit (an APPEND and the REPLACE on top of it) share its run id and are one commit here.
+Only the table's metadata is read, no manifest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from itertools import islice
+from statistics import median
+from typing import Any, TypeVar
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icesize.errors import BatchError
+from icesize.markup import card
+from icesize.planning.retention.ancestry import SnapshotFact, is_one_commit
+from icesize.report import with_text_ids
+from icesize.table.catalog.history import main_history, operation_of, summary_of
+from icesize.table.records import ledger
+from icesize.table.records.summary import (
+    BYTES_INGESTED,
+    CLUSTERED_BY,
+    LEDGER,
+    RESTORED_ID,
+    RUN_ID,
+    SECONDS,
+    SMALL_FILES_MAX,
+)
+from icesize.units import format_count, format_time
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of `main`: its snapshots, newest first."""
+
+    snapshots: list[Snapshot]
+
+    @property
+    def last(self) -> Snapshot:
+        """The one that shows all of it."""
+        return self.snapshots[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether icesize made it."""
+        return summary_of(self.last, RUN_ID) is not None
+
+    @property
+    def operation(self) -> str:
+        """What its snapshots did, oldest first: `append+replace`."""
+        return "+".join(s.summary.operation.value for s in reversed(self.snapshots) if s.summary)
+
+    @property
+    def batch(self) -> tuple[str | None, int | None]:
+        """Stream and batch id; None where there are none, or where a newer release wrote them differently."""
+        value = summary_of(self.last, LEDGER)
+        try:
+            entry = ledger.parse(value) if value else None
+        except BatchError:
+            entry = None
+        return (entry.stream_id, entry.batch_id) if entry else (None, None)
+
+
+def runs_of(history: Iterable[Snapshot]) -> list[list[Commit]]:
+    """A history, newest first, as commits, cut where snapshots have expired."""
+    runs: list[list[Commit]] = []
+    child: SnapshotFact | None = None
+    for snapshot in history:
+        parent = SnapshotFact(
+            snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms, "", summary_of(snapshot, RUN_ID)
+        )
+        if child is None or child.parent_id != parent.snapshot_id:
+            runs.append([Commit([snapshot])])
+        elif is_one_commit(parent, child):
+            runs[-1][-1].snapshots.append(snapshot)
+        else:
+            runs[-1].append(Commit([snapshot]))
+        child = parent
+    return runs
+
+
+class CommitKind(str, Enum):
+    """What a commit was made for."""
+
+    BATCH = "batch"
+    """New rows of a stream, through icesize, with the merges that they made due."""
+    APPEND = "append"
+    """New rows through icesize without a stream."""
+    MERGE = "merge"
+    """Files merged by icesize without new rows."""
+    CLUSTER = "cluster"
+    """Rows laid out by icesize for queries."""
+    DELETES = "deletes"
+    """Delete files removed by icesize that hit nothing any more."""
+    MANIFESTS = "manifests"
+    """Manifests written anew by icesize."""
+    RESTORE = "restore"
+    """A partition made by icesize what it was before."""
+    OTHER = "other"
+    """Whatever another writer did."""
+
+    @property
+    def brings_rows(self) -> bool:
+        """Whether icesize took new rows in."""
+        return self in (CommitKind.BATCH, CommitKind.APPEND)
+
+
+@dataclass(frozen=True)
+class PastCommit:
+    """One commit of `main`, as the summaries of its snapshots tell of it; what they do not tell is None.
+
+    `kind` is a value of CommitKind, `operation` what the snapshots did, oldest first (`append+replace`), `stream_id`
+    and `batch_id` name a micro-batch, `writer` is the engine of another writer, where it says so. `rows` were added,
+    `rows_deleted` left the data files; rows that were only written again count in neither. Files are data files, those
+    that were only there between the commit's own snapshots included. Bytes are those of data files: `bytes_ingested`
+    hold the new rows, `bytes_written` all new files. `write_amplification` is W of this commit, None where it ingested
+    nothing; `amplification_so_far` that of all commits from the oldest one that the table keeps to this one, as far as
+    they tell what they ingested. `small_files_max` is the most mergeable small files that a partition held after it,
+    of those that it touched. Totals are those of the table after it, `seconds` what icesize spent before the commit.
+    """
+
+    snapshot_ids: tuple[int, ...]
+    timestamp_ms: int
+    kind: str
+    operation: str
+    stream_id: str | None = None
+    batch_id: int | None = None
+    writer: str | None = None
+    rows: int | None = None
+    rows_deleted: int | None = None
+    files_added: int | None = None
+    files_removed: int | None = None
+    delete_files_added: int | None = None
+    delete_files_removed: int | None = None
+    bytes_ingested: int | None = None
+    bytes_written: int | None = None
+    amplification_so_far: float | None = None
+    small_files_max: int | None = None
+    total_files: int | None = None
+    total_delete_files: int | None = None
+    total_bytes: int | None = None
+    total_rows: int | None = None
+    seconds: float | None = None
+
+    @property
+    def write_amplification(self) -> float | None:
+        """W: bytes written per byte ingested; None when nothing was ingested, or nobody knows how much."""
+        return self.bytes_written / self.bytes_ingested if self.bytes_ingested and self.bytes_written else None
+
+    @property
+    def author(self) -> str:
+        """Who made it: `clicks batch 17`, `icesize`, `spark 4.1.4`; `` where another writer does not say."""
+        if self.stream_id is not None:
+            return f"{self.stream_id} batch {self.batch_id}"
+        return (self.writer or "") if self.kind == CommitKind.OTHER.value else "icesize"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values, ids of snapshots as texts; later releases may add keys, never rename them."""
+        return with_text_ids(asdict(self)) | {"write_amplification": self.write_amplification}
+
+    def __str__(self) -> str:
+        parts = [format_time(self.timestamp_ms), self.kind, self.author]
+        if self.rows:
+            parts.append(format_count(self.rows, "row"))
+        if self.files_added is not None:
+            parts.append(f"files +{self.files_added:,} -{self.files_removed or 0:,}")
+        if self.write_amplification is not None:
+            parts.append(f"W {self.write_amplification:.2f}")
+        if self.seconds is not None:
+            parts.append(f"{self.seconds:.2f} s")
+        return "  ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class History:
+    """The newest commits of `main`, newest first.
+
+    `commits_kept` are all that the table still keeps, `since_ms` is the time of the oldest of them (None: there is
+    none). `write_amplification` is W of all of them: bytes written per byte ingested, by whomever, as far as commits
+    tell what they ingested. `seconds_per_batch` is the median of what icesize spent on those with new rows that are
+    listed, before each commit; None where none of them tells.
+    """
+
+    table: str
+    commits: tuple[PastCommit, ...]
+    commits_kept: int = 0
+    since_ms: int | None = None
+
+    @property
+    def write_amplification(self) -> float | None:
+        """W of all commits that the table keeps."""
+        return self.commits[0].amplification_so_far if self.commits else None
+
+    @property
+    def batches(self) -> list[PastCommit]:
+        """Those that brought new rows through icesize, newest first."""
+        return [commit for commit in self.commits if CommitKind(commit.kind).brings_rows]
+
+    @property
+    def seconds_per_batch(self) -> float | None:
+        """Median of the listed batches."""
+        known = [batch.seconds for batch in self.batches if batch.seconds is not None]
+        return median(known) if known else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable keys, JSON-ready values; later releases may add keys, never rename them."""
+        return {
+            "table": self.table,
+            "commits_kept": self.commits_kept,
+            "since_ms": self.since_ms,
+            "write_amplification": self.write_amplification,
+            "seconds_per_batch": self.seconds_per_batch,
+            "commits": [commit.to_dict() for commit in self.commits],
+        }
+
+    def __str__(self) -> str:
+        if not self.commits or self.since_ms is None:
+            return f"{self.table} has no history: nothing was ever written to it"
+        kinds = Counter(commit.kind for commit in self.commits)
+        parts = [
+            f"{self.table}  {format_count(self.commits_kept, 'commit')} since {format_time(self.since_ms)}",
+            "newest: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()),
+        ]
+        if self.write_amplification is not None:
+            parts.append(f"W {self.write_amplification:.2f}")
+        if self.seconds_per_batch is not None:
+            parts.append(f"{self.seconds_per_batch:.2f} s a batch")
+        return "  ".join(parts)
+
+    def _repr_html_(self) -> str:
+        heads = ("time (UTC)", "kind", "by", "rows", "files", "W", "most small files", "files in all", "seconds")
+        return card(str(self), rows=[heads, *map(_cells, self.commits)])
+
+
+def _cells(commit: PastCommit) -> tuple[str, ...]:
+    """What fits on a line; blank is what the snapshots do not tell."""
+    added, ratio = commit.files_added, commit.write_amplification
+    counts = ["" if n is None else f"{n:,}" for n in (commit.rows, commit.small_files_max, commit.total_files)]
+    return (
+        format_time(commit.timestamp_ms), commit.kind, commit.author, counts[0],
+        "" if added is None else f"+{added:,} -{commit.files_removed or 0:,}",
+        "" if ratio is None else f"{ratio:.2f}", counts[1], counts[2],
+        "" if commit.seconds is None else f"{commit.seconds:.2f}",
+    )  # fmt: skip
+
+
+def history_of(metadata: TableMetadata, table: str, limit: int | None = None) -> History:
+    """The newest `limit` commits of `main`, or all that the table keeps. Raises ValueError for a limit below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"'limit' ({limit}) must be >= 1: leave it out for all commits")
+    commits = [commit for run in runs_of(main_history(metadata)) for commit in run]
+    told, ingested, written = list[PastCommit](), 0, 0
+    for commit in reversed(commits):
+        past = _told(commit)
+        if past.bytes_ingested is not None and past.bytes_written is not None:
+            ingested, written = ingested + past.bytes_ingested, written + past.bytes_written
+        told.append(replace(past, amplification_so_far=written / ingested if ingested else None))
+    return History(
+        table, tuple(islice(reversed(told), limit)), len(told), told[0].timestamp_ms if told else None
+    )  # fmt: skip
+
+
+def _told(commit: Commit) -> PastCommit:
+    kind = _kind(commit)
+    stream_id, batch_id = commit.batch
+    facts = PastCommit(
+        snapshot_ids=tuple(s.snapshot_id for s in reversed(commit.snapshots)),
+        timestamp_ms=commit.last.timestamp_ms,
+        kind=kind.value,
+        operation=commit.operation,
+        stream_id=stream_id,
+        batch_id=batch_id,
+    )
+    if any(snapshot.summary is None for snapshot in commit.snapshots):
+        return facts
+    return replace(facts, **_changes(commit, kind), **_afterwards(commit.last))
+
+
+def _kind(commit: Commit) -> CommitKind:
+    """By what only commits of that kind have in their summaries."""
+    last = commit.last
+    if not commit.is_ours:
+        return CommitKind.OTHER
+    if summary_of(last, RESTORED_ID) is not None:
+        return CommitKind.RESTORE
+    if any(operation_of(s) in (Operation.APPEND, Operation.OVERWRITE) for s in commit.snapshots):
+        return CommitKind.APPEND if summary_of(last, LEDGER) is None else CommitKind.BATCH
+    if summary_of(last, CLUSTERED_BY) is not None:
+        return CommitKind.CLUSTER
+    if summary_of(last, "manifests-replaced") is not None:
+        return CommitKind.MANIFESTS
+    only_deletes = summary_of(last, "deleted-data-files") is None and summary_of(last, "removed-delete-files")
+    return CommitKind.DELETES if only_deletes else CommitKind.MERGE
+
+
+def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
+    """What the snapshots of a commit did, in sum."""
+    # rows of a REPLACE are those of its input files, but for deleted ones
+    net = [(operation_of(s), _count(s, "added-records"), _count(s, "deleted-records")) for s in commit.snapshots]
+    rows = sum(added if op == Operation.APPEND else max(0, added - gone) for op, added, gone in net)
+    return {
+        "writer": None if commit.is_ours else _engine(commit.last),
+        "rows": rows,
+        "rows_deleted": sum(max(0, gone - added) for _, added, gone in net),
+        "files_added": _sum(commit, "added-data-files"),
+        "files_removed": _sum(commit, "deleted-data-files"),
+        "delete_files_added": _sum(commit, "added-delete-files"),
+        "delete_files_removed": _sum(commit, "removed-delete-files"),
+        "bytes_written": _sum(commit, "added-files-size"),
+        "bytes_ingested": _ingested(commit, kind),
+    }
+
+
+def _ingested(commit: Commit, kind: CommitKind) -> int | None:
+    """Bytes of new rows; an overwrite holds older ones, too, and does not tell how many unless ours does."""
+    if any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
+        return _number(commit.last, BYTES_INGESTED)
+    return sum(_count(s, "added-files-size") for s in commit.snapshots if operation_of(s) == Operation.APPEND)
+
+
+def _afterwards(last: Snapshot) -> dict[str, Any]:
+    """What is known of the table after a commit, and of the work before it."""
+    counts = {
+        "small_files_max": SMALL_FILES_MAX,
+        "total_files": "total-data-files",
+        "total_delete_files": "total-delete-files",
+        "total_bytes": "total-files-size",
+        "total_rows": "total-records",
+    }
+    known = {name: _number(last, key) for name, key in counts.items()}
+    return {**known, "seconds": _parsed(last, SECONDS, float)}
+
+
+def _engine(snapshot: Snapshot) -> str | None:
+    """Iceberg's Java library writes the engine that it runs in."""
+    words = (summary_of(snapshot, "engine-name"), summary_of(snapshot, "engine-version"))
+    return " ".join(word for word in words if word) or None
+
+
+def _sum(commit: Commit, key: str) -> int:
+    return sum(_count(snapshot, key) for snapshot in commit.snapshots)
+
+
+def _count(snapshot: Snapshot, key: str) -> int:
+    """Summaries leave out what there is none of."""
+    return _number(snapshot, key) or 0
+
+
+def _number(snapshot: Snapshot, key: str) -> int | None:
+    return _parsed(snapshot, key, int)
+
+
+def _parsed(snapshot: Snapshot, key: str, parse: Callable[[str], Number]) -> Number | None:
+    """None where there is none, or what another writer has put there is no number of anything."""
+    try:
+        value = parse(summary_of(snapshot, key) or "")
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None

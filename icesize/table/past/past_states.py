@@ -1,0 +1,112 @@
+"""What a table held at some of its commits: files, small files and delete files of each partition.
+
+Manifests that several snapshots list are read once, and of a large table fewer snapshots are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icesize.errors import TableError
+from icesize.planning.files import PartitionKey
+from icesize.planning.inspection import size_bounds
+from icesize.planning.trends import Counts, PastState, evenly
+from icesize.table.catalog.history import main_history
+from icesize.table.manifests.facts import read_facts
+from icesize.table.manifests.lists import read_new
+from icesize.table.manifests.store import ManifestStore
+from icesize.table.past.commits import History, runs_of
+from icesize.table.state.naming import Labels
+
+MOST_SNAPSHOTS = 48
+"""States that are looked at: as many columns as a picture on a phone shows."""
+MOST_ENTRIES = 2_000_000
+"""Manifest entries that are read for them, about: 40 seconds of work."""
+_COUNTS_BYTES = 350
+"""Memory of the counts of one partition of a manifest, about."""
+
+
+def chosen_snapshots(
+    metadata: TableMetadata, history: History, most_snapshots: int = MOST_SNAPSHOTS, most_entries: int = MOST_ENTRIES
+) -> list[Snapshot]:
+    """Snapshots of `main` as its readers saw them after its commits, oldest first, evenly chosen with both ends.
+
+    There are fewer of a table that has held many files: each of their manifests may be its own.
+    """
+    shown = [commit.last for run in runs_of(main_history(metadata)) for commit in run][::-1]
+    most_files = max(((c.total_files or 0) + (c.total_delete_files or 0) for c in history.commits), default=0)
+    return evenly(shown, min(most_snapshots, max(2, most_entries // max(1, most_files))))
+
+
+def past_states(
+    metadata: TableMetadata, io: FileIO, snapshots: Sequence[Snapshot], limit_bytes: int
+) -> tuple[list[PastState], int]:
+    """The table at these snapshots, and how many of them storage does not give any more.
+
+    Small files are those below `limit_bytes`, whatever the limit was then.
+    """
+    reader = _Reader(io, size_bounds(limit_bytes), Labels(metadata))
+    states, unreadable = list[PastState](), 0
+    for snapshot in snapshots:
+        try:
+            states.append(reader.at(snapshot))
+        except (OSError, TableError):
+            unreadable += 1
+    return states, unreadable
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """The files of one manifest: counts of its partitions, and numbers of data files by class of size."""
+
+    partitions: dict[PartitionKey, Counts]
+    sizes: Counter[int]
+
+
+class _Reader:
+    """Counts of manifests, each read once."""
+
+    def __init__(self, io: FileIO, bounds: Sequence[int], labels: Labels) -> None:
+        self._io, self._bounds, self._labels = io, bounds, labels
+        self._store = ManifestStore()
+        self._names: dict[PartitionKey, str] = {}
+
+    def at(self, snapshot: Snapshot) -> PastState:
+        partitions: defaultdict[str, Counts] = defaultdict(Counts)
+        sizes = Counter[int]()
+        for manifest in read_new(self._io, snapshot.manifest_list, lambda path: False):
+            tally = self._store.get(manifest.manifest_path, "tally", partial(self._tally, manifest))
+            sizes.update(tally.sizes)
+            for key, counts in tally.partitions.items():
+                name = self._name(key)
+                partitions[name] = partitions[name].plus(counts)
+        by_class = tuple(sizes[i] for i in range(len(self._bounds) + 1))
+        return PastState(snapshot.snapshot_id, snapshot.timestamp_ms, dict(partitions), by_class)
+
+    def _tally(self, manifest: ManifestFile) -> tuple[_Tally, int]:
+        facts = read_facts(self._io, manifest)
+        totals, sizes = facts.totals(facts.live), Counter[int]()
+        if manifest.content == ManifestContent.DATA:
+            classes = np.searchsorted(self._bounds, facts.columns.size_bytes[facts.live], side="right")
+            sizes.update(classes.tolist())
+            small = facts.totals(facts.live[classes < len(self._bounds)])
+            counted = {p: Counts(files, small[p][0] if p in small else 0) for p, (files, *_) in totals.items()}
+        else:
+            counted = {p: Counts(0, 0, files) for p, (files, *_) in totals.items()}
+        tally = _Tally({facts.keys[p]: counts for p, counts in counted.items()}, sizes)
+        return tally, len(counted) * _COUNTS_BYTES
+
+    def _name(self, key: PartitionKey) -> str:
+        known = self._names.get(key)
+        if known is None:
+            known = self._names[key] = self._labels.of(key)
+        return known
