@@ -43,7 +43,7 @@ def state(story: Story) -> tuple[str, set[str]]:
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_conflict_is_tried_again(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A commit that is refused because another writer came first is made again on top of that one."""
+    """A commit that conflicts with another writer is retried on top of the new snapshot."""
     work = Work(rest_story, how)
     work.prepare()
     posts = len(mini.posts)
@@ -58,7 +58,7 @@ def test_a_conflict_is_tried_again(rest_story: Story, mini: MiniRest, how: str) 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("how", RAISING)
 def test_rivals_come_first_until_the_deadline(rest_story: Story, how: str) -> None:
-    """When other writers come first until `commit-deadline-ms` the call fails, and nothing of it is left."""
+    """If other writers commit first until `commit-deadline-ms`, the call fails and leaves no file."""
     work = Work(rest_story, how, {"commit_deadline_ms": 1000})
     work.prepare()
     ids = iter(range(1000, 2000))
@@ -77,7 +77,7 @@ def test_rivals_come_first_until_the_deadline(rest_story: Story, how: str) -> No
 
 @pytest.mark.fault(10)
 def test_merges_beside_a_stream_lose_until_the_deadline(rest_story: Story) -> None:
-    """Merges beside a stream that lose until the deadline leave nothing, fail no batch, and are told."""
+    """Background merges that conflict until the deadline leave no file, fail no batch, and are reported."""
     work = Work(rest_story, "async", {"commit_deadline_ms": 1000})
     work.prepare()
     ids = iter(range(1000, 2000))
@@ -95,7 +95,8 @@ def test_merges_beside_a_stream_lose_until_the_deadline(rest_story: Story) -> No
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("how", RAISING)
 def test_a_catalog_refuses_for_ever(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A catalog that says "conflict" for ever while nobody else commits is not believed: the caller is told to look."""
+    """If a catalog reports conflicts although nobody else commits, the commit state is unknown, and the caller must
+    check."""
     work = Work(rest_story, how)
     work.prepare()
     before, _ = state(rest_story)
@@ -109,7 +110,7 @@ def test_a_catalog_refuses_for_ever(rest_story: Story, mini: MiniRest, how: str)
 @pytest.mark.fault(11)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_lost_answer_of_a_landed_commit(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A commit that landed although its answer was lost is found: it is reported as done and not made again."""
+    """A commit that succeeded although its response was lost is reported as done, and not repeated."""
     work = Work(rest_story, how)
     for kind in LOST if how == "append" else EACH_SORT:
         work.prepare()
@@ -126,7 +127,7 @@ def test_a_lost_answer_of_a_landed_commit(rest_story: Story, mini: MiniRest, how
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_lost_answer_of_a_commit_that_did_not_land(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A commit whose answer was lost and that did not land is made again, once."""
+    """A commit that failed and whose response was lost is repeated once."""
     work = Work(rest_story, how)
     for kind in (409, *LOST) if how == "append" else (409, *EACH_SORT):
         work.prepare()
@@ -166,7 +167,7 @@ def _short_for_commits(send: Any) -> Any:
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("how", each("append", slow=("absorb once", "compact")))
 def test_a_catalog_that_never_answers(rest_story: Story, mini: MiniRest, how: str) -> None:
-    """A catalog that does not answer is waited for a bounded time; then it is found out what became of the commit."""
+    """icesize waits a limited time for a catalog without response, then checks the outcome of the commit."""
     work = Work(rest_story.seen_by(impatient(mini)), how)
     moments: tuple[Moment, ...] = ("after", "before")
     for when in moments:
@@ -185,7 +186,7 @@ def test_a_catalog_that_never_answers(rest_story: Story, mini: MiniRest, how: st
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize(("kinds", "told"), [([403], r"refused it \(403\)"), ([401, 401], "the catalog refused it")])
 def test_a_commit_without_the_right(rest_story: Story, mini: MiniRest, how: str, kinds: list[int], told: str) -> None:
-    """A commit that the catalog does not permit fails at once: the table is unchanged and no file of ours is left."""
+    """A commit that the catalog does not permit fails immediately: the table is unchanged, and no file remains."""
     work = Work(rest_story, how)
     work.prepare()
     before = state(rest_story)
@@ -199,7 +200,7 @@ def test_a_commit_without_the_right(rest_story: Story, mini: MiniRest, how: str,
 
 @pytest.mark.fault(14)
 def test_merges_beside_a_stream_without_the_right(rest_story: Story, mini: MiniRest) -> None:
-    """Merges beside a stream that the catalog does not permit leave nothing, fail no batch, and are told."""
+    """Background merges that the catalog does not permit leave no file, fail no batch, and are reported."""
     work = Work(rest_story, "async")
     work.prepare()
     with spoiled(mini, work, Fault(403)):
@@ -213,7 +214,7 @@ def test_merges_beside_a_stream_without_the_right(rest_story: Story, mini: MiniR
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", ["planned", "files-written", "before-swap"])
 def test_a_token_expires_between_write_and_commit(rest_story: Story, mini: MiniRest, how: str, point: str) -> None:
-    """A token that expires while files are written is renewed, and the commit is made with the new one."""
+    """A token that expires while files are written is renewed, and the commit uses the new one."""
     mini.token = "first"
     login = {"credential": "client:secret", "oauth2-server-uri": f"{mini.uri}/v1/oauth/tokens"}
     work = Work(rest_story.seen_by(mini.catalog("lake", **login)), how)
@@ -228,7 +229,7 @@ def test_a_token_expires_between_write_and_commit(rest_story: Story, mini: MiniR
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("point", ["files-written", "before-swap"])
 def test_a_token_that_nobody_renews_expires(rest_story: Story, mini: MiniRest, how: str, point: str) -> None:
-    """A token that expires and cannot be renewed fails the call: the table is unchanged and no file of ours is left."""
+    """A token that expires and cannot be renewed fails the call: the table is unchanged, and no file remains."""
     mini.token = "first"
     work = Work(rest_story.seen_by(mini.catalog("lake", token="first")), how)
     work.prepare()
@@ -244,7 +245,7 @@ def test_a_token_that_nobody_renews_expires(rest_story: Story, mini: MiniRest, h
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("point", "loads"), [("batch-started", 1), ("planned", 1), ("files-written", 2)])
 def test_a_catalog_shows_an_old_state(rest_story: Story, mini: MiniRest, how: str, point: str, loads: int) -> None:
-    """A catalog that shows an old state of the table costs another attempt, or a merge, but never a row."""
+    """A catalog that shows an older state costs another attempt or a merge, but never a row."""
     work = Work(rest_story, how)
     work.prepare()
     with armed(point, work.once(lambda: setattr(mini, "stale_loads", loads))):
@@ -261,7 +262,7 @@ def test_a_catalog_shows_an_old_state(rest_story: Story, mini: MiniRest, how: st
 @pytest.mark.parametrize("how", BATCHES)
 @pytest.mark.parametrize("loads", [1, 2])
 def test_an_old_state_hides_a_committed_batch(rest_story: Story, mini: MiniRest, how: str, loads: int) -> None:
-    """A batch that is delivered again while the catalog still shows the table without it is not committed again."""
+    """A batch delivered again while the catalog still shows an older state is not committed twice."""
     work = Work(rest_story, how)
     work.prepare()
     work.act()
@@ -275,7 +276,8 @@ def test_an_old_state_hides_a_committed_batch(rest_story: Story, mini: MiniRest,
 
 @pytest.mark.fault(32)
 def test_a_catalog_shows_an_old_state_for_ever(rest_story: Story, mini: MiniRest) -> None:
-    """A catalog that never shows the newest state ends as "cannot tell": nothing is deleted, the batch lands later."""
+    """If a catalog never shows the newest state, the commit state is unknown: nothing is deleted, and a later retry
+    succeeds."""
     work = Work(rest_story)
     work.prepare()
     before = rest_story.table().metadata_location
@@ -291,7 +293,7 @@ def test_a_catalog_shows_an_old_state_for_ever(rest_story: Story, mini: MiniRest
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("when", ["after", "before"])
 def test_the_answer_is_lost_and_then_the_way_to_look(rest_story: Story, mini: MiniRest, how: str, when: Moment) -> None:
-    """A catalog that is away for a while after its answer was lost is asked again until it tells what became of it."""
+    """After a lost response, icesize queries an unavailable catalog until it knows the outcome."""
     work = Work(rest_story, how)
     work.prepare()
     known = len(rest_story.operations())
@@ -310,7 +312,8 @@ def test_the_answer_is_lost_and_then_the_way_to_look(rest_story: Story, mini: Mi
 @pytest.mark.parametrize("how", RAISING)
 @pytest.mark.parametrize("when", ["after", "before"])
 def test_the_catalog_is_gone_after_it_was_asked(rest_story: Story, mini: MiniRest, how: str, when: Moment) -> None:
-    """A catalog that stays away ends as "cannot tell": nothing is deleted, and the same call later puts it right."""
+    """If the catalog stays unavailable, the commit state is unknown: nothing is deleted, and the same call later
+    succeeds."""
     work = Work(rest_story, how)
     work.prepare()
 
@@ -351,7 +354,7 @@ def succeeded_and_expired(story: Story, tag: bool) -> None:
 def test_a_landed_commit_is_hidden_by_its_successors(
     rest_story: Story, mini: MiniRest, how: str, kind: int, tag: bool
 ) -> None:
-    """A commit that landed, was denied, was built upon and has expired since is not made again, and harms nobody."""
+    """A commit that succeeded, was denied, was built upon and has expired is not repeated."""
     work = Work(rest_story, how)
     work.prepare()
     rival = rest_story.seen_by(mini.catalog("rival"))

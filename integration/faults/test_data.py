@@ -96,8 +96,7 @@ def small_batches(story: Story, options: dict[str, Any], count: int, hours: int)
 @pytest.mark.fault(27)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_damaged_files_are_left_alone(story: Story, placement: str) -> None:
-    """A small file that is damaged stays where it is and is named in the report; new rows land, small files of other
-    partitions are merged, and once it is restored it is merged too."""
+    """A damaged small file stays and is named in the report; new rows and merges of other partitions are committed."""
     options = PLACEMENTS[placement]
     hours = len(DAMAGES) + 1
     batches = small_batches(story, options, K, hours)
@@ -119,8 +118,7 @@ def test_damaged_files_are_left_alone(story: Story, placement: str) -> None:
 
 @pytest.mark.fault(27)
 def test_a_flipped_bit_in_a_page(story: Story) -> None:
-    """A bit that flips in a file, and leaves it readable with other values, is noticed by the checksum of its page: the
-    file is left alone, so that wrong values do not get into merged files."""
+    """The checksum of a page reveals a flipped bit: the file stays unmerged, so that wrong values do not spread."""
     batches = small_batches(story, {}, K, 1)
     input_file = Path(local_path(story.files()[0].file_path))
     with damaged({input_file: with_a_flipped_bit}):
@@ -133,8 +131,8 @@ def test_a_flipped_bit_in_a_page(story: Story) -> None:
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("placement", ["append", "absorb once"])
 def test_disk_full_for_rows(story: Story, placement: str) -> None:
-    """Where the disk is full the batch fails with an error that says so, nothing of it is visible and its files are
-    gone; the same batch lands when there is room again."""
+    """If the disk is full, the batch fails with that reason, nothing is visible and no file remains; later the same
+    batch succeeds."""
     batches = small_batches(story, PLACEMENTS[placement], 1, 2)
     rows = widened(events(range(1000, 1400), hours=2), 1000)
     batch = story.batch(rows)
@@ -150,8 +148,8 @@ def test_disk_full_for_rows(story: Story, placement: str) -> None:
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("placement", ["append", "absorb"])
 def test_disk_full_for_merges(story: Story, placement: str) -> None:
-    """Where there is room for the new rows, but not for merged files, the batch lands without merges, which the report
-    names; they are made when there is room again."""
+    """If there is space for new rows only, the batch is committed without merges, and the report names them; later they
+    run."""
     sink = story.sized(max_small_files=1).sink("s", listener=story.reports.append, **PLACEMENTS[placement])
     rows = [widened(events(range(n * 100, n * 100 + 100)), 1000) for n in range(4)]
     batches = [story.batch(each) for each in rows]
@@ -170,8 +168,7 @@ def test_disk_full_for_merges(story: Story, placement: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(28)
 def test_disk_full_for_the_commit(story: Story) -> None:
-    """Where the disk is full when the batch is committed nothing is visible, and the same batch lands once when there
-    is room again."""
+    """If the disk is full during the commit, nothing is visible, and the same batch is committed once later."""
     with story.table().transaction() as transaction:
         transaction.set_properties(comment="metadata that is larger than the rows " * 10_000)
     rows = events(range(30), hours=3)
@@ -187,8 +184,8 @@ def test_disk_full_for_the_commit(story: Story) -> None:
 
 @pytest.mark.fault(28, 33)
 def test_disk_full_for_rows_that_wait(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch larger than memory waits on local disk; where that is full the error names the folder and the variable
-    that names another, and nothing is left; with room the batch lands, one file per partition."""
+    """If local disk is full while rows are spilled, the error names the directory and its variable, and no file
+    remains."""
     monkeypatch.setattr(RowWriter.__init__, "__kwdefaults__", {"max_buffer_bytes": 2**18})
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(story.folder))
     rows = widened(events(range(8000), hours=200), 200)
@@ -207,8 +204,7 @@ def test_disk_full_for_rows_that_wait(story: Story, monkeypatch: pytest.MonkeyPa
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("wide", [True, False], ids=["rows", "rows that wait"])
 def test_disk_full_for_workers(story: Story, wide: bool) -> None:
-    """Where the disk of executors is full their tasks fail for good: an error that says so, nothing visible, no files
-    left; the same batch lands when there is room again."""
+    """If the disk of executors is full, the error gives the reason, nothing is visible and no file remains."""
     rows = widened(events(range(4000), hours=4 if wide else 200), 400)
     startup = story.folder / "startup"
     startup.mkdir()
@@ -236,7 +232,7 @@ RowWriter.__init__.__kwdefaults__ = {{"max_buffer_bytes": {buffer_bytes}}}
 
 @pytest.mark.fault(33)
 def test_empty_batches(story: Story) -> None:
-    """A batch without rows commits nothing, however it is written, and the next one lands."""
+    """A batch without rows commits nothing, and the next batch is committed."""
     rows = events(range(30), hours=3)
     parts = []
     for number, options in enumerate(PLACEMENTS.values()):
@@ -253,8 +249,8 @@ def test_empty_batches(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(33)
 def test_all_rows_in_one_partition(story: Story) -> None:
-    """Batches of one partition are divided over all tasks once they are counted or expected, and not before; their
-    files are well sized in each case."""
+    """Once they are counted or predicted, batches of one partition are divided over all tasks, and their files are well
+    sized."""
     parts = []
     for number, statistics in enumerate(("auto", "exact", "recent")):
         parts.append(widened(events(range(number * 3800, number * 3800 + 3800)), 500))
@@ -271,7 +267,7 @@ def test_all_rows_in_one_partition(story: Story) -> None:
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("statistics", ["auto", "exact"])
 def test_ten_thousand_partitions(story: Story, statistics: str) -> None:
-    """A batch with rows in 10,000 partitions lands in one commit, with one file in each."""
+    """A batch with rows in 10,000 partitions is one commit, with one file per partition."""
     rows = events(range(10_000), hours=10_000)
     sink = story.sized().sink("s", statistics=statistics, write_tasks=2, listener=story.reports.append)
     report = sink.run(uncounted(story.spark, rows), 0)
@@ -284,8 +280,7 @@ def test_ten_thousand_partitions(story: Story, statistics: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(33)
 def test_a_batch_that_does_not_fit_into_memory(story: Story) -> None:
-    """A task with 300 MB of rows writes them in a worker whose memory they would not fit into, one file per
-    partition."""
+    """A task with 300 MB of rows writes one file per partition in a worker with less memory."""
     rows = widened(events(range(75_000), hours=4), 2000)
     assert rows.nbytes > 300_000_000
     spark = workers() | {"spark.executor.pyspark.memory": WORKER_MEMORY}

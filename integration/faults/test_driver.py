@@ -54,7 +54,8 @@ def lost_files(story: Story, batch: int) -> set[str]:
     ],
 )
 def test_killed_before_the_commit(story: Story, point: str, leaves_files: bool) -> None:
-    """A driver that dies before its commit leaves at most files of one batch, and writes it once when started again."""
+    """A driver that dies before its commit leaves at most the files of one batch, and writes the batch once after a
+    restart."""
     feed(story, 0, BATCHES)
     code, before = run_child(story, "append", f"{point}=kill")
     assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
@@ -68,7 +69,7 @@ def test_killed_before_the_commit(story: Story, point: str, leaves_files: bool) 
 @pytest.mark.slow
 @pytest.mark.fault(3)
 def test_killed_while_writing(story: Story) -> None:
-    """A driver that dies while its workers write leaves files of one batch that nobody sees, and writes it anew."""
+    """A driver that dies while its workers write leaves invisible files of one batch, and writes the batch again."""
     feed(story, 0, 3)
     assert run_child(story, "append")[0] == 0
     feed(story, 3, BATCHES)
@@ -84,7 +85,7 @@ def test_killed_while_writing(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(5)
 def test_killed_after_the_commit(story: Story) -> None:
-    """A driver that dies between its commit and the checkpoint skips that batch when it is started again."""
+    """A driver that dies between its commit and the checkpoint skips that batch after a restart."""
     feed(story, 0, BATCHES)
     code, before = run_child(story, "append", "after-swap@4=kill")
     assert (code, [report["batch_id"] for report in before]) == (KILLED, [0, 1, 2])
@@ -98,7 +99,7 @@ def test_killed_after_the_commit(story: Story) -> None:
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("how", ["absorb", "absorb-once"])
 def test_killed_while_absorbing(story: Story, how: str) -> None:
-    """New rows that were written into one file with older ones leave these untouched when the driver dies."""
+    """If the driver dies while it writes new and older rows into one file, the older files stay unchanged."""
     feed(story, 0, BATCHES)
     code, _ = run_child(story, how, "before-swap@4=kill")
     assert code == KILLED
@@ -112,7 +113,7 @@ def test_killed_while_absorbing(story: Story, how: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(1, 5)
 def test_killed_in_the_thread_of_the_merges(story: Story) -> None:
-    """A driver that dies when a merge beside the batches begins goes on with the batch that it had come to."""
+    """A driver that dies as a background merge begins resumes with the same batch."""
     feed(story, 0, BATCHES)
     code, before = run_child(story, "async", "background@2=kill")
     assert code == KILLED
@@ -125,7 +126,7 @@ def test_killed_in_the_thread_of_the_merges(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(4)
 def test_killed_with_a_merge_written(story: Story) -> None:
-    """A driver that dies before a merge beside the batches is committed loses that merge, which is made again."""
+    """A driver that dies before a background merge is committed loses that merge, and repeats it later."""
     feed(story, 0, BATCHES)
     code, _ = run_child(story, "killed-merging")
     assert code == KILLED

@@ -62,8 +62,8 @@ class Twins(WriteRows):
 
 @pytest.mark.fault(7)
 def test_a_speculative_twin(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two copies of a task only the files of the one that Spark chose are in the table; orphan cleanup finds the
-    other's."""
+    """Of two attempts of a task, the table contains the files of the one that Spark chose; orphan cleanup finds the
+    others."""
     monkeypatch.setattr(jobs, "WriteRows", Twins)
     rows = events(range(60), hours=3)
     report = story.sized().sink("s", write_tasks=1, listener=story.reports.append).run(uncounted(story.spark, rows), 0)
@@ -78,8 +78,8 @@ def test_a_speculative_twin(story: Story, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 @pytest.mark.fault(7)
 def test_tasks_that_fail_after_writing(story: Story) -> None:
-    """A task that raises or dies with finished files is run again by Spark: rows are exact, and only files of the try
-    that ended well are in the table."""
+    """Spark repeats a task that fails with finished files: rows are exact, and the table contains files of the
+    successful attempt only."""
     raised, killed = story.folder / "raised", story.folder / "killed"
     failpoint = f"writing@2=raise-once:{raised};writing@3=kill-once:{killed}"
     rows = events(range(80), hours=4)
@@ -97,7 +97,7 @@ def test_tasks_that_fail_after_writing(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(6)
 def test_a_worker_that_dies_while_it_merges(story: Story) -> None:
-    """A worker that is killed while it merges is replaced by Spark, and the merge lands."""
+    """Spark replaces a worker that is killed during a merge, and the merge is committed."""
     rows = [events(range(n * 40, n * 40 + 40), hours=4) for n in range(4)]
     killed = story.folder / "killed"
     spark = workers(f"writing=kill-once:{killed}")
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_while_it_merges(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(6)
 def test_workers_that_die_at_each_merge(story: Story) -> None:
-    """Where workers are killed each time they merge, the batch lands without that merge, which the report names."""
+    """If workers die at every merge, the batch is committed without that merge, and the report names it."""
     rows = [events(range(n * 40, n * 40 + 40), hours=4) for n in range(4)]
     spark = workers("writing=kill")
     refused, story.reports = run_driver(story, "local[2,4]", rows, spark=spark, **MERGES_IN_WORKERS)
@@ -127,8 +127,8 @@ def test_workers_that_die_at_each_merge(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(6)
 def test_a_killed_executor(story: Story) -> None:
-    """An executor that is killed while it writes loses its tasks to others: rows are exact, and what it leaves behind
-    is found by orphan cleanup."""
+    """If an executor is killed while it writes, other executors run its tasks: rows are exact, and orphan cleanup finds
+    its files."""
     rows, go = mostly_one_hour(range(40_000)), story.folder / "go"
     settings = {"spark": workers(f"writing=wait:{go}"), "sink": {"statistics": "exact", "write_tasks": 4}}
     with driver(story, "local-cluster[2,1,1024]", [rows], **settings) as child:
@@ -145,8 +145,8 @@ def test_a_killed_executor(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(8)
 def test_lost_shuffle_files(story: Story) -> None:
-    """When shuffle files are lost some rows are made and divided once more, in another order: each goes to the task
-    that it went to before, so that rows are exact although other tasks had written theirs."""
+    """After shuffle files are lost, Spark recomputes rows in another order; each row reaches the same task, so rows are
+    exact."""
     rows, go = mostly_one_hour(range(60_000)), story.folder / "go"
     settings = {"spark": workers(f"writing=wait:{go}"), "sink": {"statistics": "exact", "write_tasks": 6}}
     with driver(story, "local[2,4]", [rows], **settings) as child:

@@ -61,7 +61,7 @@ def data_files(story: Story) -> list[Path]:
     ],
 )
 def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
-    """A compaction that dies landed whole or not at all; run again it does what is left, and no more after that."""
+    """A compaction that dies is committed whole or not at all; a second run does what remains."""
     fill(story)
     code, _ = run_child(story, "compact", f"{point}=kill")
     assert code == KILLED
@@ -84,7 +84,7 @@ def test_compaction_killed(story: Story, point: str, landed: bool) -> None:
     ],
 )
 def test_clustering_killed(story: Story, point: str, landed: bool) -> None:
-    """A clustering that dies landed whole or not at all; run again it does what is left, and no more after that."""
+    """A clustering that dies is committed whole or not at all; a second run does what remains."""
     fill(story, step=BATCHES)
     # the first swap is that of what is remembered
     code, _ = run_child(story, "cluster", f"{point}=kill")
@@ -107,7 +107,7 @@ def test_clustering_killed(story: Story, point: str, landed: bool) -> None:
     ],
 )
 def test_expiry_killed(story: Story, point: str, expired: bool) -> None:
-    """An expiry that dies before its commit did nothing; after it, the next one deletes the files that are left."""
+    """An expiry that dies before its commit changed nothing; after it, the next expiry deletes the remaining files."""
     fill(story)
     story.sized().compact()
     # the newest append stays, with all files that it knows
@@ -128,7 +128,7 @@ def test_expiry_killed(story: Story, point: str, expired: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(35)
 def test_orphan_cleanup_killed(story: Story) -> None:
-    """Orphan cleanup that dies has deleted orphans only; run again it deletes the others."""
+    """Orphan cleanup that dies has deleted orphans only; a second run deletes the others."""
     fill(story)
     [needed, *_] = data_files(story)
     before = len(data_files(story))
@@ -172,7 +172,7 @@ class Cleanup:
 
 @pytest.mark.fault(30)
 def test_cleanup_spares_a_batch_under_way(story: Story) -> None:
-    """Orphan cleanup between the files of a batch and its commit leaves them alone, as it does all that is young."""
+    """Orphan cleanup between the writes and the commit of a batch keeps its files, because they are recent."""
     fill(story)
     rows, cleanup = events(range(500, 530), hours=2), Cleanup(story, days_later=False)
     assert cleanup.meets(rows).operations == ("append", "replace")
@@ -184,7 +184,7 @@ def test_cleanup_spares_a_batch_under_way(story: Story) -> None:
 
 @pytest.mark.fault(30)
 def test_cleanup_after_days_fails_the_batch(story: Story) -> None:
-    """A batch whose files were taken for orphans after days fails, the table unchanged, and lands when sent again."""
+    """A batch whose files were removed as orphans after days fails; the table is unchanged, and a retry succeeds."""
     fill(story)
     rows, cleanup = events(range(500, 530), hours=2), Cleanup(story, days_later=True)
     story.expect(rows)

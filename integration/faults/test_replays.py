@@ -26,7 +26,7 @@ Expire = Callable[[Story], object]
 
 @pytest.mark.fault(15)
 def test_a_replayed_batch_is_skipped(story: Story) -> None:
-    """A batch that is delivered again after its commit is skipped, and the report says so."""
+    """A batch delivered again after its commit is skipped, and the report says so."""
     sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
     rows = events(range(30), hours=3)
     sink.run(story.batch(rows), 0)
@@ -36,7 +36,7 @@ def test_a_replayed_batch_is_skipped(story: Story) -> None:
 
 @pytest.mark.fault(5, 15)
 def test_a_batch_that_spark_knows_nothing_of_is_skipped(story: Story) -> None:
-    """A query whose checkpoint does not know of its last batch has it delivered again, skips it and goes on."""
+    """A query whose checkpoint lacks its last batch receives it again, skips it and continues."""
     feed(story, 0, 2)
     run(story.spark, story, story.sized().sink("s"))
     forget_commit(story, 1)
@@ -68,7 +68,7 @@ def by_iceberg(story: Story) -> None:
     [by_icesize, by_iceberg, pytest.param(lambda story: expire(story.table()), id="by_pyiceberg")],
 )
 def test_a_batch_is_known_without_its_snapshot(story: Story, forget: Expire) -> None:
-    """A batch is skipped also after its snapshot was expired, by whomever, while other streams went on."""
+    """A batch is skipped even after any engine expired its snapshot, while other streams continued."""
     slow = story.sized().sink("slow", query_id="q", listener=story.reports.append)
     busy = story.sized().sink("busy", query_id="p")
     rows, others = events(range(30), hours=3), [events(range(n * 30, n * 30 + 30), hours=3) for n in range(1, 4)]
@@ -84,7 +84,7 @@ def test_a_batch_is_known_without_its_snapshot(story: Story, forget: Expire) -> 
 
 @pytest.mark.fault(17)
 def test_a_new_checkpoint_is_refused(story: Story) -> None:
-    """A query without its checkpoint is refused with the way on and skips nothing; once accepted all is taken."""
+    """A query without its checkpoint is refused with instructions; once accepted, every batch is committed."""
     feed(story, 0, 2)
     run(story.spark, story, story.sized().sink("s"))
     shutil.rmtree(story.folder / "checkpoint")
@@ -104,7 +104,7 @@ def test_a_new_checkpoint_is_refused(story: Story) -> None:
 
 @pytest.mark.fault(17)
 def test_an_older_copy_of_a_checkpoint_is_refused(story: Story) -> None:
-    """A checkpoint that was put back from an older copy is refused: its batches may hold other rows than before."""
+    """A checkpoint restored from an older copy is refused, because its batches may contain other rows."""
     sink = story.sized().sink("s", query_id="q")
     rows = [events(range(n * 30, n * 30 + 30), hours=3) for n in range(3)]
     for number, each in enumerate(rows):
@@ -116,7 +116,8 @@ def test_an_older_copy_of_a_checkpoint_is_refused(story: Story) -> None:
 
 @pytest.mark.fault(34)
 def test_a_checkpoint_that_cannot_be_written(story: Story) -> None:
-    """A query that cannot note its batch after the commit fails; started again it skips that batch and goes on."""
+    """A query that cannot write its checkpoint after the commit fails; after a restart it skips that batch and
+    continues."""
     feed(story, 0, 3)
     commits, aside = story.folder / "checkpoint" / "commits", story.folder / "aside"
 
@@ -138,7 +139,8 @@ def test_a_checkpoint_that_cannot_be_written(story: Story) -> None:
 
 @pytest.mark.fault(36)
 def test_a_rollback_is_told(story: Story) -> None:
-    """After a rollback the ledger keeps the batch: a replay is skipped, the next one lands, both reports tell of it."""
+    """After a rollback the ledger keeps the batch: a replay is skipped, the next batch is committed, and both reports
+    mention it."""
     sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
     rows = [events(range(n * 30, n * 30 + 30), hours=3) for n in range(4)]
     first, second = [sink.run(story.batch(rows[number]), number).snapshot_ids[-1] for number in (0, 1)]
@@ -159,7 +161,7 @@ def test_a_rollback_is_told(story: Story) -> None:
 
 @pytest.mark.fault(31)
 def test_order_is_that_of_commits(story: Story) -> None:
-    """With clocks that jump a day the order is that of the commits, and times in the table never go back."""
+    """With clocks that jump a day, snapshots keep the order of commits, and timestamps in the table never go back."""
     shift = [0, 1, -1, 0, 1, -1]
     ids: list[int] = []
     for number, days in enumerate(shift):
@@ -182,7 +184,7 @@ def test_order_is_that_of_commits(story: Story) -> None:
 @pytest.mark.fault(31)
 @pytest.mark.parametrize("days", [-1, 1])
 def test_nothing_goes_early(story: Story, days: int) -> None:
-    """A clock that is a day wrong makes maintenance expire no snapshot by the table's rules and delete no file."""
+    """A clock that is wrong by a day makes maintenance expire no snapshot and delete no file."""
     sink = story.sized().sink("s", query_id="q", listener=story.reports.append)
     rows = [events(range(n * 30, n * 30 + 30), hours=3) for n in range(5)]
     for number, each in enumerate(rows):

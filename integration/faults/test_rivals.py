@@ -73,7 +73,8 @@ def dropped(report: Report, why: str) -> list[str]:
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("how", BATCHES)
 def test_two_drivers_commit_one_batch(story: Story, another: Story, how: str) -> None:
-    """Of two drivers that commit one batch at once one lands; the other says "already committed" and leaves no file."""
+    """Of two drivers that commit one batch at the same time, one succeeds; the other finds it committed and leaves no
+    file."""
     work = Work(story, how)
     work.prepare()
     work.next_batch()
@@ -87,7 +88,7 @@ def test_two_drivers_commit_one_batch(story: Story, another: Story, how: str) ->
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("how", BATCHES)
 def test_a_driver_wakes_up_batches_later(story: Story, another: Story, how: str) -> None:
-    """A driver that wakes up in a batch that others have gone past is refused; orphan cleanup finds what it wrote."""
+    """A driver that wakes up after newer batches is refused; orphan cleanup finds its files."""
     work = Work(story, how)
     work.prepare()
     work.next_batch()
@@ -106,7 +107,7 @@ def test_a_driver_wakes_up_batches_later(story: Story, another: Story, how: str)
 @pytest.mark.fault(19)
 @pytest.mark.parametrize("how", each("append", "absorb once", "async", slow=("absorb",)))
 def test_two_streams_write_one_table(story: Story, how: str) -> None:
-    """Two streams that write the same partitions at the same time both get on, and every batch of both lands once."""
+    """Two streams that write the same partitions at the same time both progress, and each batch is committed once."""
     table, numbers = story.hasty(max_small_files=1), range(4)
     sinks = [table.sink(name, listener=story.reports.append, **SINKS[how]) for name in "ab"]
     parts = [[events(range(first + 8 * n, first + 8 * n + 8), 2) for n in numbers] for first in (0, 1000)]
@@ -132,7 +133,7 @@ def test_two_streams_write_one_table(story: Story, how: str) -> None:
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("how", HOWS)
 def test_another_writer_appends(story: Story, another: Story, how: str) -> None:
-    """Rows that another writer appends while we merge their partition stay, our merge lands on top of them."""
+    """Rows that another writer appends during a merge stay, and the merge is committed on top of them."""
     work = Work(story, how)
     for number, point in enumerate(POINTS):
         work.prepare()
@@ -146,7 +147,7 @@ def test_another_writer_appends(story: Story, another: Story, how: str) -> None:
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 def test_another_compaction_is_faster(story: Story, another: Story, how: str, point: str) -> None:
-    """A merge whose files another compaction has replaced is dropped, new rows land, and no row comes back."""
+    """A merge whose files another compaction replaced is dropped; new rows are committed, and no row returns."""
     work = Work(story, how)
     work.prepare()
     with armed(point, work.once(lambda: another.sized(max_small_files=1).compact())):
@@ -160,7 +161,8 @@ def test_another_compaction_is_faster(story: Story, another: Story, how: str, po
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("how", HOWS)
 def test_icebergs_own_compaction_is_faster(rest_story: Story, iceberg: Iceberg, how: str) -> None:
-    """The same beside Iceberg's `rewrite_data_files`: its files stay, our merge is dropped, new rows land."""
+    """The same holds beside Iceberg's `rewrite_data_files`: its files stay, the merge is dropped, new rows are
+    committed."""
     work = Work(rest_story, how)
     work.prepare()
     with armed("before-swap", work.once(iceberg.compact)):
@@ -174,7 +176,7 @@ def test_icebergs_own_compaction_is_faster(rest_story: Story, iceberg: Iceberg, 
 @pytest.mark.parametrize("how", each("append", "absorb once", slow=("absorb", "async", "compact", "maintain")))
 @pytest.mark.parametrize("mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.slow)])
 def test_rows_are_deleted_from_a_file_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str, mode: str) -> None:
-    """Rows that another engine deletes after we have read them stay deleted: that merge is dropped, new rows land."""
+    """Rows that another engine deletes during a merge stay deleted: the merge is dropped, new rows are committed."""
     work = Work(rest_story, how)
     work.prepare()
     iceberg(f"ALTER TABLE {{}}.db.events SET TBLPROPERTIES ('write.delete.mode'='{mode}')")
@@ -196,8 +198,8 @@ def test_rows_are_deleted_from_a_file_that_we_merge(rest_story: Story, iceberg: 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("how", each("append", slow=("absorb", "absorb once", "compact", "maintain")))
 def test_keys_are_deleted_from_a_partition_that_we_merge(rest_story: Story, iceberg: Iceberg, how: str) -> None:
-    """Rows that an equality delete (as of Flink) hits after we have read them stay deleted, new rows are not hit;
-    merges of older files alone land all the same."""
+    """An equality delete (as of Flink) during a merge applies to older rows only; merges of older files are still
+    committed."""
     work = Work(rest_story, how)
     work.prepare()
 
@@ -229,7 +231,7 @@ def apart(story: Story) -> Iterator[tuple[Lake, Iceberg]]:
 
 @pytest.mark.fault(22)
 def test_deletion_vectors(story: Story, apart: tuple[Lake, Iceberg]) -> None:
-    """Deletion vectors need table format v3, and tables of format v3 are refused before anything is written."""
+    """Deletion vectors need format version 3, and icesize refuses such tables before it writes anything."""
     lake, iceberg = apart
     iceberg("CREATE TABLE {}.db.events (id bigint, hour string, text string) TBLPROPERTIES ('format-version'='3')")
     with pytest.raises(UnsupportedTable, match="its format version is 3; icesize writes versions 1 and 2"):
@@ -242,7 +244,7 @@ def test_deletion_vectors(story: Story, apart: tuple[Lake, Iceberg]) -> None:
 def test_a_table_gets_deletion_vectors_in_the_middle_of_a_batch(
     story: Story, apart: tuple[Lake, Iceberg], placement: str, point: str, error: type[IcesizeError]
 ) -> None:
-    """A table that is upgraded to format v3 in the middle of a batch is not written to any more: the batch fails."""
+    """If a table is upgraded to format version 3 during a batch, the batch fails and nothing is written to it."""
     lake, iceberg = apart
     lake.create()
     sink = lake.open(story.spark).sink("s", placement=placement)
@@ -287,7 +289,7 @@ OUTDATED = "schema or partition spec changed while the merge ran"
 def test_the_schema_changes(
     story: Story, another: Story, how: str, point: str, change: Callable[[Table], None]
 ) -> None:
-    """A schema that changes in the middle of a batch drops merges of the old one; new rows land, or are refused."""
+    """A schema change during a batch drops merges of the old schema; new rows are committed or refused."""
     work = Work(story, how)
     work.prepare()
     if change is widen:
@@ -323,7 +325,7 @@ def test_the_schema_changes(
 def test_the_table_is_replaced(
     story: Story, apart: tuple[Lake, Iceberg], placement: str, columns: str, why: str | None, refused: str | None
 ) -> None:
-    """A table that is replaced in the middle of a batch gets its rows as it wants them now, or the batch is refused."""
+    """A table replaced during a batch receives rows in its new schema, or the batch is refused."""
     lake, iceberg = apart
     lake.create()
     sink = lake.open(story.spark).sink("s", placement=placement)
@@ -360,7 +362,7 @@ def by_nothing(table: Table) -> None:
 def test_the_partitioning_changes(
     story: Story, another: Story, how: str, point: str, change: Callable[[Table], None]
 ) -> None:
-    """A partitioning that changes in the middle of a batch drops merges; files stay in the spec they were made for."""
+    """A new partition spec during a batch drops merges; written files keep the spec they were made for."""
     work = Work(story, how)
     work.prepare()
     old = {file.file_path for file in story.files()}
@@ -396,7 +398,7 @@ FATES: dict[str, tuple[Callable[[Story], object], type[IcesizeError], str]] = {
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 @pytest.mark.parametrize("fate", FATES)
 def test_the_table_goes_away(story: Story, another: Story, how: str, point: str, fate: str) -> None:
-    """A table that is dropped, made again or renamed in the middle of a batch fails it; the new one gets nothing."""
+    """If the table is dropped, recreated or renamed during a batch, the batch fails and the new one receives nothing."""
     work = Work(story, how)
     work.prepare()
     folder = Path(local_path(story.table().location()))
@@ -421,7 +423,7 @@ def test_the_table_goes_away(story: Story, another: Story, how: str, point: str,
 
 @pytest.mark.fault(25)
 def test_the_table_goes_away_from_merges_beside_a_stream(story: Story, another: Story) -> None:
-    """Merges beside a stream whose table is made again write nothing to the new one, and tell."""
+    """Background merges write nothing to a recreated table, and report it."""
     work = Work(story, "async")
     work.prepare()
     folder = Path(local_path(story.table().location()))
@@ -442,7 +444,7 @@ def test_the_table_goes_away_from_merges_beside_a_stream(story: Story, another: 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 def test_the_snapshot_that_we_read_expires(story: Story, another: Story, how: str, point: str) -> None:
-    """A merge whose planning snapshot has expired cannot be checked against what came after: it is dropped and told."""
+    """A merge whose planning snapshot has expired cannot be validated: it is dropped and reported."""
     work = Work(story, how)
     work.prepare()
 
@@ -460,7 +462,7 @@ def test_the_snapshot_that_we_read_expires(story: Story, another: Story, how: st
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 def test_main_is_moved_beside_its_history(rest_story: Story, iceberg: Iceberg, how: str, point: str) -> None:
-    """A merge planned on a snapshot that main has left is dropped: rows that are deleted where main went stay so."""
+    """A merge planned on a snapshot that main has left is dropped; rows deleted on the new history stay deleted."""
     work = Work(rest_story, how)
     work.prepare()
     iceberg("ALTER TABLE {}.db.events SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
@@ -487,8 +489,8 @@ def test_main_is_moved_beside_its_history(rest_story: Story, iceberg: Iceberg, h
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("point", ["statistics", "planned"])
 def test_a_file_that_we_merge_is_gone(story: Story, how: str, point: str) -> None:
-    """A small file that is gone from storage is not merged and is named; new rows land, other files are merged. A
-    pass of maintenance has failed."""
+    """A small file missing from storage is not merged and is named; new rows and other merges are committed. A
+    maintenance pass fails."""
     work = Work(story, how, ends_well=False)
     work.prepare()
     input_file = next(Path(local_path(f.file_path)) for f in story.files() if f.partition[0] == "h0")

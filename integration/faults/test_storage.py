@@ -49,8 +49,8 @@ def tries(network: Network) -> list[int]:
 
 @pytest.mark.fault(29)
 def test_a_store_that_is_overloaded_now_and_then(story: S3Story, network: Network, writer: str) -> None:
-    """A store that answers 503 SlowDown now and then makes a batch slower: each request is tried again, and the batch
-    is committed once, with its merges."""
+    """A store that sometimes responds 503 SlowDown only slows a batch: requests are retried, and the batch is committed
+    once."""
     write(story, range(3))
     slow = [Trouble("slow-down", "PUT", 2), Trouble("slow-down", "POST", 2), Trouble("slow-down", "GET", 2)]
     network.http.trouble(*slow)
@@ -63,8 +63,8 @@ def test_a_store_that_is_overloaded_now_and_then(story: S3Story, network: Networ
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("method", ["PUT", pytest.param("POST", marks=pytest.mark.slow)])
 def test_a_store_that_takes_nothing(story: S3Story, network: Network, writer: str, method: str) -> None:
-    """A store that answers every upload with SlowDown fails the batch after three tries, with the store's own words;
-    nothing of the batch is visible, and delivered again it lands."""
+    """A store that rejects every upload fails the batch after three attempts; nothing is visible, and later the batch
+    succeeds."""
     write(story, range(2))
     before = story.table().metadata
     network.http.trouble(Trouble("slow-down", method, ALWAYS))
@@ -79,8 +79,8 @@ def test_a_store_that_takes_nothing(story: S3Story, network: Network, writer: st
 
 @pytest.mark.fault(29)
 def test_a_store_that_gives_no_data_files(story: S3Story, network: Network, writer: str) -> None:
-    """Small files that an overloaded store does not give are left as they are: the rows of the batch land, and the
-    report says which merge was dropped."""
+    """Small files that an overloaded store does not return stay unmerged; the rows are committed, and the report names
+    the merge."""
     write(story, range(3))
     network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.parquet"))
     write(story, range(3, 4))
@@ -95,7 +95,7 @@ def test_a_store_that_gives_no_data_files(story: S3Story, network: Network, writ
 
 @pytest.mark.fault(29)
 def test_a_store_that_gives_no_metadata(story: S3Story, network: Network) -> None:
-    """While the manifests of a table cannot be read nothing is written, and the error says why."""
+    """While manifests cannot be read, nothing is written, and the error gives the reason."""
     write(story, range(2))
     before = story.sizes()
     network.http.trouble(Trouble("slow-down", "GET", ALWAYS, path=r"\.avro"))
@@ -121,8 +121,8 @@ def test_a_store_that_gives_no_metadata(story: S3Story, network: Network) -> Non
 def test_a_store_that_deletes_nothing(
     story: S3Story, network: Network, properties: dict[str, str], method: str, path: str
 ) -> None:
-    """Files of expired snapshots that an overloaded store does not delete are counted in the report, the snapshots are
-    gone all the same, and the next expiry deletes those files."""
+    """Files that an overloaded store does not delete are counted; the snapshots expire, and the next expiry deletes the
+    files."""
     story.catalog.properties.update(properties)
     write(story, range(4))
     story.sized().compact()
