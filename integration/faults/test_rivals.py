@@ -398,7 +398,7 @@ FATES: dict[str, tuple[Callable[[Story], object], type[IcesizeError], str]] = {
 @pytest.mark.parametrize("point", [*EARLY, POINTS[2]])
 @pytest.mark.parametrize("fate", FATES)
 def test_the_table_goes_away(story: Story, another: Story, how: str, point: str, fate: str) -> None:
-    """If the table is dropped, recreated or renamed during a batch, the batch fails and the new one receives nothing."""
+    """If the table is dropped, recreated or renamed during a batch, the batch fails and the new one gets nothing."""
     work = Work(story, how)
     work.prepare()
     folder = Path(local_path(story.table().location()))
