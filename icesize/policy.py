@@ -68,8 +68,8 @@ class SizePolicy:
     """File sizes, the number of small files that may remain, and limits for the cost of merges.
 
     Omitted fields get their default. `given` records the fields you set, so that `resolve` can rank arguments above the
-    table's properties. Contradictory values raise `PolicyError` here, never later. `DOCUMENTED` lists keys, defaults and
-    their sources.
+    table's properties. Contradictory values raise `PolicyError` here, never later. `DOCUMENTED` lists keys, defaults
+    and their sources.
 
     target_file_size_bytes   size of new and merged files
     small_file_limit_bytes   smaller files are small and may be merged; 0 turns merging off
