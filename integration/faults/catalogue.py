@@ -59,7 +59,7 @@ INTRODUCTION = """\
 Each test uses real files and a real catalog, and Spark if the fault concerns Spark. A killed driver or job is a child
 process that receives SIGKILL and is started again.
 
-Each test then checks the following (`Story.holds`):
+Each test then checks the following (`FaultedTable.holds`):
 
 - The rows of the table are exactly those of the input: none lost, none duplicated, none returned. PyIceberg and
   Iceberg's Spark runtime both read them.
