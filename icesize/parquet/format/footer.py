@@ -21,14 +21,13 @@ from icesize.parquet.format.thrift import (
     STRUCT,
     Bytes,
     Fields,
+    binaries_field,
     binary,
-    bytes_field,
     check_widths,
     i32,
     i64,
     integer,
     integers_of,
-    list_header,
     raw_of,
     read_list,
     read_struct,
@@ -295,8 +294,7 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
 
 def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
     """Fields `path_in_schema` and `type` of its chunks."""
-    names = [bytes_field(name.encode())[1] for name in column.path]
-    return (LIST, list_header(len(names), BINARY) + b"".join(names)), i32(column.element.type or 0)
+    return binaries_field(name.encode() for name in column.path), i32(column.element.type or 0)
 
 
 def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:
