@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,8 @@ from pyroaring import BitMap
 
 from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, opened
 from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
+from icesize.parquet.files.metrics import leaves
+from icesize.parquet.files.partitioning import source_path
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.inputs import of_size, read_inputs
@@ -79,29 +81,13 @@ class _KeyColumns:
         schema = prune_columns(self.settings.schema, set(self.ids), select_full_types=False)
         return self.settings.with_schema(Schema(*schema.fields, schema_id=schema.schema_id))
 
-    @cached_property
-    def _places(self) -> dict[int, list[int]]:
-        return _places(list(self.narrowed.arrow_schema))
-
     def of(self, rows: pa.Table, ids: FieldIds) -> list[pa.ChunkedArray]:
         """These of the columns, ready to be compared."""
         found = []
-        for top, *below in (self._places[some] for some in ids):
+        for top, *below in (source_path(self.narrowed.schema, some) for some in ids):
             column = rows.column(top)
             found.append(comparable(pc.struct_field(column, below) if below else column))
         return found
-
-
-def _places(fields: Sequence[pa.Field]) -> dict[int, list[int]]:
-    """The place of each field, in the rows and then in the structs around it, by field id."""
-    found = dict[int, list[int]]()
-    for i, field in enumerate(fields):
-        if types.is_struct(field.type):
-            below = _places([field.type.field(j) for j in range(field.type.num_fields)])
-            found |= {some: [i, *place] for some, place in below.items()}
-        elif (own := field_id(field)) is not None:
-            found[own] = [i]
-    return found
 
 
 class _Keys:
@@ -193,28 +179,30 @@ def _ids(delete: DeleteFile) -> FieldIds:
 
 
 def _check_in_table(settings: WriteSettings, ids: FieldIds) -> None:
-    places = _places(list(settings.arrow_schema))
+    flat = {leaf.field_id for leaf in leaves(settings) if leaf.flat}
     for some in ids:
         name = settings.schema.find_column_name(some)
         if name is None:
             raise UnfitDeletesError(f"rows are equal in the column of field id {some}, which was dropped")
-        if some not in places or types.is_nested(_type_at(settings.arrow_schema, places[some])):
+        if some not in flat:
             raise UnfitDeletesError(f"rows are equal in column '{name}', which has not one value in each row")
-
-
-def _type_at(schema: pa.Schema, place: Sequence[int]) -> pa.DataType:
-    kind = schema.field(place[0]).type
-    for below in place[1:]:
-        kind = kind.field(below).type
-    return kind
 
 
 def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> None:
     """A column that a delete file lacks is not NULL."""
-    places = _places(with_ids(stored, settings.properties.get(NAME_MAPPING)))
+    found = set(_ids_in(with_ids(stored, settings.properties.get(NAME_MAPPING))))
     for some in ids:
-        if some not in places:
+        if some not in found:
             raise UnfitDeletesError(f"it lacks column '{settings.schema.find_column_name(some)}'")
+
+
+def _ids_in(fields: Iterable[pa.Field]) -> Iterator[int | None]:
+    """The field ids of columns, at the top and in structs."""
+    for field in fields:
+        if types.is_struct(field.type):
+            yield from _ids_in([field.type.field(i) for i in range(field.type.num_fields)])
+        else:
+            yield field_id(field)
 
 
 def _apply(

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
-from pyiceberg.types import DoubleType, FloatType, IcebergType, StructType
+from pyiceberg.types import DoubleType, FloatType, IcebergType
 
+from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.partitioning import integers, same, source_array, source_path, transform_steps
 from icesize.parquet.files.settings import WriteSettings
 
@@ -69,21 +70,12 @@ def _sorter(settings: WriteSettings) -> Sorter | None:
         return None
     order = SortOrder.model_validate_json(settings.sort_order_json)
     fields = [field for field in order.fields if not isinstance(field.transform, VoidTransform)]
-    if not all(_can_sort(settings.schema, field) for field in fields):
-        return None
+    sources = {leaf.field_id: leaf.type for leaf in leaves(settings) if leaf.flat}
+    for field in fields:
+        source = sources.get(field.source_id)
+        if source is None or isinstance(field.transform, UnknownTransform) or not field.transform.can_transform(source):
+            return None
     return Sorter(order.order_id, [_key(settings.schema, field) for field in fields])
-
-
-def _can_sort(schema: Schema, field: SortField) -> bool:
-    source = schema._lazy_id_to_field.get(field.source_id)
-    if source is None or isinstance(field.transform, UnknownTransform):
-        return False
-    parents, above = schema._lazy_id_to_parent, field.source_id
-    while above in parents:
-        above = parents[above]
-        if not isinstance(schema.find_field(above).field_type, StructType):
-            return False
-    return bool(field.transform.can_transform(source.field_type))
 
 
 def _key(schema: Schema, field: SortField) -> _Key:
@@ -103,7 +95,7 @@ def _rank(field: SortField, source: IcebergType) -> Rank:
     def rank(array: pa.Array) -> pa.Array:
         encoded = reduce(array).dictionary_encode()
         values = [value(v) for v in encoded.dictionary.to_pylist()]
-        places = {v: place for place, v in enumerate(sorted(set(values)))}  # type: ignore[type-var]
+        places = {v: place for place, v in enumerate(sorted(set(values)))}
         return pa.array([places[v] for v in values], pa.int64()).take(encoded.indices)
 
     return rank
