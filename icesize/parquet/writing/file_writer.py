@@ -34,7 +34,8 @@ class LateDictionaryError(Exception):
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries.
+    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries, and so are
+    `settings` unless the file has other columns than the table.
     `sort_order_id` may be set until `finish`. The file exists for others only through the `NewDataFile` that `finish`
     returns; until then it goes with the others of `new_files`.
     """
@@ -47,8 +48,9 @@ class FileEncoder:
         *,
         expected_rows: int,
         schema: pa.Schema | None = None,
+        settings: WriteSettings | None = None,
     ) -> None:
-        settings = new_files.settings
+        settings = settings or new_files.settings
         self.path: str = new_files.location(partition)
         self.partition = partition
         self.sort_order_id: int | None = None
