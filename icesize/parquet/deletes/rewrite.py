@@ -16,6 +16,7 @@ from icesize.parquet.deletes.positions import PATH, POSITION
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.properties import METRICS_DEFAULT
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import ReadInPlace
 from icesize.parquet.writing.encoding import Encoding
@@ -64,7 +65,7 @@ def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
 def _settings(settings: WriteSettings) -> WriteSettings:
     """Settings for position delete files of a table."""
     properties = {key: value for key, value in settings.properties.items() if not key.startswith(_OF_ROWS)}
-    properties["write.metadata.metrics.default"] = "full"
+    properties[METRICS_DEFAULT] = "full"
     return replace(settings, schema_json=_COLUMNS.model_dump_json(), properties=properties)
 
 

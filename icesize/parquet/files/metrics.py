@@ -21,10 +21,9 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
+from icesize.parquet.files.properties import METRICS_DEFAULT, METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
 
-_DEFAULT = "write.metadata.metrics.default"
-_COLUMN = "write.metadata.metrics.column."
 _MAX_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
 Serialise = Callable[[Any], "bytes | None"]
@@ -169,9 +168,10 @@ def fields_below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]
 
 def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], MetricsMode]:
     """Metrics mode by column name; without a default of its own a wide table has metrics for its first 100 columns."""
-    own = {k.removeprefix(_COLUMN): match_metrics_mode(v) for k, v in properties.items() if k.startswith(_COLUMN)}
-    default = match_metrics_mode(properties.get(_DEFAULT, "truncate(16)"))
-    if _DEFAULT in properties:
+    prefix = METRICS_OF_COLUMN
+    own = {k.removeprefix(prefix): match_metrics_mode(v) for k, v in properties.items() if k.startswith(prefix)}
+    default = match_metrics_mode(properties.get(METRICS_DEFAULT, "truncate(16)"))
+    if METRICS_DEFAULT in properties:
         return lambda name: own.get(name, default)
     limit = int(properties.get(_MAX_INFERRED, "100"))
     inferred = {schema.find_column_name(field_id) for field_id in islice(_by_level(schema.fields), limit)}
