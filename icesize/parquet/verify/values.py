@@ -24,7 +24,7 @@ from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import DOUBLE, FLOAT, INT32, INT64, Element
 from icesize.parquet.format.statistics import Order
 from icesize.parquet.format.thrift import Fields, bytes_field, struct_field, structs_field, structs_of, write_struct
-from icesize.parquet.ordering.sort_order import ranked_floats
+from icesize.parquet.ordering.sort_keys import ranked_floats
 
 _STRUCTURE = (
     SchemaElement.TYPE,
