@@ -81,14 +81,9 @@ def _written(
     for start in range(0, len(positions), step):
         encoder.append(_rows(file.path, positions[start : start + step]))
     written, name = encoder.finish(), {PATH.field_id: file.path.encode()}
-    return NewDeleteFile(
-        written.path,
-        written.size_bytes,
-        written.rows,
-        file.partition,
-        column_sizes=written.column_sizes,
-        value_counts=written.value_counts,
-        null_value_counts=written.null_value_counts,
+    return written.become(
+        NewDeleteFile,
+        split_offsets=(),
         lower_bounds={**written.lower_bounds, **name},
         upper_bounds={**written.upper_bounds, **name},
         sequence_number=number,

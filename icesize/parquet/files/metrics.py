@@ -280,19 +280,13 @@ def carry_over(file: CopiedFile, settings: WriteSettings, inputs: Mapping[str, F
     bounds = [(leaf.field_id, *_enclosing_bounds(leaf, parts)) for leaf in known]
     if file.has_bounds:
         bounds = [(i, file.lower_bounds.get(i), file.upper_bounds.get(i)) for i in counted]
-    return NewDataFile(
-        file.path,
-        file.size_bytes,
-        file.rows,
-        file.partition,
-        column_sizes=file.column_sizes,
+    return file.become(
+        NewDataFile,
         value_counts={i: count for i, count in file.value_counts.items() if i in counted},
         null_value_counts=nulls | _totals(uncounted, parts, FileMetrics.nulls),
         nan_value_counts=_totals([leaf for leaf in known if leaf.is_float], parts, FileMetrics.nans),
         lower_bounds={i: lower for i, lower, _ in bounds if lower is not None},
         upper_bounds={i: upper for i, _, upper in bounds if upper is not None},
-        split_offsets=file.split_offsets,
-        sequence_number=file.sequence_number,
     )
 
 

@@ -40,7 +40,7 @@ else:
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 """Types of pages (parquet.thrift, PageType)."""
 DATA_PAGES = frozenset({DATA_PAGE, DATA_PAGE_V2})
-_INNER_HEADERS = {
+INNER_HEADERS = {
     DATA_PAGE: PageHeader.DATA_PAGE_HEADER,
     DICTIONARY_PAGE: PageHeader.DICTIONARY_PAGE_HEADER,
     DATA_PAGE_V2: PageHeader.DATA_PAGE_HEADER_V2,
@@ -269,9 +269,9 @@ def lossless_header(data: Bytes, at: int) -> Header:
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
     kind = required_integer(fields, PageHeader.TYPE)
     checksum = integer(fields, PageHeader.CRC)
-    if kind not in _INNER_HEADERS:
+    if kind not in INNER_HEADERS:
         raise CopyRefused(Refusal.PAGES, f"a page of type {kind}")
-    inner, _ = read_struct(raw_of(fields, _INNER_HEADERS[kind], STRUCT))
+    inner, _ = read_struct(raw_of(fields, INNER_HEADERS[kind], STRUCT))
     is_v2 = kind == DATA_PAGE_V2
     return Header(
         type=kind,

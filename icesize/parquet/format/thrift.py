@@ -151,10 +151,6 @@ def _skip_list(data: Bytes, at: int, depth: int) -> int:
         return at + count * _FIXED_BYTES[kind]
     if count > len(data) - at:
         raise DamagedFile("a list is longer than the data")
-    if kind in _VARINTS:
-        for _ in range(count):
-            at = _after_varint(data, at)
-        return at
     for _ in range(count):
         at = skip(data, at, kind, depth + 1)
     return at
