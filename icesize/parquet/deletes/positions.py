@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
+from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap
 
 from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, blaming, opened
@@ -24,18 +25,11 @@ from icesize.planning.files import DeleteFile, FileFact
 
 
 class _Column(NamedTuple):
-    """A column of position delete files: the field id that Iceberg reserves, and the name for files without ids."""
+    """A column of position delete files with the field id that Iceberg reserves; its name is for files without ids."""
 
-    field_id: int
-    name: str
+    field: NestedField
     type_name: str
     fits: Callable[[pa.DataType], bool]
-    kind: pa.DataType
-
-    @property
-    def field(self) -> pa.Field:
-        """As it is written."""
-        return pa.field(self.name, self.kind, nullable=False, metadata={"PARQUET:field_id": str(self.field_id)})
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -43,8 +37,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(inner) or types.is_large_string(inner))
 
 
-PATH = _Column(2147483546, "file_path", "texts", _is_text, pa.dictionary(pa.int32(), pa.string()))
-POSITION = _Column(2147483545, "pos", "whole numbers", types.is_integer, pa.int64())
+PATH = _Column(NestedField(2147483546, "file_path", StringType(), required=True), "texts", _is_text)
+POSITION = _Column(NestedField(2147483545, "pos", LongType(), required=True), "whole numbers", types.is_integer)
 _BATCH_ROWS = 2**18
 """Positions that are read at once."""
 _MOST_ROWS = 2**32
@@ -186,9 +180,10 @@ def _distinct_paths(parquet: pq.ParquetFile, wanted: Collection[str] | None) -> 
 def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:
     """The name of a column of the file, found by field id or else by name."""
     fields = list(parquet.schema_arrow)
-    found = [f for f in fields if field_id(f) == wanted.field_id] or [f for f in fields if f.name == wanted.name]
+    own, name = wanted.field.field_id, wanted.field.name
+    found = [f for f in fields if field_id(f) == own] or [f for f in fields if f.name == name]
     if len(found) != 1 or not wanted.fits(found[0].type):
-        raise UnfitDeletesError(f"it has no column '{wanted.name}' of {wanted.type_name}")
+        raise UnfitDeletesError(f"it has no column '{name}' of {wanted.type_name}")
     return str(found[0].name)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap
 
 from icesize.parquet.deletes.deleted_rows import deleted_rows
@@ -25,11 +23,7 @@ from icesize.planning.delete_plan import DeleteRewrite
 from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import DeleteFile, FileFact
 
-_SCHEMA = pa.schema([column.field for column in (PATH, POSITION)])
-_COLUMNS = Schema(
-    NestedField(PATH.field_id, PATH.name, StringType(), required=True),
-    NestedField(POSITION.field_id, POSITION.name, LongType(), required=True),
-)
+_COLUMNS = Schema(PATH.field, POSITION.field)
 _OF_ROWS = ("write.metadata.metrics.", "write.parquet.bloom-filter-", "write.parquet.dict-")
 """Properties of the table's own columns."""
 
@@ -74,13 +68,23 @@ def _written(
 ) -> NewDeleteFile:
     """Bounds are whole paths: readers take a delete file for one of a single data file by them."""
     positions, step = deleted.to_array(), settings.parquet.row_group_rows
-    encoding = Encoding((PATH.name,))
+    # one path, however many rows
+    text = pa.dictionary(pa.int32(), pa.large_string())
+    schema = settings.arrow_schema.set(0, settings.arrow_schema.field(0).with_type(text))
     encoder = FileEncoder(
-        new_files, file.partition, encoding, expected_rows=len(positions), schema=_SCHEMA, settings=settings
+        new_files,
+        file.partition,
+        Encoding((PATH.field.name,)),
+        expected_rows=len(positions),
+        schema=schema,
+        settings=settings,
     )
     for start in range(0, len(positions), step):
-        encoder.append(_rows(file.path, positions[start : start + step]))
-    written, name = encoder.finish(), {PATH.field_id: file.path.encode()}
+        numbers = np.frombuffer(positions[start : start + step], np.uint32).astype(np.int64)
+        codes = pa.array(np.zeros(len(numbers), np.int32))
+        paths = pa.DictionaryArray.from_arrays(codes, pa.array([file.path], pa.large_string()))
+        encoder.append(pa.table([paths, pa.array(numbers)], schema=schema))
+    written, name = encoder.finish(), {PATH.field.field_id: file.path.encode()}
     return written.become(
         NewDeleteFile,
         split_offsets=(),
@@ -89,9 +93,3 @@ def _written(
         sequence_number=number,
         deletes_of=file.path,
     )
-
-
-def _rows(path: str, positions: array[int]) -> pa.Table:
-    numbers = np.frombuffer(positions, np.uint32).astype(np.int64)
-    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(numbers), np.int32)), pa.array([path]))
-    return pa.table([paths, pa.array(numbers)], schema=_SCHEMA)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import transforms, types
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Accessor, Schema
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import WriteSettings
@@ -119,15 +119,11 @@ def _fields(settings: WriteSettings) -> list[_Field]:
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
     """Positions from the table's columns down to the field; Iceberg allows sources in structs, not in lists or maps."""
-    parents = schema._lazy_id_to_parent
-    ids = [field_id]
-    while ids[0] in parents:
-        ids.insert(0, parents[ids[0]])
-    positions, fields = [], schema.as_struct().fields
-    for wanted in ids:
-        position = next(i for i, f in enumerate(fields) if f.field_id == wanted)
-        positions.append(position)
-        fields = getattr(fields[position].field_type, "fields", ())
+    positions: list[int] = []
+    accessor: Accessor | None = schema.accessor_for_field(field_id)
+    while accessor is not None:
+        positions.append(accessor.position)
+        accessor = accessor.inner
     return tuple(positions)
 
 

@@ -1,4 +1,4 @@
-"""The file format itself, read and written without loss.
+"""Lossless access to the Parquet file format.
 
 - `fields`: field ids of the structs in parquet.thrift that icesize reads or writes, by their names there
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
