@@ -89,9 +89,12 @@ def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | N
     Raises `RewriteFailed` when it cannot be read.
     """
     wanted = None if among is None else frozenset(map(plain_path, among))
+    found: set[str] = set()
     with _by_codes(delete, storage) as parquet:
-        found = frozenset(map(plain_path, _distinct_paths(parquet, wanted)))
-    return found if wanted is None else found & wanted
+        name = _column(parquet, PATH)
+        for batch in _batches(parquet, [name], wanted):
+            found.update(map(plain_path, _paths(batch, name).unique().to_pylist()))
+    return frozenset(found if wanted is None else found & wanted)
 
 
 @contextmanager
@@ -166,15 +169,6 @@ def by_code(codes: NDArray[np.signedinteger[Any]], positions: Positions) -> Iter
 
 def _run_starts(codes: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
-
-
-def _distinct_paths(parquet: pq.ParquetFile, wanted: Collection[str] | None) -> Iterator[str]:
-    """The paths of each batch, as they are written; of row groups that may have wanted ones only."""
-    name = _column(parquet, PATH)
-    for batch in _batches(parquet, [name], wanted):
-        paths = _paths(batch, name)
-        for code in paths.indices.unique():
-            yield paths.dictionary[code.as_py()].as_py()
 
 
 def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:

@@ -75,7 +75,7 @@ def read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]
     Raises `CopyRefused`, also for fields that this version does not know: they may be offsets.
     """
     fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, partial(read_list, parser=_location))})
-    _check_known(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES, "OffsetIndex")
+    OffsetIndex.check(fields)
     locations: list[PageLocation] = raw_of(fields, OffsetIndex.PAGE_LOCATIONS, LIST)
     if OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES not in fields:
         return locations, None
@@ -213,13 +213,8 @@ def _location(data: Bytes, at: int) -> tuple[PageLocation, int]:
     if (usual := _usual_location(data, at)) is not None:
         return usual
     fields, at = read_struct(data, at)
-    _check_known(fields, _LOCATION_FIELDS[-1], "PageLocation")
+    PageLocationIds.check(fields)
     return PageLocation(*(required_integer(fields, field) for field in _LOCATION_FIELDS)), at
-
-
-def _check_known(fields: Fields, highest: int, name: str) -> None:
-    if max(fields, default=0) > highest:
-        raise CopyRefused(Refusal.UNKNOWN_FIELD, f"{name} has fields {sorted(fields)}")
 
 
 def _only_struct(raw: bytes, parsers: Mapping[int, tuple[int, Parser]] | None = None) -> Fields:

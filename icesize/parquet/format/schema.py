@@ -14,6 +14,7 @@ from icesize.parquet.format.thrift import (
     Fields,
     binary,
     boolean,
+    check_widths,
     integer,
     read_struct,
     write_struct,
@@ -97,6 +98,7 @@ class Column:
 
 def element_of(fields: Fields) -> Element:
     """Parse a SchemaElement; raises `DamagedFile`."""
+    check_widths(fields)
     kind = integer(fields, SchemaElement.TYPE)
     children = integer(fields, SchemaElement.NUM_CHILDREN) or 0
     name = binary(fields, SchemaElement.NAME)

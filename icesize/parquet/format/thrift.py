@@ -151,6 +151,10 @@ def _skip_list(data: Bytes, at: int, depth: int) -> int:
         return at + count * _FIXED_BYTES[kind]
     if count > len(data) - at:
         raise DamagedFile("a list is longer than the data")
+    if kind in _VARINTS:
+        for _ in range(count):
+            at = _after_varint(data, at)
+        return at
     for _ in range(count):
         at = skip(data, at, kind, depth + 1)
     return at
@@ -258,8 +262,13 @@ def _raw_if_any(fields: Fields, field_id: int, kinds: Container[int], what: str)
 
 def integer(fields: Fields, field_id: int) -> int | None:
     """The value of an integer field, None when it is absent."""
-    raw = _raw_if_any(fields, field_id, _VARINTS, "an integer")
-    return None if raw is None else signed(read_varint(raw, 0)[0])
+    found = fields.get(field_id)
+    if found is None:
+        return None
+    if found[0] not in _VARINTS:
+        raise DamagedFile(f"field {field_id} is not an integer")
+    encoded, _ = read_varint(found[1], 0)
+    return (encoded >> 1) ^ -(encoded & 1)
 
 
 def required_integer(fields: Fields, field_id: int) -> int:

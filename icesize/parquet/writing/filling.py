@@ -194,7 +194,7 @@ class _OpenFiles:
         self._sort_order_id = None if sorter is None else sorter.order_id
         self._runs: dict[PartitionKey, int | None] = {}
         self.open: dict[PartitionKey, FileEncoder] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(REMOTE_THREADS)  # without threads as long as all files are local
         self._waiting: deque[Future[NewDataFile]] = deque()
         self._done: list[NewDataFile] = []
 
@@ -241,8 +241,6 @@ class _OpenFiles:
         if self._settings.storage.local_path(encoder.path) is not None:
             self._done.append(encoder.finish())
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(REMOTE_THREADS)
         future = self._pool.submit(encoder.finish)
         self._new_files.close_by(encoder.path, partial(_give_up, encoder, future))
         self._waiting.append(future)
@@ -258,9 +256,7 @@ class _OpenFiles:
 
     def close(self) -> None:
         """End the threads, after the files under way."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool.shutdown()
 
 
 def _give_up(encoder: FileEncoder, future: Future[NewDataFile]) -> None:
