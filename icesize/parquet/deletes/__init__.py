@@ -1,7 +1,4 @@
-"""Which rows of data files are deleted, by the delete files beside them.
-
-Imports the rooms that read files and none that writes rows; rewriting leaves out what is deleted, and commits ask which
-files a delete names.
+"""The deleted rows of data files, by the delete files beside them.
 
 - `delete_files`: opens a delete file, or says why its deletes cannot be applied
 - `deleted_rows`: the deleted rows of the input files of a merge, of all kinds of deletes, as one bitmap of positions

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyarrow import types
 from pyiceberg.schema import Schema, prune_columns
 from pyroaring import BitMap
 
 from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, opened
 from icesize.parquet.deletes.key_lookup import KeyLookup, Numbers, comparable
+from icesize.parquet.deletes.positions import add_positions, by_code
+from icesize.parquet.files.metrics import leaves
+from icesize.parquet.files.partitioning import source_path
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
 from icesize.parquet.reading.ahead import Ahead
 from icesize.parquet.reading.inputs import of_size, read_inputs
@@ -58,19 +58,60 @@ class EqualRows:
         if self.deletes and self.fetched is not None:
             # once for the keys, in all parts, and the rows
             self.fetched.fetch_remote([file for file in inputs if file.sequence_number < self.least_number])
-        for part in _parts(self.deletes, _KeyReader(self.settings, self.partition), ahead):
+        for part in self._parts(ahead):
             greatest = max(keys.greatest for keys in part.values())
             older = tuple(file for file in inputs if file.sequence_number < greatest)
             if older:
-                _apply(part, FileGroup(older, self.partition), self.settings, positions, self.fetched)
+                self._apply(part, FileGroup(older, self.partition), positions)
         return {}
+
+    def _parts(self, ahead: Ahead) -> Iterator[Mapping[FieldIds, _Keys]]:
+        """The keys of all delete files, by their columns, a bounded number at a time: those of the greatest numbers
+        first, so that the first of equal keys counts."""
+        columns = {ids: self._columns(ids) for ids in map(_ids, self.deletes)}
+        ordered = sorted(self.deletes, key=lambda delete: -delete.sequence_number)
+        all_read = ahead.map(lambda delete: begun(columns[_ids(delete)].read(delete)), ordered)
+        waiting: defaultdict[FieldIds, list[pa.Table]] = defaultdict(list)
+        size = 0
+        for delete, keys_read in zip(ordered, all_read, strict=True):
+            for read in keys_read:
+                waiting[_ids(delete)].append(read)
+                size += read.nbytes
+                if size < self.settings.limits.delete_keys_bytes:
+                    continue
+                part = {ids: _Keys(tables) for ids, tables in waiting.items()}
+                waiting.clear()
+                distinct = sum(len(keys.lookup.firsts()) for keys in part.values())
+                if 2 * distinct < sum(keys.rows.num_rows for keys in part.values()):
+                    # the same keys come again and again
+                    waiting.update((ids, [keys.distinct()]) for ids, keys in part.items())
+                else:
+                    yield part
+                size = sum(tables[0].nbytes for tables in waiting.values())
+        if waiting:
+            yield {ids: _Keys(tables) for ids, tables in waiting.items()}
+
+    def _apply(self, part: Mapping[FieldIds, _Keys], group: FileGroup, positions: Mapping[str, BitMap]) -> None:
+        columns = self._columns(tuple({some for ids in part for some in ids}))
+        rows_at_once = max(keys.lookup.rows_at_once for keys in part.values())
+        inputs = _Inputs(group, positions)
+        tables = read_inputs(group, columns.narrowed, self.fetched)
+        for rows in of_size(tables, self.settings.limits.delete_keys_bytes, rows_at_once):
+            for ids, keys in part.items():
+                hits, found = keys.lookup.find(columns.of(rows, ids))
+                inputs.delete(hits, keys.numbers[found])
+            inputs.passed += rows.num_rows
+
+    def _columns(self, ids: FieldIds) -> _KeyColumns:
+        return _KeyColumns(self.settings, self.partition, ids)
 
 
 @dataclass(frozen=True)
 class _KeyColumns:
-    """Where key columns are in rows of the table that have only these."""
+    """Key columns in rows of the table that have only these; threads may share it."""
 
     settings: WriteSettings
+    partition: PartitionKey
     ids: FieldIds
 
     @cached_property
@@ -80,28 +121,28 @@ class _KeyColumns:
         return self.settings.with_schema(Schema(*schema.fields, schema_id=schema.schema_id))
 
     @cached_property
-    def _places(self) -> dict[int, list[int]]:
-        return _places(list(self.narrowed.arrow_schema))
+    def _projection(self) -> Projection:
+        return Projection(self.narrowed, self.partition)
 
     def of(self, rows: pa.Table, ids: FieldIds) -> list[pa.ChunkedArray]:
         """These of the columns, ready to be compared."""
         found = []
-        for top, *below in (self._places[some] for some in ids):
+        for top, *below in (source_path(self.narrowed.schema, some) for some in ids):
             column = rows.column(top)
             found.append(comparable(pc.struct_field(column, below) if below else column))
         return found
 
-
-def _places(fields: Sequence[pa.Field]) -> dict[int, list[int]]:
-    """The place of each field, in the rows and then in the structs around it, by field id."""
-    found = dict[int, list[int]]()
-    for i, field in enumerate(fields):
-        if types.is_struct(field.type):
-            below = _places([field.type.field(j) for j in range(field.type.num_fields)])
-            found |= {some: [i, *place] for some, place in below.items()}
-        elif (own := field_id(field)) is not None:
-            found[own] = [i]
-    return found
+    def read(self, delete: DeleteFile) -> Iterator[pa.Table]:
+        """The keys of a delete file by these columns: one column for each id, as the table's schema has it, and the
+        delete's number; batch by batch."""
+        with opened(delete, self.settings.storage) as (parquet, _):
+            _check_in_table(self.settings, self.ids)
+            _check_has(parquet.schema_arrow, self.ids, self.settings)
+            fitted = self._projection.fit(parquet.schema_arrow)
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=fitted.names, use_threads=False):
+                keys = self.of(fitted(pa.Table.from_batches([batch])), self.ids)
+                number = pa.repeat(pa.scalar(delete.sequence_number, pa.int64()), batch.num_rows)
+                yield pa.table([*keys, number], names=[*map(str, self.ids), _NUMBER])
 
 
 class _Keys:
@@ -125,114 +166,35 @@ class _Keys:
         return self.rows.take(pa.array(self.lookup.firsts()))
 
 
-def _parts(deletes: Sequence[DeleteFile], reader: _KeyReader, ahead: Ahead) -> Iterator[Mapping[FieldIds, _Keys]]:
-    """The keys of all delete files, by their columns, a bounded number at a time: those of the greatest numbers first,
-    so that the first of equal keys counts."""
-    waiting: defaultdict[FieldIds, list[pa.Table]] = defaultdict(list)
-    size = 0
-    ordered = sorted(deletes, key=lambda delete: -delete.sequence_number)
-    for delete, keys_read in zip(ordered, ahead.map(reader.begin, ordered), strict=True):
-        ids = _ids(delete)
-        for read in keys_read:
-            waiting[ids].append(read)
-            size += read.nbytes
-            if size < reader.most_bytes:
-                continue
-            part = {some: _Keys(tables) for some, tables in waiting.items()}
-            waiting.clear()
-            distinct = sum(len(keys.lookup.firsts()) for keys in part.values())
-            if 2 * distinct < sum(keys.rows.num_rows for keys in part.values()):
-                # the same keys come again and again
-                waiting.update((some, [keys.distinct()]) for some, keys in part.items())
-            else:
-                yield part
-            size = sum(tables[0].nbytes for tables in waiting.values())
-    if waiting:
-        yield {some: _Keys(tables) for some, tables in waiting.items()}
-
-
-class _KeyReader:
-    """Reads the keys of delete files of one partition."""
-
-    def __init__(self, settings: WriteSettings, partition: PartitionKey) -> None:
-        self._settings = settings
-        self._partition = partition
-        self._known: dict[FieldIds, tuple[_KeyColumns, Projection]] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def most_bytes(self) -> int:
-        """Arrow memory of the keys that are compared at once."""
-        return self._settings.limits.delete_keys_bytes
-
-    def begin(self, delete: DeleteFile) -> Iterator[pa.Table]:
-        """One column for each id, as the table's schema has it, and the delete's number; batch by batch."""
-        return begun(self._read(delete, _ids(delete)))
-
-    def _read(self, delete: DeleteFile, ids: FieldIds) -> Iterator[pa.Table]:
-        with opened(delete, self._settings.storage) as (parquet, _):
-            columns, projection = self._columns(ids)
-            _check_has(parquet.schema_arrow, ids, self._settings)
-            fitted = projection.fit(parquet.schema_arrow)
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=fitted.names, use_threads=False):
-                keys = columns.of(fitted(pa.Table.from_batches([batch])), ids)
-                number = pa.repeat(pa.scalar(delete.sequence_number, pa.int64()), batch.num_rows)
-                yield pa.table([*keys, number], names=[*map(str, ids), _NUMBER])
-
-    def _columns(self, ids: FieldIds) -> tuple[_KeyColumns, Projection]:
-        with self._lock:
-            if ids not in self._known:
-                _check_in_table(self._settings, ids)
-                columns = _KeyColumns(self._settings, ids)
-                self._known[ids] = columns, Projection(columns.narrowed, self._partition)
-            return self._known[ids]
-
-
 def _ids(delete: DeleteFile) -> FieldIds:
     return tuple(sorted(set(delete.equality_ids)))
 
 
 def _check_in_table(settings: WriteSettings, ids: FieldIds) -> None:
-    places = _places(list(settings.arrow_schema))
+    flat = {leaf.field_id for leaf in leaves(settings) if leaf.flat}
     for some in ids:
         name = settings.schema.find_column_name(some)
         if name is None:
             raise UnfitDeletesError(f"rows are equal in the column of field id {some}, which was dropped")
-        if some not in places or types.is_nested(_type_at(settings.arrow_schema, places[some])):
+        if some not in flat:
             raise UnfitDeletesError(f"rows are equal in column '{name}', which has not one value in each row")
-
-
-def _type_at(schema: pa.Schema, place: Sequence[int]) -> pa.DataType:
-    kind = schema.field(place[0]).type
-    for below in place[1:]:
-        kind = kind.field(below).type
-    return kind
 
 
 def _check_has(stored: pa.Schema, ids: FieldIds, settings: WriteSettings) -> None:
     """A column that a delete file lacks is not NULL."""
-    places = _places(with_ids(stored, settings.properties.get(NAME_MAPPING)))
+    found = set(_ids_in(with_ids(stored, settings.properties.get(NAME_MAPPING))))
     for some in ids:
-        if some not in places:
+        if some not in found:
             raise UnfitDeletesError(f"it lacks column '{settings.schema.find_column_name(some)}'")
 
 
-def _apply(
-    part: Mapping[FieldIds, _Keys],
-    group: FileGroup,
-    settings: WriteSettings,
-    positions: Mapping[str, BitMap],
-    fetched: Fetched | None,
-) -> None:
-    columns = _KeyColumns(settings, tuple({some for ids in part for some in ids}))
-    rows_at_once = max(keys.lookup.rows_at_once for keys in part.values())
-    inputs = _Inputs(group, positions)
-    tables = read_inputs(group, columns.narrowed, fetched)
-    for rows in of_size(tables, settings.limits.delete_keys_bytes, rows_at_once):
-        for ids, keys in part.items():
-            hits, found = keys.lookup.find(columns.of(rows, ids))
-            inputs.delete(hits, keys.numbers[found])
-        inputs.passed += rows.num_rows
+def _ids_in(fields: Iterable[pa.Field]) -> Iterator[int | None]:
+    """The field ids of columns, at the top and in structs."""
+    for field in fields:
+        if types.is_struct(field.type):
+            yield from _ids_in([field.type.field(i) for i in range(field.type.num_fields)])
+        else:
+            yield field_id(field)
 
 
 class _Inputs:
@@ -240,7 +202,7 @@ class _Inputs:
 
     def __init__(self, group: FileGroup, positions: Mapping[str, BitMap]) -> None:
         self._deleted = [positions[file.path] for file in group.inputs]
-        self._ends: Numbers = np.cumsum([file.rows for file in group.inputs], dtype=np.int64)
+        self._starts: Numbers = np.cumsum([0, *(file.rows for file in group.inputs[:-1])], dtype=np.int64)
         self._own: Numbers = np.array([file.sequence_number for file in group.inputs], np.int64)
         self.passed = 0
 
@@ -248,12 +210,8 @@ class _Inputs:
         """Rows of those that come now equal keys whose deletes have these numbers."""
         rows = rows + self.passed
         # a last file with more rows than its entry says is refused at its end
-        files = np.minimum(np.searchsorted(self._ends, rows, "right"), len(self._ends) - 1)
+        files = np.searchsorted(self._starts, rows, "right") - 1
         older = numbers > self._own[files]
         rows, files = rows[older], files[older]
-        some: NDArray[np.int64] = np.unique(files)
-        for file, first, end in zip(
-            some.tolist(), np.searchsorted(files, some, "left"), np.searchsorted(files, some, "right"), strict=True
-        ):
-            start = int(self._ends[file - 1]) if file else 0
-            self._deleted[file].update(array("I", (rows[first:end] - start).astype(np.uint32).tobytes()))
+        for file, some in by_code(files, rows - self._starts[files]):
+            add_positions(self._deleted[file], some)

@@ -6,13 +6,14 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
+from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap
 
 from icesize.parquet.deletes.delete_files import UnfitDeletesError, begun, blaming, opened
@@ -24,18 +25,11 @@ from icesize.planning.files import DeleteFile, FileFact
 
 
 class _Column(NamedTuple):
-    """A column of position delete files: the field id that Iceberg reserves, and the name for files without ids."""
+    """A column of position delete files with the field id that Iceberg reserves; its name is for files without ids."""
 
-    field_id: int
-    name: str
+    field: NestedField
     type_name: str
     fits: Callable[[pa.DataType], bool]
-    kind: pa.DataType
-
-    @property
-    def field(self) -> pa.Field:
-        """As it is written."""
-        return pa.field(self.name, self.kind, nullable=False, metadata={"PARQUET:field_id": str(self.field_id)})
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -43,8 +37,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(inner) or types.is_large_string(inner))
 
 
-PATH = _Column(2147483546, "file_path", "texts", _is_text, pa.dictionary(pa.int32(), pa.string()))
-POSITION = _Column(2147483545, "pos", "whole numbers", types.is_integer, pa.int64())
+PATH = _Column(NestedField(2147483546, "file_path", StringType(), required=True), "texts", _is_text)
+POSITION = _Column(NestedField(2147483545, "pos", LongType(), required=True), "whole numbers", types.is_integer)
 _BATCH_ROWS = 2**18
 """Positions that are read at once."""
 _MOST_ROWS = 2**32
@@ -95,9 +89,12 @@ def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | N
     Raises `RewriteFailed` when it cannot be read.
     """
     wanted = None if among is None else frozenset(map(plain_path, among))
+    found: set[str] = set()
     with _by_codes(delete, storage) as parquet:
-        found = frozenset(map(plain_path, _distinct_paths(parquet, wanted)))
-    return found if wanted is None else found & wanted
+        name = _column(parquet, PATH)
+        for batch in _batches(parquet, [name], wanted):
+            found.update(map(plain_path, _paths(batch, name).unique().to_pylist()))
+    return frozenset(found if wanted is None else found & wanted)
 
 
 @contextmanager
@@ -120,7 +117,12 @@ class _Target:
         if lowest < 0 or highest >= min(self.file.rows, _MOST_ROWS):
             wrong = lowest if lowest < 0 else highest
             raise UnfitDeletesError(f"it deletes row {wrong} of {self.file.path}, which has {self.file.rows} rows")
-        self.deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns each, else 30
+        add_positions(self.deleted, positions)
+
+
+def add_positions(deleted: BitMap, positions: Positions) -> None:
+    """Add row numbers to a bitmap."""
+    deleted.update(array("I", positions.astype(np.uint32).tobytes()))  # 3 ns each, else 30
 
 
 _Named = tuple[pa.DictionaryArray, Positions]
@@ -142,7 +144,7 @@ def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Na
     known: dict[str, _Target | None] = {}
     for paths, numbers in rows:
         read += len(numbers)
-        for code, positions in _by_code(paths.indices.to_numpy(), numbers):
+        for code, positions in by_code(paths.indices.to_numpy(), numbers):
             named = paths.dictionary[code].as_py()
             if named not in known:
                 known[named] = targets.get(plain_path(named))
@@ -151,8 +153,8 @@ def _mark(delete: DeleteFile, targets: Mapping[str, _Target], rows: Iterator[_Na
     return frozenset(known) if read == delete.rows else None
 
 
-def _by_code(codes: NDArray[np.int32], positions: Positions) -> Iterator[tuple[int, Positions]]:
-    """The positions of each path; most writers leave those of one path together."""
+def by_code(codes: NDArray[np.signedinteger[Any]], positions: Positions) -> Iterator[tuple[int, Positions]]:
+    """The positions of each path or file by its number; most writers leave those of one path together."""
     if not len(codes):
         return
     starts = _run_starts(codes)
@@ -165,25 +167,17 @@ def _by_code(codes: NDArray[np.int32], positions: Positions) -> Iterator[tuple[i
         yield int(codes[start]), positions[start:end]
 
 
-def _run_starts(codes: NDArray[np.int32]) -> NDArray[np.int64]:
+def _run_starts(codes: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
-
-
-def _distinct_paths(parquet: pq.ParquetFile, wanted: Collection[str] | None) -> Iterator[str]:
-    """The paths of each batch, as they are written; of row groups that may have wanted ones only."""
-    name = _column(parquet, PATH)
-    for batch in _batches(parquet, [name], wanted):
-        paths = _paths(batch, name)
-        for code in paths.indices.unique():
-            yield paths.dictionary[code.as_py()].as_py()
 
 
 def _column(parquet: pq.ParquetFile, wanted: _Column) -> str:
     """The name of a column of the file, found by field id or else by name."""
     fields = list(parquet.schema_arrow)
-    found = [f for f in fields if field_id(f) == wanted.field_id] or [f for f in fields if f.name == wanted.name]
+    own, name = wanted.field.field_id, wanted.field.name
+    found = [f for f in fields if field_id(f) == own] or [f for f in fields if f.name == name]
     if len(found) != 1 or not wanted.fits(found[0].type):
-        raise UnfitDeletesError(f"it has no column '{wanted.name}' of {wanted.type_name}")
+        raise UnfitDeletesError(f"it has no column '{name}' of {wanted.type_name}")
     return str(found[0].name)
 
 

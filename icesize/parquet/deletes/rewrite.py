@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-from array import array
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
-from icesize import failpoints
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.positions import PATH, POSITION
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.properties import METRICS_DEFAULT
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import ReadInPlace
+from icesize.parquet.writing.encoding import Encoding
+from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.planning.delete_plan import DeleteRewrite
 from icesize.planning.delete_reach import may_hit
 from icesize.planning.files import DeleteFile, FileFact
 
-_SCHEMA = pa.schema([column.field for column in (PATH, POSITION)])
+_COLUMNS = Schema(PATH.field, POSITION.field)
+_OF_ROWS = ("write.metadata.metrics.", "write.parquet.bloom-filter-", "write.parquet.dict-")
+"""Properties of the table's own columns."""
 
 
 def rewrite_deletes(
@@ -43,7 +45,8 @@ def rewrite_deletes(
         replaced = _replaced(rewrite)
         number = max(delete.sequence_number for delete in replaced)
         hit = (file for file in rewrite.files if file.path in deleted.positions)
-        files = tuple(_written(new_files, file, deleted.positions[file.path], number) for file in hit)
+        columns = _settings(settings)
+        files = tuple(_written(new_files, columns, file, deleted.positions[file.path], number) for file in hit)
     return RewrittenDeletes(rewrite.partition, rewrite.files, replaced, files, deleted.named)
 
 
@@ -53,56 +56,40 @@ def _replaced(rewrite: DeleteRewrite) -> tuple[DeleteFile, ...]:
     return tuple(delete for delete in own if any(may_hit(delete, file) for file in rewrite.files))
 
 
-def _written(new_files: NewFiles, file: FileFact, deleted: BitMap, number: int) -> NewDeleteFile:
-    settings = new_files.settings
-    path = new_files.location(file.partition)
-    sink = new_files.create(path)
-    writer = settings.parquet.writer(sink, _SCHEMA, [PATH.name])
-
-    def close() -> None:
-        for stream in (writer, sink):
-            with contextlib.suppress(Exception):
-                stream.close()
-
-    new_files.close_by(path, close)
-    positions = deleted.to_array()
-    step = settings.parquet.row_group_rows
-    for start in range(0, len(positions), step):
-        writer.write_table(_rows(file.path, positions[start : start + step]))
-        failpoints.reach("writing")
-    writer.close()
-    size_bytes = int(sink.tell())
-    sink.close()
-    new_files.finished(path, size_bytes)
-    return _described(file, path, size_bytes, positions, number, writer.writer.metadata)
+def _settings(settings: WriteSettings) -> WriteSettings:
+    """Settings for position delete files of a table."""
+    properties = {key: value for key, value in settings.properties.items() if not key.startswith(_OF_ROWS)}
+    properties[METRICS_DEFAULT] = "full"
+    return replace(settings, schema_json=_COLUMNS.model_dump_json(), properties=properties)
 
 
-def _rows(path: str, positions: array[int]) -> pa.Table:
-    numbers = np.frombuffer(positions, np.uint32).astype(np.int64)
-    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(numbers), np.int32)), pa.array([path]))
-    return pa.table([paths, pa.array(numbers)], schema=_SCHEMA)
-
-
-def _described(
-    file: FileFact, path: str, size_bytes: int, positions: Sequence[int], number: int, footer: pq.FileMetaData
+def _written(
+    new_files: NewFiles, settings: WriteSettings, file: FileFact, deleted: BitMap, number: int
 ) -> NewDeleteFile:
     """Bounds are whole paths: readers take a delete file for one of a single data file by them."""
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    ids, rows = (PATH.field_id, POSITION.field_id), len(positions)
-    lowest, highest = (int(positions[at]).to_bytes(8, "little") for at in (0, -1))
-    name = file.path.encode()
-    return NewDeleteFile(
-        path,
-        size_bytes,
-        rows,
+    positions, step = deleted.to_array(), settings.parquet.row_group_rows
+    # one path, however many rows
+    text = pa.dictionary(pa.int32(), pa.large_string())
+    schema = settings.arrow_schema.set(0, settings.arrow_schema.field(0).with_type(text))
+    encoder = FileEncoder(
+        new_files,
         file.partition,
-        column_sizes={
-            some: sum(group.column(i).total_compressed_size for group in groups) for i, some in enumerate(ids)
-        },
-        value_counts=dict.fromkeys(ids, rows),
-        null_value_counts=dict.fromkeys(ids, 0),
-        lower_bounds=dict(zip(ids, (name, lowest), strict=True)),
-        upper_bounds=dict(zip(ids, (name, highest), strict=True)),
+        Encoding((PATH.field.name,)),
+        expected_rows=len(positions),
+        schema=schema,
+        settings=settings,
+    )
+    for start in range(0, len(positions), step):
+        numbers = np.frombuffer(positions[start : start + step], np.uint32).astype(np.int64)
+        codes = pa.array(np.zeros(len(numbers), np.int32))
+        paths = pa.DictionaryArray.from_arrays(codes, pa.array([file.path], pa.large_string()))
+        encoder.append(pa.table([paths, pa.array(numbers)], schema=schema))
+    written, name = encoder.finish(), {PATH.field.field_id: file.path.encode()}
+    return written.become(
+        NewDeleteFile,
+        split_offsets=(),
+        lower_bounds={**written.lower_bounds, **name},
+        upper_bounds={**written.upper_bounds, **name},
         sequence_number=number,
         deletes_of=file.path,
     )

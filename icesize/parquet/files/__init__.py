@@ -1,4 +1,4 @@
-"""What a data file of a table is: its settings, its name, its partition, its metrics.
+"""The data files of a table: their settings, names, partitions, metrics.
 
 - `data_file`: data files that were written and are not yet visible: what an Iceberg manifest entry needs to know of
   each, and which older files those of a merge take the place of

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Generic, TypeVar, cast
 
 from icesize.parquet.format.refusals import LOG, Refusal
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+
+N = TypeVar("N", bound="NewFile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class NewFile:
     split_offsets: tuple[int, ...] = ()
     sort_order_id: int | None = None
     sequence_number: int | None = None
+
+    def become(self, kind: type[N], **changes: object) -> N:
+        """Return a file of another kind with the same facts but for the changes."""
+        facts = {each.name: getattr(self, each.name) for each in fields(NewFile)}
+        return kind(**facts | changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,9 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from icesize.parquet.files.data_file import CopiedFile, FileMetrics, NewDataFile
+from icesize.parquet.files.properties import METRICS_DEFAULT, METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
 
-_DEFAULT = "write.metadata.metrics.default"
-_COLUMN = "write.metadata.metrics.column."
 _MAX_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
 Serialise = Callable[[Any], "bytes | None"]
@@ -169,9 +168,10 @@ def fields_below(kind: types.IcebergType) -> list[tuple[str, types.NestedField]]
 
 def _modes(schema: Schema, properties: Mapping[str, str]) -> Callable[[str], MetricsMode]:
     """Metrics mode by column name; without a default of its own a wide table has metrics for its first 100 columns."""
-    own = {k.removeprefix(_COLUMN): match_metrics_mode(v) for k, v in properties.items() if k.startswith(_COLUMN)}
-    default = match_metrics_mode(properties.get(_DEFAULT, "truncate(16)"))
-    if _DEFAULT in properties:
+    prefix = METRICS_OF_COLUMN
+    own = {k.removeprefix(prefix): match_metrics_mode(v) for k, v in properties.items() if k.startswith(prefix)}
+    default = match_metrics_mode(properties.get(METRICS_DEFAULT, "truncate(16)"))
+    if METRICS_DEFAULT in properties:
         return lambda name: own.get(name, default)
     limit = int(properties.get(_MAX_INFERRED, "100"))
     inferred = {schema.find_column_name(field_id) for field_id in islice(_by_level(schema.fields), limit)}
@@ -190,13 +190,17 @@ def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | N
     """Serialisers of a column's physical minimum and maximum."""
     if mode.type not in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL):
         return None, None
-    serialise = to_bytes.dispatch(type(kind))
+    serialise, length = to_bytes.dispatch(type(kind)), mode.length
     if isinstance(kind, types.DecimalType):
-        return _decimal(kind), _decimal(kind)
+        scale = kind.scale
+        # pages without checksums may hold more digits than their type has
+        unscaled = _or_none(lambda value: bytes(serialise(kind, unscaled_to_decimal(_unscaled(value), scale))))
+        return unscaled, unscaled
     if isinstance(kind, types.StringType):
-        return _text(mode.length)
+        # Spark stores any bytes as text, and what follows, after U+D7FF, is no character by itself
+        lower = _or_none(lambda value: value.decode()[:length].encode())
+        return lower, _or_none(lambda value: _encoded(truncate_upper_bound_text_string(value.decode(), length)))
     if isinstance(kind, types.BinaryType):
-        length = mode.length
         return lambda value: value[:length], lambda value: truncate_upper_bound_binary_string(value, length)
 
     def exact(value: Any) -> bytes:
@@ -205,39 +209,28 @@ def _bounds(kind: types.PrimitiveType, mode: MetricsMode) -> tuple[Serialise | N
     return lambda value: exact(widened(value, -0.0)), lambda value: exact(widened(value, 0.0))
 
 
+def _or_none(serialise: Serialise) -> Serialise:
+    """The same, with None for a value that has no such bytes."""
+
+    def bound(value: Any) -> bytes | None:
+        try:
+            return serialise(value)
+        except ValueError:
+            return None
+
+    return bound
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
 def widened(bound: Any, zero: float) -> Any:
     """The bound, or `zero`, the one beyond which the other zero is not, where it is any zero of floating point.
 
     Iceberg orders -0.0 before 0.0. To Python they are equal, so the least of some values may be either.
     """
     return zero if isinstance(bound, float) and not bound else bound
-
-
-def _text(length: int | None) -> tuple[Serialise, Serialise]:
-    def lower(value: bytes) -> bytes | None:
-        try:
-            return value.decode()[:length].encode()
-        except UnicodeDecodeError:
-            return None  # Spark stores any bytes as text
-
-    def upper(value: bytes) -> bytes | None:
-        try:
-            bound = truncate_upper_bound_text_string(value.decode(), length)
-            return None if bound is None else bound.encode()
-        except UnicodeError:
-            return None  # also where what follows, after U+D7FF, is no character by itself
-
-    return lower, upper
-
-
-def _decimal(kind: types.DecimalType) -> Serialise:
-    def bound(value: int | bytes) -> bytes | None:
-        try:
-            return bytes(to_bytes(kind, unscaled_to_decimal(_unscaled(value), kind.scale)))
-        except ValueError:
-            return None  # pages without checksums may hold more digits than their type has
-
-    return bound
 
 
 def _unscaled(value: int | bytes) -> int:
@@ -287,19 +280,13 @@ def carry_over(file: CopiedFile, settings: WriteSettings, inputs: Mapping[str, F
     bounds = [(leaf.field_id, *_enclosing_bounds(leaf, parts)) for leaf in known]
     if file.has_bounds:
         bounds = [(i, file.lower_bounds.get(i), file.upper_bounds.get(i)) for i in counted]
-    return NewDataFile(
-        file.path,
-        file.size_bytes,
-        file.rows,
-        file.partition,
-        column_sizes=file.column_sizes,
+    return file.become(
+        NewDataFile,
         value_counts={i: count for i, count in file.value_counts.items() if i in counted},
         null_value_counts=nulls | _totals(uncounted, parts, FileMetrics.nulls),
         nan_value_counts=_totals([leaf for leaf in known if leaf.is_float], parts, FileMetrics.nans),
         lower_bounds={i: lower for i, lower, _ in bounds if lower is not None},
         upper_bounds={i: upper for i, _, upper in bounds if upper is not None},
-        split_offsets=file.split_offsets,
-        sequence_number=file.sequence_number,
     )
 
 
@@ -326,8 +313,6 @@ def _totals(
 
 def _enclosing_bounds(leaf: Leaf, parts: Sequence[_Part]) -> tuple[bytes | None, bytes | None]:
     bounded = [part.metrics for part in parts if _may_hold(part.metrics, leaf)]
-    if leaf.lower is None or leaf.upper is None or not bounded:
-        return None, None
     lower = _outermost(leaf, [metrics.lower_bounds for metrics in bounded], min, leaf.lower)
     return lower, _outermost(leaf, [metrics.upper_bounds for metrics in bounded], max, leaf.upper)
 
@@ -345,16 +330,11 @@ def _may_hold(metrics: FileMetrics, leaf: Leaf) -> bool:
 
 
 def _outermost(
-    leaf: Leaf,
-    bounds: Sequence[Mapping[int, bytes]],
-    outermost: Callable[[list[Any]], Any],
-    serialise: Serialise,
+    leaf: Leaf, bounds: Sequence[Mapping[int, bytes]], outermost: Callable[[Any], Any], serialise: Serialise | None
 ) -> bytes | None:
     """The bound that encloses all."""
     values = [bound_value(leaf.type, each.get(leaf.field_id)) for each in bounds]
-    if any(value is None for value in values):
-        return None
-    return serialise(outermost(values))
+    return None if serialise is None or not values or None in values else serialise(outermost(values))
 
 
 def bound_value(kind: types.PrimitiveType, bound: bytes | None) -> Any | None:
@@ -365,7 +345,7 @@ def bound_value(kind: types.PrimitiveType, bound: bytes | None) -> Any | None:
     if bound is None or isinstance(kind, types.BinaryType):
         return bound
     if isinstance(kind, types.StringType):
-        return bound if _is_text(bound) else None
+        return bound if bound.decode(errors="ignore").encode() == bound else None
     if isinstance(kind, types.DecimalType):
         unscaled = int.from_bytes(bound, "big", signed=True)
         return unscaled if bound and abs(unscaled) < 10**kind.precision else None
@@ -376,11 +356,3 @@ def bound_value(kind: types.PrimitiveType, bound: bytes | None) -> Any | None:
     layout = _NUMBERS.get(type(kind), {}).get(len(bound))
     value = None if layout is None else struct.unpack(layout, bound)[0]
     return None if value != value else value
-
-
-def _is_text(bound: bytes) -> bool:
-    try:
-        bound.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

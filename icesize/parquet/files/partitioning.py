@@ -15,23 +15,21 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import mmh3
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import transforms, types
-from pyiceberg.schema import Schema
-from pyiceberg.utils.decimal import decimal_to_bytes, truncate_decimal
+from pyiceberg.schema import Accessor, Schema
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
 
 Reduce = Callable[[pa.Array], pa.Array]
-Value = Callable[[Any], object]
+Value = Callable[[Any], Any]
 
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
-_LONG = struct.Struct("<q").pack
 
 
 def split_by_partition(table: pa.Table, settings: WriteSettings) -> list[tuple[PartitionKey, pa.Table]]:
@@ -121,15 +119,11 @@ def _fields(settings: WriteSettings) -> list[_Field]:
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...]:
     """Positions from the table's columns down to the field; Iceberg allows sources in structs, not in lists or maps."""
-    parents = schema._lazy_id_to_parent
-    ids = [field_id]
-    while ids[0] in parents:
-        ids.insert(0, parents[ids[0]])
-    positions, fields = [], schema.as_struct().fields
-    for wanted in ids:
-        position = next(i for i, f in enumerate(fields) if f.field_id == wanted)
-        positions.append(position)
-        fields = getattr(fields[position].field_type, "fields", ())
+    positions: list[int] = []
+    accessor: Accessor | None = schema.accessor_for_field(field_id)
+    while accessor is not None:
+        positions.append(accessor.position)
+        accessor = accessor.inner
     return tuple(positions)
 
 
@@ -137,15 +131,15 @@ def transform_steps(name: str, transform: Any, source: types.IcebergType) -> tup
     """A transform as a step on arrays and a step on their distinct values (`same` when nothing is left to do), for the
     partition field `name`.
     """
-    if isinstance(transform, (transforms.YearTransform, transforms.MonthTransform, transforms.DayTransform)):
-        days = integers if isinstance(source, types.DateType) else lambda array: _floor(integers(array), _DAY_US)
-        return days, _calendar(transform)
     if isinstance(transform, transforms.HourTransform):
         return lambda array: _floor(integers(array), _HOUR_US), same
+    if isinstance(transform, transforms.TimeTransform):
+        days = integers if isinstance(source, types.DateType) else lambda array: _floor(integers(array), _DAY_US)
+        return days, _calendar(transform)
     if isinstance(transform, transforms.BucketTransform):
-        return plain, _bucket(source, transform.num_buckets)
+        return plain, _bucket(source, transform)
     if isinstance(transform, transforms.TruncateTransform):
-        return _truncate(source, transform.width)
+        return _truncate(source, transform)
     if isinstance(transform, transforms.IdentityTransform):
         return _identity(name, source)
     raise NotImplementedError(str(transform))
@@ -170,50 +164,37 @@ def integers(array: pa.Array) -> pa.Array:
 
 def _floor(array: pa.Array, unit: int) -> pa.Array:
     """Division rounding down, also before 1970; Arrow's own rounds towards zero."""
-    quotient = pc.divide(array, unit)
-    below = pc.less(array, pc.multiply(quotient, unit))
-    return pc.subtract(quotient, below.cast(pa.int64()))
+    divisor = pa.scalar(unit, array.type)
+    quotient = pc.divide(array, divisor)
+    below = pc.less(array, pc.multiply(quotient, divisor))
+    return pc.subtract(quotient, below.cast(array.type))
 
 
-def _calendar(transform: object) -> Value:
+def _calendar(transform: transforms.TimeTransform[Any]) -> Value:
+    """Months or years since 1970 of a day; PyIceberg's fail outside of Python's years 1-9999, numpy's do not."""
     if isinstance(transform, transforms.DayTransform):
         return same
-    if isinstance(transform, transforms.MonthTransform):
-        return _months
-    return lambda days: _months(days) // 12
+    unit = "M8[M]" if isinstance(transform, transforms.MonthTransform) else "M8[Y]"
+    return lambda day: int(np.datetime64(day, "D").astype(unit).astype(np.int64))
 
 
-def _months(days: int) -> int:
-    """Months since 1970-01 of a day, in the proleptic Gregorian calendar and outside Python's years 1-9999 too
-    (algorithm: Howard Hinnant, `civil_from_days`)."""
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    month = (5 * (day_of_era - (365 * year + year // 4 - year // 100)) + 2) // 153  # March is 0
-    return (year + era * 400 - 1970) * 12 + month + 2
+def _bucket(source: types.IcebergType, transform: transforms.BucketTransform[Any]) -> Value:
+    """PyIceberg's hash alone: with its own modulo a value takes 3 us, else 0.3."""
+    hashed: Value = transform.transform(source, bucket=False)
+    buckets = transform.num_buckets
+    return lambda value: (hashed(value) & 0x7FFF_FFFF) % buckets
 
 
-def _bucket(source: types.IcebergType, buckets: int) -> Value:
-    hash32, mask = mmh3.hash, 0x7FFF_FFFF
-    if isinstance(
-        source,
-        (types.IntegerType, types.LongType, types.DateType, types.TimeType, types.TimestampType, types.TimestamptzType),
-    ):
-        return lambda value: (hash32(_LONG(value)) & mask) % buckets
-    if isinstance(source, types.DecimalType):
-        return lambda value: (hash32(decimal_to_bytes(value)) & mask) % buckets
-    return lambda value: (hash32(value) & mask) % buckets
-
-
-def _truncate(source: types.IcebergType, width: int) -> tuple[Reduce, Value]:
+def _truncate(source: types.IcebergType, transform: transforms.TruncateTransform[Any]) -> tuple[Reduce, Value]:
+    width = transform.width
     if isinstance(source, types.StringType):
         return lambda array: pc.utf8_slice_codeunits(array, 0, width), same  # code points, as Iceberg counts
     if isinstance(source, types.BinaryType):
         return lambda array: pc.binary_slice(array, 0, width), same
     if isinstance(source, types.DecimalType):
-        return same, lambda value: truncate_decimal(value, width)
-    half = 2**31 if isinstance(source, types.IntegerType) else 2**63
-    # Java's integers wrap below their smallest value
-    return same, lambda value: (value - value % width + half) % (2 * half) - half
+        return same, transform.transform(source)
+    # Java's integers wrap below their smallest value, as Arrow's do
+    return lambda array: pc.multiply(_floor(array, width), pa.scalar(width, array.type)), same
 
 
 def _identity(name: str, source: types.IcebergType) -> tuple[Reduce, Value]:

@@ -7,39 +7,38 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg import types
 from pyiceberg.io.pyarrow import match_metrics_mode
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
+from pyiceberg.types import FixedType
 
 from icesize.errors import UnsupportedTable
 
-_PREFIX = "write.parquet."
+T = TypeVar("T", int, float)
+
 _BLOOM = "write.parquet.bloom-filter-enabled.column."
 _BLOOM_FPP = "write.parquet.bloom-filter-fpp.column."
-_CODECS = {
-    "zstd": "zstd",
-    "snappy": "snappy",
-    "gzip": "gzip",
-    "lz4": "lz4",
-    "lz4_raw": "lz4",
-    "uncompressed": "none",
-    "none": "none",
-}
+_CODEC = "write.parquet.compression-codec"
+_LEVEL = "write.parquet.compression-level"
+METRICS_DEFAULT = "write.metadata.metrics.default"
+METRICS_OF_COLUMN = "write.metadata.metrics.column."
+_CODECS = {**{n: n for n in ("zstd", "snappy", "gzip", "lz4", "none")}, "lz4_raw": "lz4", "uncompressed": "none"}
+_MOST_VERSION = 2
+"""Of the table format; what is of a later one has no place in files of this."""
 _NUMBERS = {
-    "row_group_bytes": "row-group-size-bytes",
-    "row_group_rows": "row-group-limit",
-    "page_bytes": "page-size-bytes",
-    "page_rows": "page-row-limit",
-    "dictionary_bytes": "dict-size-bytes",
-    "bloom_bytes": "bloom-filter-max-bytes",
+    "row_group_bytes": "write.parquet.row-group-size-bytes",
+    "row_group_rows": "write.parquet.row-group-limit",
+    "page_bytes": "write.parquet.page-size-bytes",
+    "page_rows": "write.parquet.page-row-limit",
+    "dictionary_bytes": "write.parquet.dict-size-bytes",
+    "bloom_bytes": "write.parquet.bloom-filter-max-bytes",
 }
 _WRITER_ARGUMENTS = frozenset(inspect.signature(pq.ParquetWriter.__init__).parameters)
 
@@ -66,7 +65,7 @@ class ParquetOptions:
     def of(properties: Mapping[str, str]) -> ParquetOptions:
         """Parse table properties; raises `UnsupportedTable` naming the property that cannot be honoured."""
         codec = _codec(properties)
-        numbers = {name: _positive(properties, key) for name, key in _NUMBERS.items() if _PREFIX + key in properties}
+        numbers = {name: _positive(properties, key) for name, key in _NUMBERS.items() if key in properties}
         return ParquetOptions(codec, _level(properties, codec), bloom_fpp=_bloom_columns(properties), **numbers)
 
     def writer(
@@ -127,43 +126,36 @@ class ParquetOptions:
         return {"bloom_filter_options": filters} if filters else {}
 
 
+def _cannot_honour(key: str, value: object, why: str) -> UnsupportedTable:
+    return UnsupportedTable(f"Cannot honour '{key}' ({value}): {why}", property=key)
+
+
 def _codec(properties: Mapping[str, str]) -> str:
-    key = _PREFIX + "compression-codec"
-    name = properties.get(key, "zstd")
+    name = properties.get(_CODEC, "zstd")
     codec = _CODECS.get(name.strip().lower())
     if codec is None:
-        raise UnsupportedTable(
-            f"Cannot honour '{key}' ({name}): Spark cannot read it or pyarrow cannot write it, "
-            f"use one of {', '.join(sorted(_CODECS))}",
-            property=key,
-        )
+        use = f"use one of {', '.join(sorted(_CODECS))}"
+        raise _cannot_honour(_CODEC, name, f"Spark cannot read it or pyarrow cannot write it, {use}")
     return codec
 
 
 def _level(properties: Mapping[str, str], codec: str) -> int | None:
-    key = _PREFIX + "compression-level"
-    text = properties.get(key)
+    text = properties.get(_LEVEL)
     # Iceberg, too, applies the level only to codecs that have one
     if text is None or codec not in ("zstd", "gzip"):
         return None
-    try:
-        level = int(text)
-    except ValueError:
-        raise UnsupportedTable(f"Cannot honour '{key}' ({text}): it must be a whole number", property=key) from None
+    if (level := _parsed(int, text)) is None:
+        raise _cannot_honour(_LEVEL, text, "it must be a whole number")
     low, high = pa.Codec.minimum_compression_level(codec), pa.Codec.maximum_compression_level(codec)
     if not low <= level <= high:
-        raise UnsupportedTable(f"Cannot honour '{key}' ({text}): {codec} has levels {low} to {high}", property=key)
+        raise _cannot_honour(_LEVEL, text, f"{codec} has levels {low} to {high}")
     return level
 
 
-def _positive(properties: Mapping[str, str], name: str) -> int:
-    key, text = _PREFIX + name, properties[_PREFIX + name]
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
+def _positive(properties: Mapping[str, str], key: str) -> int:
+    value = _parsed(int, properties[key]) or 0
     if value <= 0:
-        raise UnsupportedTable(f"Cannot honour '{key}' ({text}): it must be a whole number above 0", property=key)
+        raise _cannot_honour(key, properties[key], "it must be a whole number above 0")
     return value
 
 
@@ -173,79 +165,53 @@ def _bloom_columns(properties: Mapping[str, str]) -> dict[str, float]:
         if not key.startswith(_BLOOM) or enabled.strip().lower() != "true":
             continue
         if "bloom_filter_options" not in _WRITER_ARGUMENTS:
-            raise UnsupportedTable(
-                f"Cannot honour '{key}' (true): pyarrow {pa.__version__} writes no bloom filters, upgrade pyarrow",
-                property=key,
-            )
+            raise _cannot_honour(key, "true", f"pyarrow {pa.__version__} writes no bloom filters, upgrade pyarrow")
         name = key.removeprefix(_BLOOM)
         text = properties.get(_BLOOM_FPP + name, "0.01")
-        try:
-            columns[name] = float(text)
-        except ValueError:
-            columns[name] = 0.0
+        columns[name] = _parsed(float, text) or 0.0
         if not 0.0 < columns[name] < 1.0:
-            raise UnsupportedTable(f"Cannot honour '{_BLOOM_FPP}{name}' ({text}): it must be between 0 and 1")
+            raise _cannot_honour(_BLOOM_FPP + name, text, "it must be between 0 and 1")
     return columns
 
 
-_COLUMN_TYPES = (
-    types.BinaryType,
-    types.BooleanType,
-    types.DateType,
-    types.DecimalType,
-    types.DoubleType,
-    types.FixedType,
-    types.FloatType,
-    types.IntegerType,
-    types.ListType,
-    types.LongType,
-    types.MapType,
-    types.StringType,
-    types.StructType,
-    types.TimestampType,
-    types.TimestamptzType,
-    types.TimeType,
-    types.UUIDType,
-)
+def _parsed(kind: Callable[[str], T], text: str) -> T | None:
+    """A number, None for another text."""
+    try:
+        return kind(text)
+    except ValueError:
+        return None
 
 
 def check_supported(schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
     """Raise `UnsupportedTable`, one sentence, for a type, partition field or property that cannot be honoured."""
-    _check_types(schema)
-    _check_partition_fields(schema, spec)
-    _check_properties(properties)
-
-
-def _check_types(schema: Schema) -> None:
     for field_id, column in schema._lazy_id_to_field.items():
-        if not isinstance(column.field_type, _COLUMN_TYPES):
+        if column.field_type.minimum_format_version() > _MOST_VERSION:
             name = schema.find_column_name(field_id)
             raise UnsupportedTable(
                 f"Cannot write column '{name}': type {column.field_type} is not supported, use Iceberg's own writer",
                 column=name,
             )
-
-
-def _check_partition_fields(schema: Schema, spec: PartitionSpec) -> None:
     for each in spec.fields:
-        if isinstance(each.transform, UnknownTransform):
-            raise UnsupportedTable(
-                f"Cannot write partition field '{each.name}': transform {each.transform} is unknown", field=each.name
-            )
-        source = schema._lazy_id_to_field.get(each.source_id)
-        if source is None and not isinstance(each.transform, VoidTransform):
-            raise UnsupportedTable(
-                f"Cannot write partition field '{each.name}': its source column was dropped, replace the field",
-                field=each.name,
-            )
-        keeps_type = isinstance(each.transform, (IdentityTransform, TruncateTransform, VoidTransform))
-        if source is not None and keeps_type and isinstance(source.field_type, types.FixedType):
-            # PyIceberg writes fixed partition values so that Spark can no longer read the table, and the reverse
-            raise UnsupportedTable(
-                f"Cannot write partition field '{each.name}': values of type {source.field_type} in manifests are "
-                "read differently by Iceberg's libraries, partition by bucket instead",
-                field=each.name,
-            )
+        if (why := _why_unfit(each, schema)) is not None:
+            raise UnsupportedTable(f"Cannot write partition field '{each.name}': {why}", field=each.name)
+    _check_properties(properties)
+
+
+def _why_unfit(field: PartitionField, schema: Schema) -> str | None:
+    if isinstance(field.transform, UnknownTransform):
+        return f"transform {field.transform} is unknown"
+    source = schema._lazy_id_to_field.get(field.source_id)
+    if source is None:
+        is_void = isinstance(field.transform, VoidTransform)
+        return None if is_void else "its source column was dropped, replace the field"
+    keeps_type = isinstance(field.transform, (IdentityTransform, TruncateTransform, VoidTransform))
+    if keeps_type and isinstance(source.field_type, FixedType):
+        # PyIceberg writes fixed partition values so that Spark can no longer read the table, and the reverse
+        return (
+            f"values of type {source.field_type} in manifests are read differently by Iceberg's libraries, "
+            "partition by bucket instead"
+        )
+    return None
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
@@ -254,12 +220,11 @@ def _check_properties(properties: Mapping[str, str]) -> None:
         raise UnsupportedTable(
             f"Cannot write 'write.format.default' ({file_format}): only parquet is supported, change the property"
         )
-    for key in properties:
+    for key, value in properties.items():
         if key.startswith("encryption."):
             raise UnsupportedTable(f"Cannot write an encrypted table: '{key}' is set and keys are not supported")
-    for key, mode in properties.items():
-        if key == "write.metadata.metrics.default" or key.startswith("write.metadata.metrics.column."):
+        if key == METRICS_DEFAULT or key.startswith(METRICS_OF_COLUMN):
             try:
-                match_metrics_mode(mode)
+                match_metrics_mode(value)
             except ValueError as error:
-                raise UnsupportedTable(f"Cannot honour '{key}' ({mode}): {error}") from error
+                raise _cannot_honour(key, value, str(error)) from error

@@ -1,6 +1,6 @@
-"""The file format itself, read and written without loss.
+"""Lossless access to the Parquet file format.
 
-- `fields`: field ids of the structs in parquet.thrift that icesize reads or writes, by their names there
+- `fields`: the structs of parquet.thrift that icesize reads or writes: field ids by name, types where offsets are
 - `footer`: A Parquet footer, read so that it can be written again: what holds offsets is parsed, all else kept as it
   is
 - `hybrid`: indices into a dictionary and levels as pages hold them, in runs and bit-packed, and indices counted anew

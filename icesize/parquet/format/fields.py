@@ -1,4 +1,5 @@
-"""Field ids of the structs in parquet.thrift (format 2.12) that icesize reads or writes, by their names there.
+"""The structs of parquet.thrift (format 2.12) that icesize reads or writes: field ids by their names there, and the
+types of all fields where one more could be an offset.
 
 A struct is a dictionary by these ids (`icesize.parquet.format.thrift.Fields`); ids of a class are in the order of the
 specification and begin with 1.
@@ -6,8 +7,36 @@ specification and begin with 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
 
-class FileMetaData:
+from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal
+from icesize.parquet.format.thrift import BINARY, I16, I32, I64, LIST, STRUCT, Fields, check_widths
+
+
+def _in_turn(*types: int) -> dict[int, int]:
+    return dict(enumerate(types, 1))
+
+
+class WithOffsets:
+    """A struct that holds offsets: `TYPES` are those of all its fields, as another field may be an offset."""
+
+    TYPES: ClassVar[Mapping[int, int]]
+
+    @classmethod
+    def check(cls, fields: Fields) -> None:
+        """Raise `CopyRefused` for a field that is not known, `DamagedFile` for one of another type or too large."""
+        types = cls.TYPES
+        for field_id, (kind, _) in fields.items():
+            if types.get(field_id) != kind:
+                if field_id in types:
+                    raise DamagedFile(f"field {field_id} of {cls.__name__} is of type {kind}")
+                raise CopyRefused(Refusal.UNKNOWN_FIELD, f"field {field_id} of {cls.__name__}")
+        check_widths(fields)
+
+
+class FileMetaData(WithOffsets):
+    TYPES = _in_turn(I32, LIST, I64, LIST, LIST, BINARY, LIST, STRUCT, BINARY)
     VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUE_METADATA, CREATED_BY, COLUMN_ORDERS = range(1, 8)
     ENCRYPTION_ALGORITHM, FOOTER_SIGNING_KEY_METADATA = 8, 9
 
@@ -56,17 +85,20 @@ class IntType:
     BIT_WIDTH, IS_SIGNED = 1, 2
 
 
-class RowGroup:
+class RowGroup(WithOffsets):
+    TYPES = _in_turn(LIST, I64, I64, LIST, I64, I64, I16)
     COLUMNS, TOTAL_BYTE_SIZE, NUM_ROWS, SORTING_COLUMNS, FILE_OFFSET, TOTAL_COMPRESSED_SIZE, ORDINAL = range(1, 8)
 
 
-class ColumnChunk:
+class ColumnChunk(WithOffsets):
+    TYPES = _in_turn(BINARY, I64, STRUCT, I64, I32, I64, I32, STRUCT, BINARY)
     FILE_PATH, FILE_OFFSET, META_DATA = 1, 2, 3
     OFFSET_INDEX_OFFSET, OFFSET_INDEX_LENGTH, COLUMN_INDEX_OFFSET, COLUMN_INDEX_LENGTH = range(4, 8)
     CRYPTO_METADATA, ENCRYPTED_COLUMN_METADATA = 8, 9
 
 
-class ColumnMetaData:
+class ColumnMetaData(WithOffsets):
+    TYPES = _in_turn(I32, LIST, LIST, I32, I64, I64, I64, LIST, I64, I64, I64, STRUCT, LIST, I64, I32, STRUCT, STRUCT)
     TYPE, ENCODINGS, PATH_IN_SCHEMA, CODEC, NUM_VALUES = range(1, 6)
     TOTAL_UNCOMPRESSED_SIZE, TOTAL_COMPRESSED_SIZE, KEY_VALUE_METADATA = 6, 7, 8
     DATA_PAGE_OFFSET, INDEX_PAGE_OFFSET, DICTIONARY_PAGE_OFFSET = 9, 10, 11
@@ -88,11 +120,13 @@ class PageEncodingStats:
     PAGE_TYPE, ENCODING, COUNT = 1, 2, 3
 
 
-class OffsetIndex:
+class OffsetIndex(WithOffsets):
+    TYPES = _in_turn(LIST, LIST)
     PAGE_LOCATIONS, UNENCODED_BYTE_ARRAY_DATA_BYTES = 1, 2
 
 
-class PageLocation:
+class PageLocation(WithOffsets):
+    TYPES = _in_turn(I64, I32, I64)
     OFFSET, COMPRESSED_PAGE_SIZE, FIRST_ROW_INDEX = 1, 2, 3
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 
@@ -13,22 +13,16 @@ from icesize.parquet.format.refusals import CopyRefused, DamagedFile, Refusal, d
 from icesize.parquet.format.schema import Column, Element, columns_of, element_of
 from icesize.parquet.format.sources import Readable
 from icesize.parquet.format.thrift import (
-    BINARY,
-    I16,
-    I32,
-    I64,
     LIST,
     STRUCT,
     Bytes,
     Fields,
+    binaries_field,
     binary,
-    bytes_field,
-    check_widths,
     i32,
     i64,
     integer,
     integers_of,
-    list_header,
     raw_of,
     read_list,
     read_struct,
@@ -46,15 +40,6 @@ _END_BYTES = 8
 
 MOST_FOOTER_BYTES = 16 * 2**20
 """A parsed footer takes about 20 times its size in memory. 200 columns in 100 row groups have 2.3 MB."""
-
-_FILE_METADATA = dict(enumerate((I32, LIST, I64, LIST, LIST, BINARY, LIST, STRUCT, BINARY), 1))
-_ROW_GROUP = dict(enumerate((LIST, I64, I64, LIST, I64, I64, I16), 1))
-_COLUMN_CHUNK = dict(enumerate((BINARY, I64, STRUCT, I64, I32, I64, I32, STRUCT, BINARY), 1))
-_COLUMN_METADATA = dict(
-    enumerate((I32, LIST, LIST, I32, I64, I64, I64, LIST, I64, I64, I64, STRUCT, LIST, I64, I32, STRUCT, STRUCT), 1)
-)
-"""Fields and their types of the structs that hold absolute offsets (parquet.thrift of format 2.12): another field may
-be an offset, too."""
 
 
 @dataclass(slots=True)
@@ -198,7 +183,7 @@ def parse_footer(raw: bytes, size_bytes: int) -> Footer:
         raise CopyRefused(Refusal.ENCRYPTED)
     if end != len(raw):
         raise DamagedFile("bytes follow the footer")
-    _check_known(fields, _FILE_METADATA, "FileMetaData")
+    FileMetaData.check(fields)
     required_integer(fields, FileMetaData.VERSION)
     schema, columns = _schema(bytes(raw_of(fields, FileMetaData.SCHEMA, LIST)))
     groups: list[RowGroup] = raw_of(fields, FileMetaData.ROW_GROUPS, LIST)
@@ -225,14 +210,14 @@ def _schema(raw: bytes) -> tuple[tuple[Element, ...], tuple[Column, ...]]:
 
 
 def _read_element(data: Bytes, at: int) -> tuple[Element, int]:
+    """One after the other: the first of many empty structs is refused."""
     fields, end = read_struct(data, at)
-    check_widths(fields)
     return element_of(fields), end
 
 
 def _read_group(data: Bytes, at: int) -> tuple[RowGroup, int]:
     fields, end = read_struct(data, at, {RowGroupIds.COLUMNS: (LIST, partial(read_list, parser=_read_chunk))})
-    _check_known(fields, _ROW_GROUP, "RowGroup")
+    RowGroupIds.check(fields)
     rows = required_integer(fields, RowGroupIds.NUM_ROWS)
     if min(rows, required_integer(fields, RowGroupIds.TOTAL_BYTE_SIZE)) < 0:
         raise DamagedFile("a row group has a negative number of rows or bytes")
@@ -246,14 +231,14 @@ _IN_CHUNK = {ColumnChunk.META_DATA: (STRUCT, read_struct)}
 
 def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
     fields, end = read_struct(data, at, _IN_CHUNK)
-    _check_known(fields, _COLUMN_CHUNK, "ColumnChunk")
+    ColumnChunk.check(fields)
     if ColumnChunk.CRYPTO_METADATA in fields or ColumnChunk.ENCRYPTED_COLUMN_METADATA in fields:
         raise CopyRefused(Refusal.ENCRYPTED)
     if binary(fields, ColumnChunk.FILE_PATH):
         raise CopyRefused(Refusal.EXTERNAL_FILE)
     metadata: Fields = raw_of(fields, ColumnChunk.META_DATA, STRUCT)
     del fields[ColumnChunk.META_DATA]
-    _check_known(metadata, _COLUMN_METADATA, "ColumnMetaData")
+    ColumnMetaData.check(metadata)
     if ColumnMetaData.INDEX_PAGE_OFFSET in metadata:
         raise CopyRefused(Refusal.INDEX_PAGE)
     size_bytes = required_integer(metadata, ColumnMetaData.TOTAL_COMPRESSED_SIZE)
@@ -265,15 +250,6 @@ def _read_chunk(data: Bytes, at: int) -> tuple[Chunk, int]:
     dictionary_at = integer(metadata, ColumnMetaData.DICTIONARY_PAGE_OFFSET) or 0
     start = dictionary_at if 0 < dictionary_at < data_at else data_at
     return Chunk(fields, metadata, start, start + size_bytes, values, codec, data_at, dictionary_at), end
-
-
-def _check_known(fields: Fields, types: Mapping[int, int], name: str) -> None:
-    for field_id, (kind, _) in fields.items():
-        if types.get(field_id) != kind:
-            if field_id in types:
-                raise DamagedFile(f"field {field_id} of {name} is of type {kind}")
-            raise CopyRefused(Refusal.UNKNOWN_FIELD, f"field {field_id} of {name}")
-    check_widths(fields)
 
 
 def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> None:
@@ -295,8 +271,7 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
 
 def _identity(column: Column) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
     """Fields `path_in_schema` and `type` of its chunks."""
-    names = [bytes_field(name.encode())[1] for name in column.path]
-    return (LIST, list_header(len(names), BINARY) + b"".join(names)), i32(column.element.type or 0)
+    return binaries_field(name.encode() for name in column.path), i32(column.element.type or 0)
 
 
 def _check_ranges(groups: Sequence[RowGroup], footer_start: int) -> None:

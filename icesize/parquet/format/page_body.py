@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from icesize.parquet.format.fields import DataPageHeader, DataPageHeaderV2, PageHeader
 from icesize.parquet.format.pages import (
     DATA_PAGE_V2,
+    INNER_HEADERS,
     RLE,
     Page,
     compressed,
@@ -93,11 +94,18 @@ def page_body(chunk: memoryview, page: Page, highest: tuple[int, int], codec: in
 
     Raises `CopyRefused` and `DamagedFile` for one that is not what its header says.
     """
-    start = page.at + page.header_bytes
-    header, _ = read_struct(bytes(chunk[page.at : start]))
-    body = chunk[start : page.at + page.size_bytes]
-    take_apart = _v2 if page.type == DATA_PAGE_V2 else _v1
-    return take_apart(header, highest, body, page.raw_size_bytes - page.header_bytes, codec)
+    header, inner, body = _parts(chunk, page)
+    raw_size_bytes = page.raw_size_bytes - page.header_bytes
+    if page.type == DATA_PAGE_V2:
+        levels = _v2_levels(inner, body)
+        at = sum(map(len, levels))
+        values = body[at:]
+        if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is not False:
+            values = memoryview(decompressed(values, raw_size_bytes - at, codec))
+        return PageBody(header, inner, highest, levels, [values])
+    raw = memoryview(decompressed(body, raw_size_bytes, codec))
+    levels, at = _v1_levels(inner, raw, highest)
+    return PageBody(header, inner, highest, levels, [raw[at:]])
 
 
 def levels_of(chunk: memoryview, page: Page, highest: tuple[int, int], codec: int) -> list[bytes]:
@@ -107,16 +115,21 @@ def levels_of(chunk: memoryview, page: Page, highest: tuple[int, int], codec: in
     """
     if page.type != DATA_PAGE_V2:
         return page_body(chunk, page, highest, codec).levels
+    _, inner, body = _parts(chunk, page)
+    return _v2_levels(inner, body)
+
+
+def _parts(chunk: memoryview, page: Page) -> tuple[Fields, Fields, memoryview]:
+    """The header of a page, the header within it, and its body."""
     start = page.at + page.header_bytes
     header, _ = read_struct(bytes(chunk[page.at : start]))
-    inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER_V2, STRUCT))
-    return _v2_levels(inner, chunk[start : page.at + page.size_bytes])
+    inner, _ = read_struct(raw_of(header, INNER_HEADERS[page.type], STRUCT))
+    return header, inner, chunk[start : page.at + page.size_bytes]
 
 
-def _v1(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
-    inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER, STRUCT))
-    raw, at = memoryview(decompressed(body, raw_size_bytes, codec)), 0
-    levels: list[bytes] = [b"", b""]
+def _v1_levels(inner: Fields, raw: memoryview, highest: tuple[int, int]) -> tuple[list[bytes], int]:
+    """The runs of both levels, and where values begin."""
+    at, levels = 0, [b"", b""]
     encodings = (DataPageHeader.REPETITION_LEVEL_ENCODING, DataPageHeader.DEFINITION_LEVEL_ENCODING)
     for number, encoding in enumerate(encodings):
         if highest[number]:
@@ -125,31 +138,16 @@ def _v1(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_byt
             start, length = at + _LENGTH_BYTES, int.from_bytes(raw[at : at + _LENGTH_BYTES], "little")
             at = _checked(start + length, raw)
             levels[number] = bytes(raw[start:at])
-    return PageBody(header, inner, highest, levels, [raw[at:]])
-
-
-def _v2(header: Fields, highest: tuple[int, int], body: memoryview, raw_size_bytes: int, codec: int) -> PageBody:
-    inner, _ = read_struct(raw_of(header, PageHeader.DATA_PAGE_HEADER_V2, STRUCT))
-    levels = _v2_levels(inner, body)
-    at = sum(map(len, levels))
-    values = body[at:]
-    if boolean(inner, DataPageHeaderV2.IS_COMPRESSED) is not False:
-        values = memoryview(decompressed(values, raw_size_bytes - at, codec))
-    return PageBody(header, inner, highest, levels, [values])
+    return levels, at
 
 
 def _v2_levels(inner: Fields, body: memoryview) -> list[bytes]:
-    lengths = _lengths(inner)
-    middle, at = lengths[0], _checked(sum(lengths), body)
+    middle = required_integer(inner, DataPageHeaderV2.REPETITION_LEVELS_BYTE_LENGTH)
+    length = required_integer(inner, DataPageHeaderV2.DEFINITION_LEVELS_BYTE_LENGTH)
+    if min(middle, length) < 0:
+        raise CopyRefused(Refusal.PAGES, f"levels of {min(middle, length)} bytes")
+    at = _checked(middle + length, body)
     return [bytes(body[:middle]), bytes(body[middle:at])]
-
-
-def _lengths(inner: Fields) -> Sequence[int]:
-    fields = (DataPageHeaderV2.REPETITION_LEVELS_BYTE_LENGTH, DataPageHeaderV2.DEFINITION_LEVELS_BYTE_LENGTH)
-    lengths = [required_integer(inner, field) for field in fields]
-    if min(lengths) < 0:
-        raise CopyRefused(Refusal.PAGES, f"levels of {min(lengths)} bytes")
-    return lengths
 
 
 def _checked(end: int, page: Bytes) -> int:

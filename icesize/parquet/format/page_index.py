@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from icesize.parquet.format.fields import ColumnIndex, OffsetIndex
@@ -12,20 +13,23 @@ from icesize.parquet.format.thrift import (
     BINARY,
     BOOLEAN_FALSE,
     BOOLEAN_TRUE,
+    BOOLEANS,
     I64,
     LIST,
-    STRUCT,
     Bytes,
     Fields,
     Parser,
+    binaries_field,
     binaries_of,
-    bytes_field,
+    booleans_of,
     i32,
+    integer,
     integers_field,
     integers_of,
     list_header,
+    list_of,
     raw_of,
-    read_list_header,
+    read_list,
     read_struct,
     read_varint,
     required_integer,
@@ -36,11 +40,7 @@ from icesize.parquet.format.thrift import (
 
 _UNORDERED = 0
 """A boundary order: bounds ascend or descend only within the parts, if at all."""
-_REQUIRED = {
-    ColumnIndex.NULL_PAGES: (BOOLEAN_TRUE, BOOLEAN_FALSE),
-    ColumnIndex.MIN_VALUES: (BINARY,),
-    ColumnIndex.MAX_VALUES: (BINARY,),
-}
+_REQUIRED = {ColumnIndex.NULL_PAGES: BOOLEANS, ColumnIndex.MIN_VALUES: (BINARY,), ColumnIndex.MAX_VALUES: (BINARY,)}
 """Lists of ColumnIndex and the types of their entries; writers name booleans by either of two types."""
 _HISTOGRAMS = {ColumnIndex.REPETITION_LEVEL_HISTOGRAMS: (I64,), ColumnIndex.DEFINITION_LEVEL_HISTOGRAMS: (I64,)}
 """Lists with an entry for each level of each page, page by page; all others have one entry for each page."""
@@ -65,7 +65,7 @@ class _List(NamedTuple):
     """A list as it is stored."""
 
     entries: int
-    body: bytes
+    body: Bytes
 
 
 @_READING
@@ -74,8 +74,8 @@ def read_offset_index(raw: bytes) -> tuple[list[PageLocation], list[int] | None]
 
     Raises `CopyRefused`, also for fields that this version does not know: they may be offsets.
     """
-    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, _read_locations)})
-    _check_known(fields, OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES, "OffsetIndex")
+    fields = _only_struct(raw, {OffsetIndex.PAGE_LOCATIONS: (LIST, partial(read_list, parser=_location))})
+    OffsetIndex.check(fields)
     locations: list[PageLocation] = raw_of(fields, OffsetIndex.PAGE_LOCATIONS, LIST)
     if OffsetIndex.UNENCODED_BYTE_ARRAY_DATA_BYTES not in fields:
         return locations, None
@@ -132,6 +132,28 @@ class PageCounts(NamedTuple):
     nulls: int
 
 
+class PageBounds(NamedTuple):
+    """A ColumnIndex: one entry for each page in each of its lists."""
+
+    null_pages: list[bool]
+    min_values: list[bytes]
+    max_values: list[bytes]
+    null_counts: list[int] | None
+    boundary_order: int | None
+
+
+def read_column_index(raw: bytes) -> PageBounds:
+    """Read all of a ColumnIndex but its histograms; raises `DamagedFile`."""
+    fields = _only_struct(raw)
+    return PageBounds(
+        booleans_of(fields, ColumnIndex.NULL_PAGES),
+        binaries_of(fields, ColumnIndex.MIN_VALUES),
+        binaries_of(fields, ColumnIndex.MAX_VALUES),
+        integers_of(fields, ColumnIndex.NULL_COUNTS) if ColumnIndex.NULL_COUNTS in fields else None,
+        integer(fields, ColumnIndex.BOUNDARY_ORDER),
+    )
+
+
 @_READING
 def with_counts(raw: bytes, pages: Sequence[PageCounts | None]) -> bytes | None:
     """A ColumnIndex after values of some pages are gone, whose counts are given: pages without any are left out, the
@@ -140,21 +162,17 @@ def with_counts(raw: bytes, pages: Sequence[PageCounts | None]) -> bytes | None:
     entries = [one.entries for field, one in lists.items() if field not in _HISTOGRAMS]
     if not _REQUIRED.keys() <= lists.keys() or entries != [len(pages)] * len(entries):
         return None
-    fields, _ = read_struct(raw)
+    old = read_column_index(raw)
     kept = [number for number, counts in enumerate(pages) if counts is None or counts.values]
-    flags = lists[ColumnIndex.NULL_PAGES].body
-    empty = {n: flags[n : n + 1] == b"\1" if (c := pages[n]) is None else c.values == c.nulls for n in kept}
+    empty = {n: old.null_pages[n] if (c := pages[n]) is None else c.values == c.nulls for n in kept}
     of_nulls = bytes(BOOLEAN_TRUE if empty[number] else BOOLEAN_FALSE for number in kept)
     new: Fields = {
         ColumnIndex.NULL_PAGES: (LIST, list_header(len(kept), BOOLEAN_TRUE) + of_nulls),
         ColumnIndex.BOUNDARY_ORDER: i32(_UNORDERED),
     }
-    for field in (ColumnIndex.MIN_VALUES, ColumnIndex.MAX_VALUES):
-        bounds = binaries_of(fields, field)
-        some = b"".join(bytes_field(b"" if empty[number] else bounds[number])[1] for number in kept)
-        new[field] = (LIST, list_header(len(kept), BINARY) + some)
-    if ColumnIndex.NULL_COUNTS in fields:
-        nulls = integers_of(fields, ColumnIndex.NULL_COUNTS)
+    for field, bounds in ((ColumnIndex.MIN_VALUES, old.min_values), (ColumnIndex.MAX_VALUES, old.max_values)):
+        new[field] = binaries_field([b"" if empty[number] else bounds[number] for number in kept])
+    if (nulls := old.null_counts) is not None:
         counted = (nulls[n] if (c := pages[n]) is None else c.nulls for n in kept)
         new[ColumnIndex.NULL_COUNTS] = integers_field(counted, I64)
     return write_struct(new)
@@ -171,29 +189,13 @@ def _fit(lists: Sequence[_List], pages: Sequence[int], *, histogram: bool) -> bo
 @_READING
 def _lists_of(raw: bytes) -> dict[int, _List] | None:
     """The lists of a ColumnIndex; None when a field is not known."""
-    fields = _only_struct(raw)
-    if any(field not in _LISTS and field != ColumnIndex.BOUNDARY_ORDER for field in fields):
-        return None
-    return {field: _list_of(fields, field) for field in fields if field != ColumnIndex.BOUNDARY_ORDER}
-
-
-def _list_of(fields: Fields, field: int) -> _List:
-    stored = raw_of(fields, field, LIST)
-    count, kind, at = read_list_header(stored, 0)
-    if count and kind not in _LISTS[field]:
-        raise DamagedFile(f"field {field} of a ColumnIndex is a list of type {kind}")
-    return _List(count, stored[at:])
-
-
-def _read_locations(data: Bytes, at: int) -> tuple[list[PageLocation], int]:
-    count, kind, at = read_list_header(data, at)
-    if count and kind != STRUCT:
-        raise DamagedFile("no list of pages")
-    locations = []
-    for _ in range(count):
-        location, at = _usual_location(data, at) or _location(data, at)
-        locations.append(location)
-    return locations, at
+    fields, lists = _only_struct(raw), dict[int, _List]()
+    for field in fields.keys() - {ColumnIndex.BOUNDARY_ORDER}:
+        if field not in _LISTS:
+            return None
+        data, count, at = list_of(fields, field, _LISTS[field])
+        lists[field] = _List(count, data[at:])
+    return lists
 
 
 def _usual_location(data: Bytes, at: int) -> tuple[PageLocation, int] | None:
@@ -208,14 +210,11 @@ def _usual_location(data: Bytes, at: int) -> tuple[PageLocation, int] | None:
 
 
 def _location(data: Bytes, at: int) -> tuple[PageLocation, int]:
+    if (usual := _usual_location(data, at)) is not None:
+        return usual
     fields, at = read_struct(data, at)
-    _check_known(fields, _LOCATION_FIELDS[-1], "PageLocation")
+    PageLocationIds.check(fields)
     return PageLocation(*(required_integer(fields, field) for field in _LOCATION_FIELDS)), at
-
-
-def _check_known(fields: Fields, highest: int, name: str) -> None:
-    if max(fields, default=0) > highest:
-        raise CopyRefused(Refusal.UNKNOWN_FIELD, f"{name} has fields {sorted(fields)}")
 
 
 def _only_struct(raw: bytes, parsers: Mapping[int, tuple[int, Parser]] | None = None) -> Fields:

@@ -51,7 +51,7 @@ def plain_values(raw: Bytes, count: int, element: Element) -> Values:
     if element.type == BOOLEAN:
         if len(raw) != -(-count // 8):
             raise DamagedFile(f"{count} booleans have {len(raw)} bytes")
-        return _Booleans(np.unpackbits(np.frombuffer(raw, np.uint8), count=count, bitorder="little").astype(bool))
+        return _Fixed(np.unpackbits(np.frombuffer(raw, np.uint8), count=count, bitorder="little").astype(bool), None)
     if element.type == BYTE_ARRAY:
         return _ByteArrays(raw, _starts(raw, count), _key_of(element))
     order = order_of(element)
@@ -83,26 +83,15 @@ def _key_of(element: Element) -> Order | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Booleans:
-    values: NDArray[np.bool_]
-
-    def without(self, gone: Places) -> Sequence[Bytes]:
-        return [np.packbits(np.delete(self.values, gone), bitorder="little").tobytes()]
-
-    def ends(self, some: Places) -> list[bytes]:
-        values = self.values[some]
-        return [bytes([int(values.min())]), bytes([int(values.max())])] if len(values) else []
-
-
-@dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Numbers, and bytes of one length."""
+    """Numbers, booleans, and bytes of one length."""
 
     values: NDArray[Any]
     key: Order | None
 
     def without(self, gone: Places) -> Sequence[Bytes]:
-        return [np.delete(self.values, gone).view(np.uint8).data]
+        kept = np.delete(self.values, gone)
+        return [(np.packbits(kept, bitorder="little") if kept.dtype.kind == "b" else kept.view(np.uint8)).data]
 
     def ends(self, some: Places) -> list[bytes]:
         values = self.values[some]

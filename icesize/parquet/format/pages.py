@@ -40,7 +40,7 @@ else:
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 """Types of pages (parquet.thrift, PageType)."""
 DATA_PAGES = frozenset({DATA_PAGE, DATA_PAGE_V2})
-_INNER_HEADERS = {
+INNER_HEADERS = {
     DATA_PAGE: PageHeader.DATA_PAGE_HEADER,
     DICTIONARY_PAGE: PageHeader.DICTIONARY_PAGE_HEADER,
     DATA_PAGE_V2: PageHeader.DATA_PAGE_HEADER_V2,
@@ -206,16 +206,19 @@ def data_encodings(chunk: Chunk) -> set[int]:
 
     Such a footer lists RLE for levels and for values alike, so it is left out then.
     """
-    if ColumnMetaData.ENCODING_STATS not in chunk.metadata:
-        return chunk.encodings - LEVEL_ENCODINGS
-    return {encoding for encoding, _ in _counts(raw_of(chunk.metadata, ColumnMetaData.ENCODING_STATS, LIST))}
+    counts = _counts_of(chunk)
+    return chunk.encodings - LEVEL_ENCODINGS if counts is None else {encoding for encoding, _ in counts}
 
 
 def data_pages(chunk: Chunk) -> int:
     """Data pages of a column as the footer counts them; one where it does not."""
+    return sum(count for _, count in _counts_of(chunk) or ()) or 1
+
+
+def _counts_of(chunk: Chunk) -> tuple[tuple[int, int], ...] | None:
     if ColumnMetaData.ENCODING_STATS not in chunk.metadata:
-        return 1
-    return sum(count for _, count in _counts(raw_of(chunk.metadata, ColumnMetaData.ENCODING_STATS, LIST))) or 1
+        return None
+    return _counts(raw_of(chunk.metadata, ColumnMetaData.ENCODING_STATS, LIST))
 
 
 @lru_cache(1_024)
@@ -238,29 +241,23 @@ def read_header(data: Bytes, at: int) -> Header:
 
 def usual_header(data: Bytes, at: int) -> Header | None:
     """The same as `lossless_header` for data pages in the usual layout, in a quarter of the time; else None."""
-    found = _V1.match(data, at)
-    if found is not None:
-        raw, size, checksum, values, encoding = found.groups()
-        kind, rows = DATA_PAGE, None
-    else:
-        found = _V2.match(data, at)
-        if found is None:
-            return None
-        raw, size, checksum, values, rows, encoding = found.groups()
-        kind = DATA_PAGE_V2
+    found = _V1.match(data, at) or _V2.match(data, at)
+    if found is None:
+        return None
+    raw, size, checksum, values, *rows, encoding = found.groups()
     end = found.end()
     if data[end : end + 1] == b"\x1c":
         end = skip(data, end + 1, STRUCT)
     if data[end : end + 2] != b"\0\0":  # other fields follow the statistics
         return None
     return Header(
-        kind,
+        DATA_PAGE_V2 if rows else DATA_PAGE,
         _number(raw),
         _number(size),
         None if checksum is None else _number(checksum) & 0xFFFFFFFF,
         _number(values),
         _number(encoding),
-        None if rows is None else _number(rows),
+        _number(rows[0]) if rows else None,
         end + 2,
     )
 
@@ -272,9 +269,9 @@ def lossless_header(data: Bytes, at: int) -> Header:
         raise CopyRefused(Refusal.PAGES, f"a page header has fields {sorted(fields)}")
     kind = required_integer(fields, PageHeader.TYPE)
     checksum = integer(fields, PageHeader.CRC)
-    if kind not in _INNER_HEADERS:
+    if kind not in INNER_HEADERS:
         raise CopyRefused(Refusal.PAGES, f"a page of type {kind}")
-    inner, _ = read_struct(raw_of(fields, _INNER_HEADERS[kind], STRUCT))
+    inner, _ = read_struct(raw_of(fields, INNER_HEADERS[kind], STRUCT))
     is_v2 = kind == DATA_PAGE_V2
     return Header(
         type=kind,

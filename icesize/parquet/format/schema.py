@@ -14,6 +14,7 @@ from icesize.parquet.format.thrift import (
     Fields,
     binary,
     boolean,
+    check_widths,
     integer,
     read_struct,
     write_struct,
@@ -27,27 +28,31 @@ _MOST_NESTING = 64
 CONVERTED = -1
 """Stands for a converted type that has no logical type: its number follows."""
 
-_UTF8, _MAP, _LIST, _ENUM, _DECIMAL, _DATE, _JSON, _BSON = 0, 1, 3, 4, 5, 6, 19, 20
-_TIME_MILLIS, _TIME_MICROS, _TIMESTAMP_MILLIS, _TIMESTAMP_MICROS, _INT_32, _INT_64 = 7, 8, 9, 10, 17, 18
-"""Converted types (parquet.thrift, ConvertedType)."""
-_PLAIN_LOGICAL = {
-    _UTF8: LogicalType.STRING,
-    _MAP: LogicalType.MAP,
-    _LIST: LogicalType.LIST,
-    _ENUM: LogicalType.ENUM,
-    _DATE: LogicalType.DATE,
-    _JSON: LogicalType.JSON,
-    _BSON: LogicalType.BSON,
-}
-"""Converted type -> logical type without parameters."""
-_TIMES = {
-    _TIME_MILLIS: (LogicalType.TIME, TimeUnit.MILLIS),
-    _TIME_MICROS: (LogicalType.TIME, TimeUnit.MICROS),
-    _TIMESTAMP_MILLIS: (LogicalType.TIMESTAMP, TimeUnit.MILLIS),
-    _TIMESTAMP_MICROS: (LogicalType.TIMESTAMP, TimeUnit.MICROS),
-}
-"""Converted type -> (logical type, unit)."""
+_DECIMAL, _INT_32, _INT_64 = 5, 17, 18
+"""Converted types (parquet.thrift, ConvertedType) that have parameters, or mean nothing."""
 _EMPTY_STRUCT = b"\0"
+
+
+def _time(logical: int, unit: int) -> tuple[object, ...]:
+    """What writers before logical types meant: adjusted to UTC."""
+    in_unit = write_struct({unit: (STRUCT, _EMPTY_STRUCT)})
+    return logical, write_struct({TimeType.IS_ADJUSTED_TO_UTC: (BOOLEAN_TRUE, b""), TimeType.UNIT: (STRUCT, in_unit)})
+
+
+_LOGICAL: dict[int, tuple[object, ...]] = {
+    0: (LogicalType.STRING, _EMPTY_STRUCT),
+    1: (LogicalType.MAP, _EMPTY_STRUCT),
+    3: (LogicalType.LIST, _EMPTY_STRUCT),
+    4: (LogicalType.ENUM, _EMPTY_STRUCT),
+    6: (LogicalType.DATE, _EMPTY_STRUCT),
+    7: _time(LogicalType.TIME, TimeUnit.MILLIS),
+    8: _time(LogicalType.TIME, TimeUnit.MICROS),
+    9: _time(LogicalType.TIMESTAMP, TimeUnit.MILLIS),
+    10: _time(LogicalType.TIMESTAMP, TimeUnit.MICROS),
+    19: (LogicalType.JSON, _EMPTY_STRUCT),
+    20: (LogicalType.BSON, _EMPTY_STRUCT),
+}
+"""Converted type -> logical type of the same meaning."""
 
 
 class Element(NamedTuple):
@@ -93,6 +98,7 @@ class Column:
 
 def element_of(fields: Fields) -> Element:
     """Parse a SchemaElement; raises `DamagedFile`."""
+    check_widths(fields)
     kind = integer(fields, SchemaElement.TYPE)
     children = integer(fields, SchemaElement.NUM_CHILDREN) or 0
     name = binary(fields, SchemaElement.NAME)
@@ -176,17 +182,7 @@ def _logical(fields: Fields) -> tuple[object, ...] | None:
         return None
     if converted == _DECIMAL:
         return LogicalType.DECIMAL, integer(fields, SchemaElement.SCALE) or 0, integer(fields, SchemaElement.PRECISION)
-    if converted in _TIMES:
-        return _time(*_TIMES[converted])
-    if converted in _PLAIN_LOGICAL:
-        return _PLAIN_LOGICAL[converted], _EMPTY_STRUCT
-    return CONVERTED, converted
-
-
-def _time(logical: int, unit: int) -> tuple[object, ...]:
-    """What writers before logical types meant: adjusted to UTC."""
-    in_unit = write_struct({unit: (STRUCT, _EMPTY_STRUCT)})
-    return logical, write_struct({TimeType.IS_ADJUSTED_TO_UTC: (BOOLEAN_TRUE, b""), TimeType.UNIT: (STRUCT, in_unit)})
+    return _LOGICAL.get(converted, (CONVERTED, converted))
 
 
 def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:

@@ -161,24 +161,17 @@ def read_ranges(
     most_bytes: int = MOST_JOINED_BYTES,
 ) -> dict[tuple[int, int], bytes]:
     """The bytes of each (offset, length), near ones read together: no more than `most_bytes` at a time."""
-    found: dict[tuple[int, int], bytes] = {}
-    waiting: list[tuple[int, int]] = []
+    joined: list[list[tuple[int, int]]] = []
     low = high = 0
     for at, size_bytes in sorted(ranges):
-        if waiting and (at > high + gap_bytes or at + size_bytes - low > most_bytes):
-            _read_joined(source, low, high, waiting, found)
-            waiting = []
-        low = at if not waiting else low
-        high = max(high if waiting else 0, at + size_bytes)
-        waiting.append((at, size_bytes))
-    if waiting:
-        _read_joined(source, low, high, waiting, found)
+        if not joined or at > high + gap_bytes or at + size_bytes - low > most_bytes:
+            joined.append([])
+            low = high = at
+        joined[-1].append((at, size_bytes))
+        high = max(high, at + size_bytes)
+    found: dict[tuple[int, int], bytes] = {}
+    for near in joined:
+        low = near[0][0]
+        data = source.read(low, max(map(sum, near)) - low)
+        found |= {(at, size_bytes): data[at - low : at - low + size_bytes] for at, size_bytes in near}
     return found
-
-
-def _read_joined(
-    source: Source, low: int, high: int, ranges: list[tuple[int, int]], found: dict[tuple[int, int], bytes]
-) -> None:
-    data = source.read(low, high - low)
-    for at, size_bytes in ranges:
-        found[at, size_bytes] = data[at - low : at - low + size_bytes]

@@ -190,14 +190,25 @@ def count_of(chunk: Chunk, column: Column) -> tuple[int, int | None]:
 def bounds_differ(element: Element, one: Fields, other: Fields) -> bool:
     """Return whether a bound of these Statistics differs that both say to be exact."""
     order = order_of(element)
-    ends = (
-        (Statistics.MIN_VALUE, Statistics.IS_MIN_VALUE_EXACT),
-        (Statistics.MAX_VALUE, Statistics.IS_MAX_VALUE_EXACT),
-    )
     if order is None:
         return False
-    pairs = [[_bound(fields, *end, order) for fields in (one, other)] for end in ends]
+    pairs = [[_bound(fields, end, order) for fields in (one, other)] for end in _ENDS]
     return any(a is not None and b is not None and a.exact and b.exact and a.key != b.key for a, b in pairs)
+
+
+class _End(NamedTuple):
+    """A bound's fields in Statistics, how the outermost is found, and the outermost zero."""
+
+    value: int
+    exact: int
+    outermost: Callable[..., Any]
+    zero: float
+
+
+_ENDS = (
+    _End(Statistics.MIN_VALUE, Statistics.IS_MIN_VALUE_EXACT, min, -0.0),
+    _End(Statistics.MAX_VALUE, Statistics.IS_MAX_VALUE_EXACT, max, 0.0),
+)
 
 
 class _Bound(NamedTuple):
@@ -207,41 +218,32 @@ class _Bound(NamedTuple):
 
 
 def _merged_bounds(element: Element, order: Order, needed: list[Fields]) -> Fields:
-    lowest = _merge_bound(
-        [_bound(fields, Statistics.MIN_VALUE, Statistics.IS_MIN_VALUE_EXACT, order) for fields in needed], min
-    )
-    highest = _merge_bound(
-        [_bound(fields, Statistics.MAX_VALUE, Statistics.IS_MAX_VALUE_EXACT, order) for fields in needed], max
-    )
+    lowest, highest = (_merge_bound([_bound(fields, end, order) for fields in needed], end) for end in _ENDS)
     if lowest is None or highest is None or lowest.key > highest.key:
         return {}
-    fields: Fields = {Statistics.MAX_VALUE: bytes_field(highest.raw), Statistics.MIN_VALUE: bytes_field(lowest.raw)}
-    for bound, exact_id in ((highest, Statistics.IS_MAX_VALUE_EXACT), (lowest, Statistics.IS_MIN_VALUE_EXACT)):
-        if bound.exact is not None:
-            fields[exact_id] = boolean_field(bound.exact)
-    layout = _FLOATS.get(element.type) if element.type is not None else None
-    if layout is not None:
+    merged: Fields = {}
+    layout = _FLOATS.get(element.type or 0)
+    for bound, end in zip((lowest, highest), _ENDS, strict=True):
         # a zero of the other sign may be among the values of another part
-        if highest.key == 0:
-            fields[Statistics.MAX_VALUE] = bytes_field(layout.pack(0.0))
-        if lowest.key == 0:
-            fields[Statistics.MIN_VALUE] = bytes_field(layout.pack(-0.0))
-    return fields
+        merged[end.value] = bytes_field(layout.pack(end.zero) if layout and bound.key == 0 else bound.raw)
+        if bound.exact is not None:
+            merged[end.exact] = boolean_field(bound.exact)
+    return merged
 
 
-def _bound(fields: Fields, field_id: int, exact_id: int, order: Order) -> _Bound | None:
-    raw = binary(fields, field_id)
+def _bound(fields: Fields, end: _End, order: Order) -> _Bound | None:
+    raw = binary(fields, end.value)
     key = None if raw is None else order(raw)
     if raw is None or key is None or key != key:
         return None
-    return _Bound(key, raw, boolean(fields, exact_id))
+    return _Bound(key, raw, boolean(fields, end.exact))
 
 
-def _merge_bound(bounds: list[_Bound | None], outermost: Callable[..., Any]) -> _Bound | None:
+def _merge_bound(bounds: list[_Bound | None], end: _End) -> _Bound | None:
     known = [bound for bound in bounds if bound is not None]
     if len(known) < len(bounds):
         return None
-    winner = outermost(known, key=lambda bound: bound.key)
+    winner: _Bound = end.outermost(known, key=lambda bound: bound.key)
     claims = {bound.exact for bound in known if bound.key == winner.key}
     return _Bound(winner.key, winner.raw, True if True in claims else None if None in claims else False)
 

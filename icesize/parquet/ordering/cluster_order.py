@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -62,25 +61,37 @@ class RowOrder:
     def fit(self, keys: pa.Table) -> Ranking:
         """How rows like these are ordered; `keys` are those of all rows or of a sample of them."""
         if self.strategy == SORT:
-            return SortRanking()
+            return Ranking()
         scales = tuple(_scale(whole(column)) for column in keys.columns)
         return CurveRanking(self.strategy, scales)
 
 
-class Ranking(ABC):
-    """A total order of keys, equal ones aside. Pickles, and is the same in every process."""
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """A total order of keys, equal ones aside: column by column. Pickles, and is the same in every process."""
 
-    @abstractmethod
     def arrange(self, keys: pa.Table) -> Arranged:
         """The rows in order, equal ones as they were, with all that is needed to cut them well."""
+        words = [words_of(whole(column)) for column in keys.columns]
 
-    @abstractmethod
+        def levels(before: Rows, after: Rows) -> npt.NDArray[np.int64]:
+            found = np.zeros(len(after), np.int64)
+            for level, column in enumerate(reversed(words), 1):
+                found[changed(column, before, after)] = level
+            return found
+
+        return Arranged(order_of([word for column in words for word in column]), levels)
+
     def compared(self, keys: pa.Table) -> pa.Table:
         """What of the keys is compared, column by column."""
+        return keys
 
-    @abstractmethod
     def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
-        """The least that rows before which so much changes can be compared as, from what they are."""
+        """The least that rows before which so much changes can be compared as, from what they are: null, which is
+        before every value, in the columns that a cut does not look at."""
+        kept, rows = compared.num_columns + 1 - np.maximum(levels, 1), np.arange(len(levels))
+        columns = [c.take(pa.array(rows, mask=kept <= number)) for number, c in enumerate(compared.columns)]
+        return pa.table(columns, names=compared.column_names)
 
     def cuts(self, sample: pa.Table, shares: Sequence[float]) -> Cuts:
         """Where rows like the sample's are cut into parts that have about these shares of them.
@@ -154,31 +165,6 @@ def _ends(shares: Sequence[float]) -> list[tuple[float, float]]:
     """Where each share but the last ends, and the smaller one of those that meet there."""
     neighbours = [min(pair) for pair in pairwise(shares)]
     return list(zip(accumulate(shares[:-1]), neighbours, strict=True))
-
-
-@dataclass(frozen=True, eq=False)
-class SortRanking(Ranking):
-    """Column by column."""
-
-    def arrange(self, keys: pa.Table) -> Arranged:
-        words = [words_of(whole(column)) for column in keys.columns]
-
-        def levels(before: Rows, after: Rows) -> npt.NDArray[np.int64]:
-            found = np.zeros(len(after), np.int64)
-            for level, column in enumerate(reversed(words), 1):
-                found[changed(column, before, after)] = level
-            return found
-
-        return Arranged(order_of([word for column in words for word in column]), levels)
-
-    def compared(self, keys: pa.Table) -> pa.Table:
-        return keys
-
-    def begins(self, compared: pa.Table, levels: npt.NDArray[np.int64]) -> pa.Table:
-        """Null, which is before every value, in the columns that a cut does not look at."""
-        kept, rows = compared.num_columns + 1 - np.maximum(levels, 1), np.arange(len(levels))
-        columns = [c.take(pa.array(rows, mask=kept <= number)) for number, c in enumerate(compared.columns)]
-        return pa.table(columns, names=compared.column_names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from icesize.parquet.files.partitioning import plain
+from icesize.parquet.files.partitioning import integers, plain
 from icesize.parquet.ordering.curves import Words
-from icesize.parquet.ordering.sort_order import ranked_floats
 
 Rows = npt.NDArray[np.int64]
 
@@ -36,18 +35,32 @@ def as_key(values: pa.Array) -> pa.Array:
     return values
 
 
-def words_of(values: pa.Array) -> list[Words]:
-    """Numbers, most significant first, that compare as the values of a key do, nulls below all others."""
+def ranked_floats(array: pa.Array) -> pa.Array:
+    """Integers in the order of the floats: the bits of negative ones run backwards."""
+    bits = integers(array)
+    top = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
+    forwards = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, top), bits)
+    return pc.if_else(pc.is_nan(array), top, forwards)
+
+
+def words_of(values: pa.Array, *, descending: bool = False, nulls_last: bool = False) -> list[Words]:
+    """Numbers, most significant first, that compare as the values of a key do, nulls below or above all others."""
     words: list[Words] = []
     if values.null_count:
-        words.append(values.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64))
+        is_above = values.is_null() if nulls_last else values.is_valid()
+        words.append(is_above.to_numpy(zero_copy_only=False).astype(np.uint64))
     if values.null_count == len(values):
         return words or [np.zeros(0, np.uint64)]
+    found = _words(values)
+    return words + ([word.max() - word for word in found] if descending else found)
+
+
+def _words(values: pa.Array) -> list[Words]:
     if types.is_integer(values.type):
-        return [*words, _above_least(_filled(values).to_numpy())]
+        return [_above_least(_filled(values).to_numpy())]
     if types.is_decimal128(values.type):
-        return words + _of_decimals(_filled(values))
-    return [*words, _places(values)]
+        return _of_decimals(_filled(values))
+    return [_places(values)]
 
 
 def _filled(values: pa.Array) -> pa.Array:

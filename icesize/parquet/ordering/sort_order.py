@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
-from pyiceberg.types import DoubleType, FloatType, IcebergType, StructType
+from pyiceberg.types import IcebergType
 
-from icesize.parquet.files.partitioning import integers, same, source_array, source_path, transform_steps
+from icesize.parquet.files.metrics import leaves
+from icesize.parquet.files.partitioning import same, source_array, source_path, transform_steps
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.ordering.curves import Words
+from icesize.parquet.ordering.sort_keys import as_key, order_of, words_of
 
 Rank = Callable[[pa.Array], pa.Array]
 
@@ -24,8 +27,13 @@ class _Key:
 
     path: tuple[int, ...]
     rank: Rank
-    direction: str
-    nulls_first: bool
+    descending: bool
+    nulls_last: bool
+
+    def words(self, rows: pa.Table) -> list[Words]:
+        """Numbers that compare as the rows do by this field."""
+        values = self.rank(source_array(rows, self.path))
+        return words_of(values, descending=self.descending, nulls_last=self.nulls_last)
 
 
 class Sorter:
@@ -42,19 +50,11 @@ class Sorter:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """The same rows, sorted; the table itself when it is."""
-        columns: dict[str, pa.Array] = {}
-        keys = []
-        for number, key in enumerate(self._keys):
-            values = key.rank(source_array(rows, key.path))
-            if values.null_count:
-                columns[f"filled {number}"] = values.is_valid()
-                keys.append((f"filled {number}", "ascending" if key.nulls_first else "descending"))
-            columns[f"value {number}"] = values
-            keys.append((f"value {number}", key.direction))
-        if not keys:
+        words = [word for key in self._keys for word in key.words(rows)]
+        if not words:
             return rows
-        order = pc.sort_indices(pa.table(columns), sort_keys=keys)  # stable
-        return rows.take(order) if pc.any(pc.less(order[1:], order[:-1])).as_py() else rows
+        order = order_of(words)  # stable
+        return rows.take(pa.array(order)) if np.any(order[1:] < order[:-1]) else rows
 
 
 def sorter_of(settings: WriteSettings) -> Sorter | None:
@@ -69,33 +69,23 @@ def _sorter(settings: WriteSettings) -> Sorter | None:
         return None
     order = SortOrder.model_validate_json(settings.sort_order_json)
     fields = [field for field in order.fields if not isinstance(field.transform, VoidTransform)]
-    if not all(_can_sort(settings.schema, field) for field in fields):
-        return None
+    sources = {leaf.field_id: leaf.type for leaf in leaves(settings) if leaf.flat}
+    for field in fields:
+        source = sources.get(field.source_id)
+        if source is None or isinstance(field.transform, UnknownTransform) or not field.transform.can_transform(source):
+            return None
     return Sorter(order.order_id, [_key(settings.schema, field) for field in fields])
 
 
-def _can_sort(schema: Schema, field: SortField) -> bool:
-    source = schema._lazy_id_to_field.get(field.source_id)
-    if source is None or isinstance(field.transform, UnknownTransform):
-        return False
-    parents, above = schema._lazy_id_to_parent, field.source_id
-    while above in parents:
-        above = parents[above]
-        if not isinstance(schema.find_field(above).field_type, StructType):
-            return False
-    return bool(field.transform.can_transform(source.field_type))
-
-
 def _key(schema: Schema, field: SortField) -> _Key:
-    source = schema.find_field(field.source_id).field_type
-    direction = "ascending" if field.direction == SortDirection.ASC else "descending"
-    nulls_first = field.null_order == NullOrder.NULLS_FIRST
-    return _Key(source_path(schema, field.source_id), _rank(field, source), direction, nulls_first)
+    rank = _rank(field, schema.find_field(field.source_id).field_type)
+    descending, nulls_last = field.direction == SortDirection.DESC, field.null_order == NullOrder.NULLS_LAST
+    return _Key(source_path(schema, field.source_id), rank, descending, nulls_last)
 
 
 def _rank(field: SortField, source: IcebergType) -> Rank:
-    if isinstance(field.transform, IdentityTransform) and isinstance(source, (FloatType, DoubleType)):
-        return ranked_floats
+    if isinstance(field.transform, IdentityTransform):
+        return as_key
     reduce, value = transform_steps("", field.transform, source)
     if value is same:
         return reduce
@@ -103,15 +93,7 @@ def _rank(field: SortField, source: IcebergType) -> Rank:
     def rank(array: pa.Array) -> pa.Array:
         encoded = reduce(array).dictionary_encode()
         values = [value(v) for v in encoded.dictionary.to_pylist()]
-        places = {v: place for place, v in enumerate(sorted(set(values)))}  # type: ignore[type-var]
+        places = {v: place for place, v in enumerate(sorted(set(values)))}
         return pa.array([places[v] for v in values], pa.int64()).take(encoded.indices)
 
     return rank
-
-
-def ranked_floats(array: pa.Array) -> pa.Array:
-    """Integers in the order of the floats: the bits of negative ones run backwards."""
-    bits = integers(array)
-    top = pa.scalar(2 ** (bits.type.bit_width - 1) - 1, bits.type)
-    forwards = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, top), bits)
-    return pc.if_else(pc.is_nan(array), top, forwards)

@@ -113,7 +113,7 @@ def file_at_fault(paths: Iterable[str], settings: WriteSettings, leaf: Leaf) -> 
 def _contradicts(footer: Footer, stream: Any, field_id: int) -> bool:
     at = _places(footer)[field_id]
     element = footer.columns[at].element
-    find = extremes_of(element)
+    find = None if (order := order_of(element)) is None else extremes_of(element, order)
     with closing(ValueReader(stream, footer)) as reader:
         for number, group in enumerate(footer.row_groups):
             found = (find and find(reader.read(number, at).values)) or ()

@@ -6,7 +6,6 @@ with what comes out, and any column can be read by itself, however columns are c
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from icesize.parquet.format.fields import RowGroup as RowGroupIds
 from icesize.parquet.format.footer import MAGIC, Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import DOUBLE, FLOAT, INT32, INT64, Element
-from icesize.parquet.format.statistics import Order, order_of
+from icesize.parquet.format.statistics import Order
 from icesize.parquet.format.thrift import Fields, bytes_field, struct_field, structs_field, structs_of, write_struct
+from icesize.parquet.ordering.sort_keys import ranked_floats
 
 _STRUCTURE = (
     SchemaElement.TYPE,
@@ -106,54 +106,35 @@ class ValueReader:
         return Leaves(pa.concat_arrays(values.chunks), _positions(lengths), _positions(counts))
 
 
-def extremes_of(element: Element) -> Callable[[Any], Extremes | None] | None:
-    """How to find the least and greatest of some leaf values, NaN and nulls left out; None without a known order.
+def extremes_of(element: Element, order: Order) -> Callable[[Any], Extremes | None]:
+    """How to find the least and greatest of some leaf values of a column with this order, NaN and nulls left out.
 
     The function gives None when no value is left.
     """
-    order = order_of(element)
-    if order is None:
-        return None
+    if element.type in (FLOAT, DOUBLE):
+        return _of_floats
+    if is_unsigned(element, order):
+        kind = pa.uint32() if element.type == INT32 else pa.uint64()
+        return lambda values: _of_others(values.view(kind))
     if element.logical is not None and element.logical[0] == LogicalType.DECIMAL and element.type not in (INT32, INT64):
         return lambda values: _of_decimals(values, order)
-    if element.type in (INT32, INT64):
-        unsigned = is_unsigned(element)
-        return lambda values: _of_integers(values, unsigned)
-    return _of_floats if element.type in (FLOAT, DOUBLE) else _of_others
+    return _of_others
 
 
-def is_unsigned(element: Element) -> bool:
+def is_unsigned(element: Element, order: Order) -> bool:
     """Whether the column has integers that are never negative."""
-    order = order_of(element)
-    if order is None or element.type not in (INT32, INT64):
-        return False
-    return bool(order(b"\xff" * (4 if element.type == INT32 else 8)) > 0)
-
-
-def _of_integers(values: Any, unsigned: bool) -> Extremes | None:
-    numbers = values.drop_null().to_numpy()
-    if unsigned:
-        numbers = numbers.view(f"u{numbers.itemsize}")
-    return (int(numbers.min()), int(numbers.max())) if len(numbers) else None
+    return element.type in (INT32, INT64) and bool(order(b"\xff" * (4 if element.type == INT32 else 8)) > 0)
 
 
 def _of_floats(values: Any) -> Extremes | None:
     """-0.0 counts as less than 0.0, though they are equal: readers may compare bytes."""
-    numbers = values.drop_null().to_numpy()
-    numbers = numbers[~np.isnan(numbers)]
-    if not len(numbers):
-        return None
-    least, greatest = float(numbers.min()), float(numbers.max())
-    signs = np.signbit(numbers[numbers == 0])
-    if least == 0:
-        least = math.copysign(0.0, -1 if signs.any() else 1)
-    if greatest == 0:
-        greatest = math.copysign(0.0, -1 if signs.all() else 1)
-    return least, greatest
+    numbers = values.filter(pc.invert(pc.is_nan(values)))
+    ranks = ranked_floats(numbers).to_numpy()
+    return (numbers[ranks.argmin()].as_py(), numbers[ranks.argmax()].as_py()) if len(ranks) else None
 
 
 def _of_others(values: Any) -> Extremes | None:
-    """Booleans, and bytes compared as such."""
+    """Integers and booleans, and bytes compared as such."""
     found = pc.min_max(values).as_py()
     return None if found["min"] is None else (found["min"], found["max"])
 

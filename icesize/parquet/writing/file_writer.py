@@ -34,9 +34,10 @@ class LateDictionaryError(Exception):
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries.
-    `sort_order_id` may be set until `finish`. The file exists for others only through the `NewDataFile` that `finish`
-    returns; until then it goes with the others of `new_files`.
+    `expected_rows` sizes bloom filters. `schema` is the table's unless some columns come as dictionaries, and so are
+    `settings` unless the file has other columns than the table. `sort_order_id` may be set until `finish`;
+    `arrow_bytes` is the Arrow memory of the rows so far. The file exists for others only through the `NewDataFile` that
+    `finish` returns; until then it goes with the others of `new_files`.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class FileEncoder:
         *,
         expected_rows: int,
         schema: pa.Schema | None = None,
+        settings: WriteSettings | None = None,
     ) -> None:
-        settings = new_files.settings
+        settings = settings or new_files.settings
         self.path: str = new_files.location(partition)
         self.partition = partition
         self.sort_order_id: int | None = None
+        self.arrow_bytes = 0
         self._settings = settings
         self._encoding = encoding
         self._with_nan = [leaf for leaf in leaves(settings) if leaf.field_id in encoding.nan]
@@ -76,7 +79,7 @@ class FileEncoder:
         one of them was not announced in the encoding, `LateDictionaryError` when a dictionary is longer than the table
         allows.
         """
-        rows = with_used_values(of_schema(rows, self._schema))
+        arrow_bytes, rows = rows.nbytes, with_used_values(of_schema(rows, self._schema))
         if longest_dictionary(rows) > self._settings.parquet.dictionary_bytes:
             raise LateDictionaryError
         nan = nan_columns(self._settings, rows) if nan is None else nan
@@ -91,6 +94,7 @@ class FileEncoder:
             self._nulls[leaf.field_id] += values.null_count
         groups = -(-rows.num_rows // self._settings.parquet.row_group_rows)
         self._writer.write_table(rows, row_group_size=-(-rows.num_rows // max(1, groups)) or 1)
+        self.arrow_bytes += arrow_bytes
         failpoints.reach("writing")
 
     def finish(self) -> NewDataFile:

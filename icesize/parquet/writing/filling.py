@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +72,7 @@ class Filling:
     def add(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding) -> None:
         """Write rows or let them wait: more may come."""
         encoding = self._of_rows(encoding, rows)
-        has_file = partition in self._files or len(self._files) < self._settings.limits.open_files
+        has_file = partition in self._files.open or len(self._files.open) < self._settings.limits.open_files
         if not has_file or rows.nbytes < OPEN_SHARE * self._max_buffer_bytes:
             self._spill.put(partition, [rows], encoding.nan)
             return
@@ -91,7 +91,7 @@ class Filling:
         if self._spill:
             encoding = Encoding(self._dictionary_of_waiting(), encoding.nan)
         # open ones first: none beyond the limit is opened
-        for partition in dict.fromkeys([*self._files, *self._spill, *left]):
+        for partition in dict.fromkeys([*self._files.open, *self._spill, *left]):
             rows_of = left.get(partition)
             self._pour(partition, self._all(partition, rows_of and rows_of(), encoding), last=True)
             self._files.finish(partition)
@@ -177,18 +177,12 @@ def bytes_for_file(open_bytes: float, more_bytes: float, settings: WriteSettings
     return more_bytes if last and more_bytes - part < least_output_bytes(limit) else part
 
 
-@dataclass
-class _Open:
-    encoder: FileEncoder
-    run: int | None
-    arrow_bytes: int = 0
-
-
 class _OpenFiles:
     """Appends rows to the open file of their partition, in row groups of the table's size, and finishes files.
 
     Local files are finished at once; remote ones in `REMOTE_THREADS` threads, twice as many at most waiting. An error
-    of any file is raised by a later call, at the latest by `files`. `density` learns from the rows. Call `close` in
+    of any file is raised by a later call, at the latest by `files`. `open` files are in the order in which they were
+    opened, `density` learns from the rows. Call `close` in
     the end.
     """
 
@@ -198,24 +192,15 @@ class _OpenFiles:
         self._new_files = new_files
         sorter = sorter_of(settings)
         self._sort_order_id = None if sorter is None else sorter.order_id
-        self._open: dict[PartitionKey, _Open] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._runs: dict[PartitionKey, int | None] = {}
+        self.open: dict[PartitionKey, FileEncoder] = {}
+        self._pool = ThreadPoolExecutor(REMOTE_THREADS)  # without threads as long as all files are local
         self._waiting: deque[Future[NewDataFile]] = deque()
         self._done: list[NewDataFile] = []
 
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __contains__(self, partition: PartitionKey) -> bool:
-        return partition in self._open
-
-    def __iter__(self) -> Iterator[PartitionKey]:
-        """Partitions with an open file, in the order in which they were opened."""
-        return iter(list(self._open))
-
     def size_bytes(self, partition: PartitionKey) -> int:
         """Encoded bytes in the open file of a partition, 0 without one."""
-        return self._open[partition].encoder.size_bytes if partition in self._open else 0
+        return self.open[partition].size_bytes if partition in self.open else 0
 
     def append(self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, run: int | None = None) -> None:
         """Write rows to the partition's file, which is opened if need be; another one takes its place for NaN that
@@ -238,27 +223,24 @@ class _OpenFiles:
     def _append(
         self, partition: PartitionKey, rows: pa.Table, encoding: Encoding, expected_rows: int, run: int | None
     ) -> None:
-        if partition not in self._open:
-            encoder = FileEncoder(self._new_files, partition, encoding, expected_rows=expected_rows)
-            self._open[partition] = _Open(encoder, run)
-        file = self._open[partition]
-        file.encoder.append(rows, encoding.nan)
-        file.run = run if file.run == run else None
-        file.arrow_bytes += rows.nbytes
-        self.density.learn(partition, file.arrow_bytes, file.encoder.size_bytes)
+        if partition not in self.open:
+            self.open[partition] = FileEncoder(self._new_files, partition, encoding, expected_rows=expected_rows)
+            self._runs[partition] = run
+        file = self.open[partition]
+        file.append(rows, encoding.nan)
+        if self._runs[partition] != run:
+            self._runs[partition] = None
+        self.density.learn(partition, file.arrow_bytes, file.size_bytes)
 
     def finish(self, partition: PartitionKey) -> None:
         """Close the partition's file, if it has one, now or soon."""
-        file = self._open.pop(partition, None)
-        if file is None:
+        encoder = self.open.pop(partition, None)
+        if encoder is None:
             return
-        encoder = file.encoder
-        encoder.sort_order_id = None if file.run is None else self._sort_order_id
+        encoder.sort_order_id = None if self._runs.pop(partition) is None else self._sort_order_id
         if self._settings.storage.local_path(encoder.path) is not None:
             self._done.append(encoder.finish())
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(REMOTE_THREADS)
         future = self._pool.submit(encoder.finish)
         self._new_files.close_by(encoder.path, partial(_give_up, encoder, future))
         self._waiting.append(future)
@@ -274,9 +256,7 @@ class _OpenFiles:
 
     def close(self) -> None:
         """End the threads, after the files under way."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool.shutdown()
 
 
 def _give_up(encoder: FileEncoder, future: Future[NewDataFile]) -> None:

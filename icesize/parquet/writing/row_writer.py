@@ -90,20 +90,16 @@ class RowWriter:
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take a batch; raises `SchemaMismatch` when it does not fit the table."""
-        if rows.num_rows == 0:
-            return
-        table = self._align_columns(rows)
-        self._buffer.add(table)
-        self._count(table)
+        if rows.num_rows:
+            self._take(self._align_columns(rows))
 
     def take_along(self, partition: PartitionKey, rows: pa.Table) -> None:
         """Take rows of a partition as they were read from its files, with the table's Arrow schema."""
-        if rows.num_rows == 0:
-            return
-        self._buffer.add_to(partition, rows)
-        self._count(rows)
+        if rows.num_rows:
+            self._take(rows, partition)
 
-    def _count(self, rows: pa.Table) -> None:
+    def _take(self, rows: pa.Table, partition: PartitionKey | None = None) -> None:
+        self._buffer.add(rows, partition)
         self._rows_in += rows.num_rows
         if self._buffer.arrow_bytes > self._max_buffer_bytes:
             self._make_room()
@@ -148,18 +144,17 @@ class _Buffer:
         self._undivided_bytes = 0
         self._groups: dict[PartitionKey, _Group] = {}
 
-    def add(self, rows: pa.Table) -> None:
-        """Rows of any partitions; raises `SchemaMismatch`, now or later, for NaN under an identity transform."""
+    def add(self, rows: pa.Table, partition: PartitionKey | None = None) -> None:
+        """Rows of one partition whatever their values are, else of any: raises `SchemaMismatch`, now or later, for NaN
+        under an identity transform then."""
+        self.arrow_bytes += rows.nbytes
+        if partition is not None:
+            self._group(partition).add(rows, 0, rows.num_rows, rows.nbytes)
+            return
         self._undivided.append(rows)
         self._undivided_bytes += rows.nbytes
-        self.arrow_bytes += rows.nbytes
         if self._undivided_bytes >= BLOCK_BYTES:
             self._divide()
-
-    def add_to(self, partition: PartitionKey, rows: pa.Table) -> None:
-        """Rows that are of this partition whatever their values are."""
-        self._group(partition).add(rows, 0, rows.num_rows, rows.nbytes)
-        self.arrow_bytes += rows.nbytes
 
     def empty(self) -> list[_Group]:
         """All rows by partition, partitions in order of first appearance; the buffer is empty then."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.parquet.files.data_file import NewDataFile
@@ -41,22 +41,24 @@ class Target:
     sequence_number: int | None
 
 
-class SizeProfile:
-    """Encoded bytes of ordered rows, from samples that were encoded in memory."""
+class _Part:
+    """Rows in hand and their order, the columns in which they hold NaN, and their encoded bytes, from samples that were
+    encoded in memory."""
 
-    def __init__(self, rows: pa.Table, order: npt.NDArray[np.int64], settings: WriteSettings) -> None:
-        self._rows, self._order, self._settings = rows, order, settings
-        windows = min(WINDOWS, -(-len(order) // WINDOW_ROWS[0]))
-        self._places = np.linspace(0, len(order), windows + 1).astype(np.int64)
+    def __init__(self, rows: pa.Table, arranged: Arranged, settings: WriteSettings) -> None:
+        self.rows, self.arranged, self._settings = rows, arranged, settings
+        self._nan = nan_columns(settings, rows)
+        windows = min(WINDOWS, -(-rows.num_rows // WINDOW_ROWS[0]))
+        self._places = np.linspace(0, rows.num_rows, windows + 1).astype(np.int64)
         self._empty_bytes = measure(rows.slice(0, 0), settings)
-        segments = zip(self._places[:-1].tolist(), self._places[1:].tolist(), strict=True)
+        segments = pairwise(self._places.tolist())
         sizes = [self._bytes_per_row(start, end, WINDOW_ROWS[1]) * (end - start) for start, end in segments]
         self._bytes = np.append(0.0, np.cumsum(sizes))
-        start, end = self._middle(0, len(order), RUN_ROWS)
-        together = self._bytes_per_row(0, len(order), RUN_ROWS) * (end - start)
-        self._bytes *= together / (self.before(end) - self.before(start))
+        start, end = self._middle(0, rows.num_rows, RUN_ROWS)
+        together = self._bytes_per_row(0, rows.num_rows, RUN_ROWS) * (end - start)
+        self._bytes *= together / (self.bytes_before(end) - self.bytes_before(start))
 
-    def before(self, place: float) -> float:
+    def bytes_before(self, place: float) -> float:
         """Bytes of the rows before a place."""
         return float(np.interp(place, self._places, self._bytes))
 
@@ -64,9 +66,19 @@ class SizeProfile:
         """Where so many bytes are reached."""
         return round(float(np.interp(size_bytes, self._bytes, self._places)))
 
+    def groups(self, start: int, end: int, step: int) -> Iterator[pa.Table]:
+        """Ordered rows, so many at a time."""
+        for first in range(start, end, step):
+            yield self.rows.take(self.arranged.order[first : min(end, first + step)])
+
+    def nan_between(self, start: int, end: int, step: int) -> frozenset[int]:
+        """Columns in which some of these rows hold NaN."""
+        groups = self.groups(start, end, step) if self._nan else ()
+        return frozenset().union(*(nan_columns(self._settings, group) for group in groups))
+
     def _bytes_per_row(self, start: int, end: int, most_rows: int) -> float:
         start, end = self._middle(start, end, most_rows)
-        size = measure(self._rows.take(self._order[start:end]), self._settings) - self._empty_bytes
+        size = measure(self.rows.take(self.arranged.order[start:end]), self._settings) - self._empty_bytes
         # equal rows compress to almost nothing
         return max(1.0, size / (end - start))
 
@@ -110,14 +122,12 @@ class SortedFiles:
         rows = in_one_piece(tables)
         if not rows.num_rows:
             return
-        part = _Part(
-            rows, arranged, SizeProfile(rows, arranged.order, self._settings), nan_columns(self._settings, rows)
-        )
+        part = _Part(rows, arranged, self._settings)
         self._rows_done += rows.num_rows
         later_rows = self._target.rows - self._rows_done
         times = later_rows / rows.num_rows if later_arrow_bytes is None else later_arrow_bytes / max(1, rows.nbytes)
         start = 0
-        for end in self._ends(part, part.sizes.before(rows.num_rows) * times):
+        for end in self._ends(part, part.bytes_before(rows.num_rows) * times):
             self._append(part, start, end, frozenset())
             self._finish()
             start = end
@@ -152,27 +162,27 @@ class SortedFiles:
     def _ends(self, part: _Part, later_bytes: float) -> Iterator[int]:
         """Where files end within a part."""
         rows = part.rows.num_rows
-        files, share = self._share(part.sizes.before(rows) + later_bytes)
+        files, share = self._share(part.bytes_before(rows) + later_bytes)
         self._file_rows = math.ceil(self._target.rows / (len(self._done) + files))
         begun, end = self._open_bytes, 0
         for number in range(1, files):
             wanted_bytes = number * share - begun
             if wanted_bytes <= 0:
                 continue
-            wanted = part.sizes.place(wanted_bytes)
-            slack = (wanted - part.sizes.place(wanted_bytes - CUT_SLACK * share)) or 1
+            wanted = part.place(wanted_bytes)
+            slack = (wanted - part.place(wanted_bytes - CUT_SLACK * share)) or 1
             end = max(end + 1, part.arranged.cut(wanted, slack))
             if end >= rows or rows - wanted <= slack:
                 return
             yield end
 
     def _append(self, part: _Part, start: int, end: int, later_nan: frozenset[int]) -> None:
-        rows, size_bytes = end - start, part.sizes.before(end) - part.sizes.before(start)
+        rows, size_bytes = end - start, part.bytes_before(end) - part.bytes_before(start)
         self._open_bytes += size_bytes
         step = math.ceil(rows / self._settings.parquet.row_groups(size_bytes, rows))
         for group in part.groups(start, end, step):
             if self._current is None:
-                nan = part.nan_between(start, end, step, self._settings) | later_nan
+                nan = part.nan_between(start, end, step) | later_nan
                 encoding = Encoding(dictionary_columns(self._settings, group), nan)
                 partition, rows = self._target.partition, self._file_rows
                 self._current = FileEncoder(self._new_files, partition, encoding, expected_rows=rows)
@@ -186,27 +196,6 @@ class SortedFiles:
         self._current = None
         self._open_bytes = 0.0
         self._done.append(replace(file, sequence_number=self._target.sequence_number))
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Rows in hand, and the columns in which they hold NaN."""
-
-    rows: pa.Table
-    arranged: Arranged
-    sizes: SizeProfile
-    nan: frozenset[int]
-
-    def groups(self, start: int, end: int, step: int) -> Iterator[pa.Table]:
-        """Ordered rows, so many at a time."""
-        for first in range(start, end, step):
-            yield self.rows.take(self.arranged.order[first : min(end, first + step)])
-
-    def nan_between(self, start: int, end: int, step: int, settings: WriteSettings) -> frozenset[int]:
-        """Columns in which some of these rows hold NaN."""
-        if not self.nan:
-            return self.nan
-        return frozenset().union(*(nan_columns(settings, group) for group in self.groups(start, end, step)))
 
 
 def in_one_piece(tables: list[pa.Table]) -> pa.Table:
