@@ -29,7 +29,7 @@ def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
             continue
         for index in indices:
             if not plan.is_copied(index, parts):
-                numbers = plan.numbers[index] or [None] * len(parts)
+                numbers = plan.leaves[index].numbers or [None] * len(parts)
                 yield from (
                     partial(_pieces, some, index) for some in _together(zip(parts, numbers, strict=True), index)
                 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import check_encoding, index_fits
@@ -105,7 +106,7 @@ class _Group:
 
     def add(self, index: int, column: Column) -> None:
         """Write a leaf column out of the pages of all parts."""
-        dictionary, pieces = self._plan.dictionaries[index], self._pieces(index, column)
+        dictionary, pieces = self._plan.leaves[index].dictionary, self._pieces(index, column)
         if column.top in self._plan.reencode:
             pieces = iter([piece := self._next()])
             if (page := piece.pages.dictionary) is not None:
@@ -282,7 +283,11 @@ class CopiedColumn:
         if statistics is not None:
             fields[ColumnMetaData.STATISTICS] = struct_field(statistics)
         fields[ColumnMetaData.ENCODING_STATS] = structs_field(
-            _page_count(kind, encoding, self._pages[kind, encoding])
+            {
+                PageEncodingStats.PAGE_TYPE: i32(kind),
+                PageEncodingStats.ENCODING: i32(encoding),
+                PageEncodingStats.COUNT: i32(self._pages[kind, encoding]),
+            }
             for kind, encoding in sorted(self._pages, key=lambda page: (page[0] != DICTIONARY_PAGE, page))
         )
         sizes = merge_size_statistics(self._chunks)
@@ -291,22 +296,11 @@ class CopiedColumn:
         return fields
 
 
-def _page_count(kind: int, encoding: int, count: int) -> Fields:
-    return {
-        PageEncodingStats.PAGE_TYPE: i32(kind),
-        PageEncodingStats.ENCODING: i32(encoding),
-        PageEncodingStats.COUNT: i32(count),
-    }
-
-
 def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:
     """The first row of each page in its row group; None when only the pages' levels tell."""
-    if all(page.rows is not None for page in pages):
-        firsts, row = [], 0
-        for page in pages:
-            firsts.append(row)
-            row += page.rows or 0
-        return firsts
+    rows = [page.rows for page in pages if page.rows is not None]
+    if len(rows) == len(pages):
+        return [*accumulate(rows[:-1], initial=0)]
     if stored is None or [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
         return None
     firsts = [place.first_row for place in stored]

@@ -188,7 +188,7 @@ def _is_decimal(leaf: Column) -> bool:
 
 def _few_by_dictionaries(parts: Sequence[Part], plan: ColumnPlan, index: int) -> bool:
     """Whether a dictionary pays, as far as those that the column has now tell."""
-    at_most, values = plan.distinct_at_most[index], sum(part.group.chunks[index].values for part in parts)
+    at_most, values = plan.leaves[index].entries, sum(part.group.chunks[index].values for part in parts)
     return at_most is not None and at_most <= DICTIONARY_RATIO * values
 
 

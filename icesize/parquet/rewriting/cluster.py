@@ -104,34 +104,22 @@ def cluster_in_threads(
     shared = replace(settings, limits=replace(limits, **{name: getattr(limits, name) // shares for name in names}))
 
     def work(number: int, group: MergeGroup) -> Merged:
-        moved = _Moved(group, progress)
+        most_rows, moved_rows, reported_bytes = 2 * group.rows, 0, 0  # onto the disk and into files
+
+        def moved(rows: int) -> None:
+            nonlocal moved_rows, reported_bytes
+            moved_rows = min(moved_rows + rows, most_rows)
+            done_bytes = group.size_bytes if moved_rows == most_rows else group.size_bytes * moved_rows // most_rows
+            if done_bytes > reported_bytes:
+                progress(done_bytes - reported_bytes)
+                reported_bytes = done_bytes
+
         try:
             return cluster(group, order, shared, FileNames(prefixes[number], number, 0, owner), moved=moved)
         finally:
-            moved.all_of_it()
+            moved(most_rows)
 
     return results_in_threads(groups, work)
-
-
-class _Moved:
-    """Tells `progress` of the bytes of a group, whose rows move twice: onto the disk and into files."""
-
-    def __init__(self, group: MergeGroup, progress: Callable[[int], None]) -> None:
-        self._group, self._progress = group, progress
-        self._rows = self._told_bytes = 0
-
-    def __call__(self, rows: int) -> None:
-        self._rows += rows
-        self._tell(self._group.size_bytes * min(self._rows, 2 * self._group.rows) // (2 * self._group.rows))
-
-    def all_of_it(self) -> None:
-        """What was not told yet."""
-        self._tell(self._group.size_bytes)
-
-    def _tell(self, done_bytes: int) -> None:
-        if done_bytes > self._told_bytes:
-            self._progress(done_bytes - self._told_bytes)
-            self._told_bytes = done_bytes
 
 
 def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
