@@ -16,7 +16,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
-from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
+from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import with_short_dictionaries
 from icesize.parquet.rewriting.copy_merge import copy_merge
@@ -104,69 +104,61 @@ def _copied(job: Job) -> Rewritten | Refusal:
 
 
 def _decoded(job: Job, refused: Refusal) -> Rewritten:
+    """Merge by decoding and encoding every row, which can always be done."""
     nan, group = frozenset[int](), job.group
-    texts = Texts.DICTIONARIES if sorter_of(job.new_files.settings) is None else Texts.PLAIN
+    dictionaries = sorter_of(job.new_files.settings) is None
     while True:
         try:
             with job.new_files.all_or_none():
-                files = _Decoding(job, nan, texts).files()
+                files = _decoded_files(job, nan, dictionaries)
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
         except LateDictionaryError:
-            texts = Texts.PLAIN
+            dictionaries = False
         else:
             codes = {refused.value: len(group.inputs)}
             return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)
 
 
-@dataclass(frozen=True)
-class _Decoding:
-    """Merges by decoding and encoding every row, which can always be done; columns of `nan` get no statistics.
+def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[NewDataFile]:
+    """Write the live rows of all input files, in their order; columns of `nan` get no statistics.
 
     At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
     are sorted: an output of no more than that is in the table's order and says so.
     """
+    settings, group, deleted = job.new_files.settings, job.group, job.deleted
+    counted = Conservation(settings)
+    live = read_inputs(group, settings, job.fetched, dictionaries, deleted.positions, counted)
+    tables = Stream(live, settings.limits.decoded_bytes)
+    outputs = output_rows(group.inputs, [*map(deleted.live_rows, group.inputs)], group.outputs)
+    files = [_output(job, tables, rows, nan) for rows in outputs if rows]
+    for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+        continue
+    return counted.check(files)
 
-    job: Job
-    nan: frozenset[int]
-    texts: Texts
 
-    def files(self) -> list[NewDataFile]:
-        """The live rows of all input files, in their order."""
-        settings, group, deleted = self.job.new_files.settings, self.job.group, self.job.deleted
-        counted = Conservation(settings)
-        live = read_inputs(group, settings, self.job.fetched, self.texts, deleted.positions, counted)
-        tables = Stream(live, settings.limits.decoded_bytes)
-        outputs = output_rows(group.inputs, [*map(deleted.live_rows, group.inputs)], group.outputs)
-        files = [self._output(tables, rows) for rows in outputs if rows]
-        for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
-            continue
-        return counted.check(files)
-
-    def _output(self, tables: Stream, rows: int) -> NewDataFile:
-        """A file of the next rows."""
-        settings, group = self.job.new_files.settings, self.job.group
-        sorter = sorter_of(settings)
-        size_bytes = group.size_bytes / max(1, group.rows) * rows
-        group_rows = math.ceil(rows / settings.parquet.row_groups(size_bytes, rows))
-        encoder, left = None, rows
-        while encoder is None or left:
-            run = tables.take(left if sorter is not None else min(group_rows, left))
-            run = run if sorter is None else sorter(run)
-            nan = nan_columns(settings, run)
-            if encoder is None:
-                run = with_short_dictionaries(run, settings.parquet.dictionary_bytes)
-                encoding = Encoding(dictionary_columns(settings, run), nan | self.nan)
-                encoder = FileEncoder(
-                    self.job.new_files, group.partition, encoding, expected_rows=rows, schema=run.schema
-                )
-                if sorter is not None and run.num_rows == rows:
-                    encoder.sort_order_id = sorter.order_id
-            step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))
-            for start in range(0, run.num_rows, step):
-                encoder.append(run.slice(start, step), nan)
-            left -= run.num_rows
-        return encoder.finish()
+def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int]) -> NewDataFile:
+    """Write a file of the next rows."""
+    settings, group = job.new_files.settings, job.group
+    sorter = sorter_of(settings)
+    size_bytes = group.size_bytes / max(1, group.rows) * rows
+    group_rows = math.ceil(rows / settings.parquet.row_groups(size_bytes, rows))
+    encoder, left = None, rows
+    while encoder is None or left:
+        run = tables.take(left if sorter is not None else min(group_rows, left))
+        run = run if sorter is None else sorter(run)
+        found = nan_columns(settings, run)
+        if encoder is None:
+            run = with_short_dictionaries(run, settings.parquet.dictionary_bytes)
+            encoding = Encoding(dictionary_columns(settings, run), found | nan)
+            encoder = FileEncoder(job.new_files, group.partition, encoding, expected_rows=rows, schema=run.schema)
+            if sorter is not None and run.num_rows == rows:
+                encoder.sort_order_id = sorter.order_id
+        step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))
+        for start in range(0, run.num_rows, step):
+            encoder.append(run.slice(start, step), found)
+        left -= run.num_rows
+    return encoder.finish()
 
 
 def output_rows(inputs: tuple[FileFact, ...], live_rows: Sequence[int], outputs: int) -> list[int]:
