@@ -117,7 +117,7 @@ def chosen(files: Files) -> str:
     plan = plan_columns(files.parts, files.settings.limits.renumber_page_ns)
     if plan.reencode:
         return "encode again"
-    return "renumber" if plan.numbers[0] else "copy"
+    return "renumber" if plan.leaves[0].numbers else "copy"
 
 
 def run(files: Files, way: str, rounds: int) -> tuple[float, float] | None:

@@ -116,7 +116,7 @@ def _ways_of_part(run: PageRun, part: Part) -> Iterator[str]:
     for i, column in enumerate(part.footer.columns):
         if run.plan.is_copied(i, run.parts):
             yield "pages"
-        elif column.top in run.plan.reencode or run.plan.numbers[i]:
+        elif column.top in run.plan.reencode or run.plan.leaves[i].numbers:
             yield "again"
         if part.deleted and column.top not in run.plan.reencode:
             yield "cut"

@@ -125,7 +125,9 @@ class Assembly:
         if len(self._groups) == MOST_ROW_GROUPS:
             raise CopyRefused(Refusal.ROW_GROUPS, f"more than {MOST_ROW_GROUPS}")
         for column in group.columns:
-            self._write_bloom_filter(column)
+            ids = ColumnMetaData.BLOOM_FILTER_OFFSET, ColumnMetaData.BLOOM_FILTER_LENGTH
+            self._write_behind(column.bloom_filter, column.metadata, *ids)
+            column.bloom_filter = None
         self._groups.append(group)
         self._reencoded = self._reencoded or reencoded
 
@@ -147,31 +149,20 @@ class Assembly:
     def _columns(self) -> Iterable[ColumnPart]:
         return (column for group in self._groups for column in group.columns)
 
-    def _write_bloom_filter(self, column: ColumnPart) -> None:
-        if column.bloom_filter is not None:
-            column.metadata |= {
-                ColumnMetaData.BLOOM_FILTER_OFFSET: i64(self.position),
-                ColumnMetaData.BLOOM_FILTER_LENGTH: i32(len(column.bloom_filter)),
-            }
-            self.write(column.bloom_filter)
-            column.bloom_filter = None
-
     def _write_indexes(self) -> None:
         """Column indexes, then offset indexes, as parquet-mr lays them out."""
+        ids = ColumnChunk.COLUMN_INDEX_OFFSET, ColumnChunk.COLUMN_INDEX_LENGTH
         for column in self._columns():
-            if column.column_index is not None:
-                column.fields |= {
-                    ColumnChunk.COLUMN_INDEX_OFFSET: i64(self.position),
-                    ColumnChunk.COLUMN_INDEX_LENGTH: i32(len(column.column_index)),
-                }
-                self.write(column.column_index)
+            self._write_behind(column.column_index, column.fields, *ids)
+        ids = ColumnChunk.OFFSET_INDEX_OFFSET, ColumnChunk.OFFSET_INDEX_LENGTH
         for column in self._columns():
-            if column.offset_index is not None:
-                column.fields |= {
-                    ColumnChunk.OFFSET_INDEX_OFFSET: i64(self.position),
-                    ColumnChunk.OFFSET_INDEX_LENGTH: i32(len(column.offset_index)),
-                }
-                self.write(column.offset_index)
+            self._write_behind(column.offset_index, column.fields, *ids)
+
+    def _write_behind(self, data: bytes | None, fields: Fields, offset_id: int, length_id: int) -> None:
+        """Write what a column chunk has outside of it, and keep in `fields` where that is."""
+        if data is not None:
+            fields |= {offset_id: i64(self.position), length_id: i32(len(data))}
+            self.write(data)
 
     def _file_metadata(self) -> Fields:
         first = self._footers[0]

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.editing.dictionaries import Numbers
-from icesize.parquet.editing.page_changes import renumbered, without_rows
-from icesize.parquet.editing.page_copy import Changed, read_indexes, read_piece
+from icesize.parquet.editing.page_changes import changed
+from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.editing.reencode import reencode
 
 _MOST_PARTS, _MOST_BYTES = 8, 2**20
 """Of one leaf column that are made at once: several of these are in memory, one or two for each thread."""
 
-Work: TypeAlias = "Callable[[int | None], Changed]"
-"""Does it, with this compression level."""
+Work: TypeAlias = "Callable[[int | None], list[Piece]]"
+"""Makes the chunks of some columns and parts, with this compression level."""
 
 
 def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
@@ -29,7 +29,7 @@ def works(parts: Sequence[Part], plan: ColumnPlan) -> Iterator[Work]:
             continue
         for index in indices:
             if not plan.is_copied(index, parts):
-                numbers = plan.numbers[index] or [None] * len(parts)
+                numbers = plan.leaves[index].numbers or [None] * len(parts)
                 yield from (
                     partial(_pieces, some, index) for some in _together(zip(parts, numbers, strict=True), index)
                 )
@@ -62,6 +62,4 @@ def _piece(part: Part, index: int, numbers: Numbers, level: int | None, room: me
     is_changed = part.deleted or numbers is not None
     room = room[: chunk.size_bytes] if is_changed else memoryview(bytearray(chunk.size_bytes))
     piece = read_piece(part.source, chunk, part.group.rows, column, indexes, room)
-    if part.deleted:
-        return without_rows(piece, part.deleted_rows, column, numbers, level)
-    return piece if numbers is None else renumbered(piece, numbers, column, level)
+    return changed(piece, part.deleted_rows, column, numbers, level) if is_changed else piece

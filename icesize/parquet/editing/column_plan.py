@@ -25,7 +25,7 @@ from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source
 
 if TYPE_CHECKING:
-    from icesize.parquet.editing.dictionaries import Numbers, UnitedDictionary
+    from icesize.parquet.editing.dictionaries import Numbers
     from icesize.parquet.format.page_values import Places
 
 _CUT_ENCODINGS = frozenset({PLAIN, *DICTIONARY_ENCODINGS})
@@ -70,22 +70,17 @@ class Piece:
 class ColumnPlan:
     """How each column of one new row group is made.
 
-    `reencode` maps top-level columns to why they are (a value of `Refusal`); all others are copied. `dictionaries` has
-    for each leaf column the one to write, and `numbers` what becomes of the indices of each part in it; none where all
-    copied pages agree with it as they are. `distinct_at_most` is how many distinct values a leaf can have, None where a
-    part has no dictionary.
+    `reencode` maps top-level columns to why they are (a value of `Refusal`); all others are copied, by `leaves`.
     """
 
     reencode: dict[str, str]
-    dictionaries: list[DictionaryPage | None]
-    numbers: list[Sequence[Numbers]]
+    leaves: list[LeafPlan]
     copied_bytes: int
     reencoded_bytes: int
-    distinct_at_most: list[int | None]
 
     def is_copied(self, index: int, parts: Sequence[Part]) -> bool:
         """Whether the pages of a leaf column stay as they are."""
-        is_changed = self.numbers[index] or any(part.deleted for part in parts)
+        is_changed = self.leaves[index].numbers or any(part.deleted for part in parts)
         return not is_changed and parts[0].footer.columns[index].top not in self.reencode
 
 
@@ -105,18 +100,12 @@ def plan_columns(parts: Sequence[Part], renumber_page_ns: int, cut_cost: float =
     for column, leaf in zip(columns, leaves, strict=True):
         if leaf.why is not None:
             reencode.setdefault(column.top, leaf.why.value)
+    for column, leaf in zip(columns, leaves, strict=True):
+        if column.top in reencode:
+            leaf.dictionary = None
     sizes = [sum(part.group.chunks[index].size_bytes for part in parts) for index in range(len(columns))]
     again = sum(size for column, size in zip(columns, sizes, strict=True) if column.top in reencode)
-    return ColumnPlan(
-        reencode=reencode,
-        dictionaries=[
-            None if column.top in reencode else leaf.dictionary for column, leaf in zip(columns, leaves, strict=True)
-        ],
-        numbers=[leaf.numbers for leaf in leaves],
-        copied_bytes=sum(sizes) - again,
-        reencoded_bytes=again,
-        distinct_at_most=[leaf.entries for leaf in leaves],
-    )
+    return ColumnPlan(reencode, leaves, sum(sizes) - again, again)
 
 
 def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: int, page_ns: int) -> bool:
@@ -129,14 +118,18 @@ def costs_less_than_decoding(plan: ColumnPlan, parts: Sequence[Part], open_ns: i
         decoded += (again := decoding_ns(chunks))
         if column.top in plan.reencode:
             moved += again
-        elif plan.numbers[index]:
+        elif plan.leaves[index].numbers:
             moved += renumbering_ns(chunks, page_ns)
     return moved <= decoded + open_ns * len(parts)
 
 
 @dataclass(slots=True)
-class _Leaf:
-    """One leaf column while its chunks are looked at in turn."""
+class LeafPlan:
+    """How a leaf column is copied, or `why` not, by its chunks in turn.
+
+    `dictionary` is the one to write, and `numbers` are what becomes of the indices of each part in it: none if all
+    pages agree with it unchanged. `entries` is how many distinct values there can be, None if a part has no dictionary.
+    """
 
     codec: int
     why: Refusal | None = None
@@ -165,12 +158,12 @@ class _Leaf:
             self.entries += page.values
         self.differ = self.differ or (self.why is None and not self._agree(page))
 
-    def share(self, united: UnitedDictionary | None) -> None:
+    def share(self, united: tuple[DictionaryPage, Sequence[Numbers]] | None) -> None:
         """Take one dictionary in place of those that differ, if there is one."""
         if united is None:
             self.refuse(Refusal.DICTIONARIES)
         else:
-            self.dictionary, self.numbers, self.raw = united.page, united.numbers, None
+            self.dictionary, self.numbers = united
 
     def _agree(self, page: DictionaryPage) -> bool:
         """Keep the longest of dictionaries that begin alike: indices into a shorter one are true in it, too."""
@@ -193,9 +186,9 @@ class _Leaf:
         return agrees
 
 
-def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, cut_cost: float) -> _Leaf:
+def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, cut_cost: float) -> LeafPlan:
     chunks = [part.group.chunks[index] for part in parts]
-    leaf = _Leaf(chunks[0].codec)
+    leaf = LeafPlan(chunks[0].codec)
     found: list[DictionaryPage | None] = []
     for part, chunk in zip(parts, chunks, strict=True):
         if chunk.codec != leaf.codec:
@@ -220,10 +213,13 @@ def _plan_leaf(parts: Sequence[Part], index: int, column: Column, page_ns: int, 
             leaf.refuse(Refusal.DELETED_ROWS if cut_ns else Refusal.DICTIONARIES)
         elif leaf.differ:
             leaf.share(_united(found, column, leaf.codec))
+    leaf.raw = None
     return leaf
 
 
-def _united(pages: Sequence[DictionaryPage | None], column: Column, codec: int) -> UnitedDictionary | None:
+def _united(
+    pages: Sequence[DictionaryPage | None], column: Column, codec: int
+) -> tuple[DictionaryPage, Sequence[Numbers]] | None:
     from icesize.parquet.editing.dictionaries import unite  # copying alone needs no pyarrow, which takes 100 MB
 
     return unite(pages, column, codec)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icesize.parquet.format.fields import DataPageHeader, PageHeader
@@ -26,19 +25,13 @@ MOST_DICTIONARY_BYTES = 2**20
 """Of a dictionary that is made here, uncompressed: the default of parquet-mr (`parquet.dictionary.page.size`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitedDictionary:
-    """The new dictionary, and what becomes of the indices of each chunk."""
-
-    page: DictionaryPage
-    numbers: list[Numbers]
-
-
 @damaged_as(Refusal.PAGES)
-def unite(pages: Sequence[DictionaryPage | None], column: Column, codec: int) -> UnitedDictionary | None:
-    """One dictionary for chunks that have these, None for a chunk without; None when it would be too large, or when
-    entries are not stored one after the other (PLAIN).
+def unite(
+    pages: Sequence[DictionaryPage | None], column: Column, codec: int
+) -> tuple[DictionaryPage, list[Numbers]] | None:
+    """Return one dictionary for chunks that have these, None for a chunk without, and the numbers of each chunk in it.
 
+    None is returned if it would be too large, or if entries are not stored one after the other (PLAIN).
     Entries stand in the order in which they are met, so the indices of the first chunk stay. They are compared by their
     bytes: every zero and every NaN is kept. Raises `CopyRefused` for a dictionary that is not what its header says.
     """
@@ -61,7 +54,7 @@ def unite(pages: Sequence[DictionaryPage | None], column: Column, codec: int) ->
         some = every[at : at + (0 if page is None else page.values)]
         at += len(some)
         numbers.append(None if np.array_equal(some, np.arange(len(some))) else some)
-    return UnitedDictionary(_page(raw, entries, found[0].encoding, codec), numbers)
+    return _page(raw, entries, found[0].encoding, codec), numbers
 
 
 def _entries(page: DictionaryPage, element: Element, codec: int) -> Any:

@@ -38,75 +38,21 @@ from icesize.parquet.format.thrift import (
 
 
 @damaged_as(Refusal.PAGES)
-def renumbered(piece: Piece, numbers: NDArray[np.uint16], column: Column, level: int | None) -> Piece:
-    """The same chunk with the index `numbers[i]` for each index i, compressed at this `level`.
-
-    Pages that do not hold indices are copied, and so is the old dictionary in front of them. Raises `CopyRefused` for
-    pages that are not what their headers say.
-    """
-    change = _Renumbering(numbers, column.levels, piece.chunk.codec, level)
-    pages = piece.pages.data
-    data = bytearray(piece.data[: pages[0].at])
-    moved: list[Page] = []
-    for page in pages:
-        stored, page = change.page(piece.data, page)
-        moved.append(replace(page, at=len(data)))
-        data += b"".join(stored)
-    index = piece.offset_index
-    if index is not None and not column.flat:
-        index = _moved(index, piece.chunk.start, pages, moved)
-    return replace(piece, data=memoryview(data), pages=Pages(piece.pages.dictionary, moved), offset_index=index)
-
-
-@dataclass(frozen=True, slots=True)
-class _Renumbering:
-    """What becomes of the pages of one chunk that hold indices: the index `numbers[i]` for each index i, compressed at
-    this `level`. `levels` are the highest of its column."""
-
-    numbers: NDArray[np.uint16]
-    levels: tuple[int, int]
-    codec: int
-    level: int | None
-
-    def page(self, chunk: memoryview, page: Page) -> tuple[list[Bytes], Page]:
-        """A page of a chunk, header and body as stored, and what it is now."""
-        if page.encoding not in DICTIONARY_ENCODINGS or not page.values:
-            return [chunk[page.at : page.at + page.size_bytes]], page
-        body = page_body(chunk, page, self.levels, self.codec)
-        bits, [raw] = bits_of(self.numbers), body.values
-        if raw:  # the bits of an index, then the runs; a page of nulls may have neither
-            body.values = [bytes([bits]), renumber(raw[1:], raw[0], page.values, self.numbers, bits)]
-        return body.stored(page, self.codec, self.level)
-
-
-def _moved(index: bytes, start: int, pages: Sequence[Page], moved: Sequence[Page]) -> bytes | None:
-    """The offset index of pages that lie elsewhere in their chunk; None where it did not tell where they were."""
-    locations, variable_bytes = read_offset_index(index)
-    if [location.at - start for location in locations] != [page.at for page in pages]:
-        return None
-    new = [
-        location._replace(at=start + page.at, size_bytes=page.size_bytes)
-        for location, page in zip(locations, moved, strict=True)
-    ]
-    return offset_index(new, variable_bytes)
-
-
-@damaged_as(Refusal.PAGES)
-def without_rows(
+def changed(
     piece: Piece, deleted: Places, column: Column, numbers: NDArray[np.uint16] | None, level: int | None
 ) -> Piece:
-    """The same chunk of a flat column without the rows at these places; indices of all pages become `numbers` where
-    there are some. What changes is compressed at this `level`.
+    """Return the same chunk with the index `numbers[i]` for each index i, if there are `numbers`, and without the rows
+    at the places `deleted`, of which only flat columns may have some.
 
-    Raises `CopyRefused` for pages that are not what their headers say, or that are encoded in another way than PLAIN or
-    by a dictionary.
+    Pages that change are compressed at this `level`. The others are copied. Raises `CopyRefused` for pages that are not
+    what their headers say, and for rows to leave out of pages that are neither PLAIN nor encoded by a dictionary.
     """
     chunk, bounds = _Chunk(piece, column, numbers, level), _Bounds.of(piece, column)
     stored, pages, counts, nulls, at = list[Bytes](), list[Page](), list[PageCounts | None](), 0, 0
     for page, gone in chunk.pages(deleted):
+        left = None
         if not len(gone):
             data, page = chunk.kept(page)
-            counts.append(None)
         else:
             opened = chunk.opened(page)
             values = opened.of_values(gone)
@@ -114,23 +60,25 @@ def without_rows(
             nulls += len(gone) - len(values)
             left = opened.leave(gone, values)
             opened.check(gone, left)
-            counts.append(left)
             data, page = opened.body.stored(page, piece.chunk.codec, level)
             page = replace(page, values=left.values, rows=left.values)
-        if page.values:
+        counts.append(left)
+        if left is None or left.values:
             pages.append(replace(page, at=at))
             stored += data
             at += page.size_bytes
+    piece = replace(piece, data=memoryview(b"".join(stored)), pages=Pages(piece.pages.dictionary, pages))
+    if not len(deleted):
+        return piece if column.flat else replace(piece, offset_index=chunk.moved(pages))
     if bounds.in_doubt:
         bounds.be(end for page, gone in chunk.pages(deleted) for end in chunk.ends(page, gone))
     rows = piece.rows - len(deleted)
     metadata = {k: v for k, v in piece.chunk.metadata.items() if k != ColumnMetaData.SIZE_STATISTICS}
     metadata[ColumnMetaData.STATISTICS] = struct_field(bounds.statistics(nulls))
-    return Piece(
-        replace(piece.chunk, metadata=metadata, values=rows),
-        memoryview(b"".join(stored)),
-        Pages(piece.pages.dictionary, pages),
-        rows,
+    return replace(
+        piece,
+        chunk=replace(piece.chunk, metadata=metadata, values=rows),
+        rows=rows,
         offset_index=None,
         column_index=None if piece.column_index is None else with_counts(piece.column_index, counts),
     )
@@ -188,7 +136,7 @@ class _Chunk:
         self._column = column
         self._codec = piece.chunk.codec
         self._numbers = numbers
-        self._renumbering = None if numbers is None else _Renumbering(numbers, column.levels, self._codec, level)
+        self._level = level
 
     def pages(self, deleted: Places) -> Iterator[tuple[Page, Places]]:
         """Each page with which of its rows go."""
@@ -199,10 +147,29 @@ class _Chunk:
             first, start = first + page.values, end
 
     def kept(self, page: Page) -> tuple[list[Bytes], Page]:
-        """A page of which all rows stay, as it is stored now."""
-        if self._renumbering is None:
-            return [self._piece.data[page.at : page.at + page.size_bytes]], page
-        return self._renumbering.page(self._piece.data, page)
+        """A page of which all rows stay, header and body as they are stored now, and what it is now."""
+        data, numbers = self._piece.data, self._numbers
+        if numbers is None or page.encoding not in DICTIONARY_ENCODINGS or not page.values:
+            return [data[page.at : page.at + page.size_bytes]], page
+        body = page_body(data, page, self._column.levels, self._codec)
+        bits, [raw] = bits_of(numbers), body.values
+        if raw:  # the bits of an index, then the runs; a page of nulls may have neither
+            body.values = [bytes([bits]), renumber(raw[1:], raw[0], page.values, numbers, bits)]
+        return body.stored(page, self._codec, self._level)
+
+    def moved(self, pages: Sequence[Page]) -> bytes | None:
+        """The offset index of all pages where they are now; None where it did not tell where they were."""
+        if self._piece.offset_index is None:
+            return None
+        locations, variable_bytes = read_offset_index(self._piece.offset_index)
+        start = self._piece.chunk.start
+        if [location.at - start for location in locations] != [page.at for page in self._piece.pages.data]:
+            return None
+        new = [
+            location._replace(at=start + page.at, size_bytes=page.size_bytes)
+            for location, page in zip(locations, pages, strict=True)
+        ]
+        return offset_index(new, variable_bytes)
 
     def opened(self, page: Page) -> _Opened:
         """Raises `DamagedFile` or `CopyRefused`."""

@@ -6,15 +6,14 @@ Nothing is decoded but columns whose dictionaries differ and cannot be united.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, TypeAlias, cast
+from itertools import accumulate
 
 from icesize.parquet.copying.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.copying.compatibility import check_encoding, index_fits
 from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
-from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup, Statistics
+from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, PageEncodingStats, RowGroup
 from icesize.parquet.format.footer import Chunk
 from icesize.parquet.format.levels import check_levels
 from icesize.parquet.format.page_index import PageLocation, concatenate, offset_index, read_offset_index
@@ -25,13 +24,12 @@ from icesize.parquet.format.pages import (
     DictionaryPage,
     Page,
     Pages,
-    dictionary_page,
     walk,
 )
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import BYTE_ARRAY, Column
 from icesize.parquet.format.sources import Source, read_ranges
-from icesize.parquet.format.statistics import bounds_differ, merge_size_statistics, merge_statistics
+from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import (
     I32,
     Fields,
@@ -42,11 +40,6 @@ from icesize.parquet.format.thrift import (
     structs_field,
 )
 
-if TYPE_CHECKING:
-    from icesize.parquet.editing.reencode import Reencoded
-
-Changed: TypeAlias = "Reencoded | list[Piece]"
-"""A top-level column of all parts that is encoded again, or a leaf of some of them whose pages change."""
 Indexes = dict[tuple[int, int], bytes]
 """(offset, length) in a file -> page index."""
 
@@ -56,22 +49,18 @@ def merge_row_groups(
     parts: Sequence[Part],
     plan: ColumnPlan,
     assembly: Assembly,
-    changed: Iterator[Changed],
+    changed: Iterator[list[Piece]],
 ) -> int:
     """Write one row group of all parts, rows in their order, and add it to `assembly`; how many data pages were copied.
 
-    Holds one column chunk of one part at a time and the page indexes of all; `changed` has what does not stay as it is,
-    in the order of columns and parts. Bloom filters are dropped, since they are of the parts. Raises `CopyRefused`,
-    also after some bytes were written.
+    Holds one column chunk of one part at a time and the page indexes of all. `changed` yields the chunks of columns
+    that change, in the order of columns and parts: one for all parts of a column that is encoded again. Bloom filters
+    are dropped, since they are of the parts. Raises `CopyRefused`, also after some bytes were written.
     """
     start = assembly.position
     group = _Group(parts, plan, assembly, changed)
-    for top, leaves in groupby(enumerate(parts[0].footer.columns), key=lambda leaf: leaf[1].top):
-        if top in plan.reencode:
-            group.add(list(leaves))
-        else:
-            for index, column in leaves:
-                group.copy(index, column)
+    for index, column in enumerate(parts[0].footer.columns):
+        group.add(index, column)
     fields: Fields = {RowGroup.TOTAL_BYTE_SIZE: i64(group.raw_size_bytes)}
     rows = sum(part.rows for part in parts)
     assembly.add(
@@ -102,62 +91,48 @@ def runs_of(parts: Sequence[Part], rows_per_group: int, bytes_per_group: int) ->
 class _Group:
     """A row group while its columns are written."""
 
-    def __init__(self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, changed: Iterator[Changed]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], plan: ColumnPlan, assembly: Assembly, changed: Iterator[list[Piece]]
+    ) -> None:
         self.columns: list[ColumnPart] = []
         self.raw_size_bytes = self.pages_copied = 0
         self._parts = parts
         self._plan = plan
         self._assembly = assembly
         self._changed = changed
+        self._made: deque[Piece] = deque()
         copied = [index for index in range(len(parts[0].footer.columns)) if plan.is_copied(index, parts)]
         self._indexes = [read_indexes(part.source, [part.group.chunks[i] for i in copied]) for part in parts]
 
-    def copy(self, index: int, column: Column) -> None:
+    def add(self, index: int, column: Column) -> None:
         """Write a leaf column out of the pages of all parts."""
-        column_copy = CopiedColumn(column, self._plan.dictionaries[index], self._assembly)
-        for piece in self._pieces(index, column):
+        dictionary, pieces = self._plan.leaves[index].dictionary, self._pieces(index, column)
+        if column.top in self._plan.reencode:
+            pieces = iter([piece := self._next()])
+            if (page := piece.pages.dictionary) is not None:
+                dictionary = DictionaryPage.of(page, piece.data)
+        column_copy = CopiedColumn(column, dictionary, self._assembly)
+        for piece in pieces:
             column_copy.add(piece)
-        self.pages_copied += column_copy.pages
-        self._add(column_copy)
-
-    def _pieces(self, index: int, column: Column) -> Iterator[Piece]:
-        if self._plan.is_copied(index, self._parts):
-            for part, indexes in zip(self._parts, self._indexes, strict=True):
-                yield self._piece(part.source, part.group.chunks[index], part.group.rows, column, indexes)
-            return
-        left = len(self._parts)
-        while left:
-            pieces = cast("list[Piece]", next(self._changed))
-            yield from pieces
-            left -= len(pieces)
-
-    def add(self, leaves: Sequence[tuple[int, Column]]) -> None:
-        """Write all leaves of a top-level column out of its newly encoded pages."""
-        again = cast("Reencoded", next(self._changed))
-        indexes = read_indexes(again.source, again.chunks)
-        rows = sum(part.rows for part in self._parts)
-        for (index, column), chunk, unbounded in zip(leaves, again.chunks, again.without_bounds, strict=True):
-            column_copy = CopiedColumn(column, dictionary_page(again.source, chunk), self._assembly)
-            column_copy.add(self._piece(again.source, chunk, rows, column, indexes))
-            known = self._known_statistics(index, column)
-            if bounds_differ(column.element, known, chunk.statistics):
-                raise CopyRefused(Refusal.COUNTS, ".".join(column.path))
-            nulls = {field_id: known[field_id] for field_id in known.keys() & {Statistics.NULL_COUNT}}
-            self._add(column_copy, nulls or None if unbounded else None)
-
-    def _add(self, column_copy: CopiedColumn, statistics: Fields | None = None) -> None:
-        self.columns.append(column_copy.part(statistics))
+        if column.top not in self._plan.reencode:
+            self.pages_copied += column_copy.pages
+        self.columns.append(column_copy.part())
         self.raw_size_bytes += column_copy.raw_size_bytes
 
-    def _piece(self, source: Source, chunk: Chunk, rows: int, column: Column, indexes: Indexes) -> Piece:
-        return read_piece(source, chunk, rows, column, indexes, self._assembly.room(chunk.size_bytes))
+    def _pieces(self, index: int, column: Column) -> Iterator[Piece]:
+        for part, indexes in zip(self._parts, self._indexes, strict=True):
+            if self._plan.is_copied(index, self._parts):
+                chunk = part.group.chunks[index]
+                room = self._assembly.room(chunk.size_bytes)
+                yield read_piece(part.source, chunk, part.group.rows, column, indexes, room)
+            else:
+                yield self._next()
 
-    def _known_statistics(self, index: int, column: Column) -> Fields:
-        """Join the statistics of the older chunks; there are none if rows of a part are deleted."""
-        if any(part.deleted for part in self._parts):
-            return {}
-        chunks = [part.group.chunks[index] for part in self._parts]
-        return merge_statistics(column.element, [(chunk.statistics, chunk.values) for chunk in chunks]) or {}
+    def _next(self) -> Piece:
+        """Return the next chunk that was changed, and do not keep it."""
+        if not self._made:
+            self._made.extend(next(self._changed))
+        return self._made.popleft()
 
 
 def read_indexes(source: Source, chunks: Sequence[Chunk]) -> Indexes:
@@ -227,14 +202,14 @@ class CopiedColumn:
         self._chunks.append(piece.chunk)
         self._rows += piece.rows
 
-    def part(self, statistics: Fields | None = None) -> ColumnPart:
-        """Describe the chunk; `statistics` where those of the pieces do not tell."""
+    def part(self) -> ColumnPart:
+        """Describe the chunk."""
         offsets = columns = None
         if self._locations is not None:
             offsets = offset_index(self._locations, self._variable_bytes)
             if self._column_indexes is not None:
                 columns = concatenate(self._column_indexes, self._page_counts)
-        return ColumnPart({ColumnChunk.FILE_OFFSET: i64(0)}, self._metadata(statistics), None, offsets, columns)
+        return ColumnPart({ColumnChunk.FILE_OFFSET: i64(0)}, self._metadata(), None, offsets, columns)
 
     def _check(self, pages: Pages, piece: Piece) -> None:
         if not any(page.values for page in pages.data):
@@ -292,7 +267,7 @@ class CopiedColumn:
                 yield PageLocation(at, page.size_bytes, self._rows + first)
                 at += page.size_bytes
 
-    def _metadata(self, statistics: Fields | None) -> Fields:
+    def _metadata(self) -> Fields:
         first = self._chunks[0]
         fields = {field_id: first.metadata[field_id] for field_id in _KEPT}
         encodings = self._level_encodings | {encoding for _, encoding in self._pages}
@@ -303,13 +278,16 @@ class CopiedColumn:
         fields[ColumnMetaData.DATA_PAGE_OFFSET] = i64(self._first_data)
         if self._dictionary is not None:
             fields[ColumnMetaData.DICTIONARY_PAGE_OFFSET] = i64(self._start)
-        statistics = statistics or merge_statistics(
-            self._column.element, [(chunk.statistics, chunk.values) for chunk in self._chunks]
-        )
+        counted = [(chunk.statistics, chunk.values) for chunk in self._chunks]
+        statistics = merge_statistics(self._column.element, counted)
         if statistics is not None:
             fields[ColumnMetaData.STATISTICS] = struct_field(statistics)
         fields[ColumnMetaData.ENCODING_STATS] = structs_field(
-            _page_count(kind, encoding, self._pages[kind, encoding])
+            {
+                PageEncodingStats.PAGE_TYPE: i32(kind),
+                PageEncodingStats.ENCODING: i32(encoding),
+                PageEncodingStats.COUNT: i32(self._pages[kind, encoding]),
+            }
             for kind, encoding in sorted(self._pages, key=lambda page: (page[0] != DICTIONARY_PAGE, page))
         )
         sizes = merge_size_statistics(self._chunks)
@@ -318,22 +296,11 @@ class CopiedColumn:
         return fields
 
 
-def _page_count(kind: int, encoding: int, count: int) -> Fields:
-    return {
-        PageEncodingStats.PAGE_TYPE: i32(kind),
-        PageEncodingStats.ENCODING: i32(encoding),
-        PageEncodingStats.COUNT: i32(count),
-    }
-
-
 def _first_rows(pages: Sequence[Page], piece: Piece, stored: list[PageLocation] | None) -> list[int] | None:
     """The first row of each page in its row group; None when only the pages' levels tell."""
-    if all(page.rows is not None for page in pages):
-        firsts, row = [], 0
-        for page in pages:
-            firsts.append(row)
-            row += page.rows or 0
-        return firsts
+    rows = [page.rows for page in pages if page.rows is not None]
+    if len(rows) == len(pages):
+        return [*accumulate(rows[:-1], initial=0)]
     if stored is None or [place.at - piece.chunk.start for place in stored] != [page.at for page in pages]:
         return None
     firsts = [place.first_row for place in stored]

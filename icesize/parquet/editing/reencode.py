@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate, groupby
 from weakref import WeakKeyDictionary
 
@@ -13,16 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icesize.parquet.editing.column_plan import ColumnPlan, Part
+from icesize.parquet.editing.column_plan import ColumnPlan, Part, Piece
+from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.files.properties import ParquetOptions
-from icesize.parquet.format.fields import LogicalType
-from icesize.parquet.format.footer import Chunk, Footer, read_footer
+from icesize.parquet.format.fields import ColumnMetaData, LogicalType, Statistics
+from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.page_values import runs_between
 from icesize.parquet.format.pages import CODEC_NAMES, LEVELLED_CODECS
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import BYTE_ARRAY, INT32, INT64, Column, top_level_trees
-from icesize.parquet.format.sources import BytesSource, Source
-from icesize.parquet.format.statistics import count_of
+from icesize.parquet.format.sources import BytesSource
+from icesize.parquet.format.statistics import bounds_differ, count_of, merge_statistics
+from icesize.parquet.format.thrift import Fields, struct_field
 from icesize.parquet.reading.texts import check_indices, most_value_bytes, plain_type, with_used_values
 from icesize.parquet.writing.encoding import DICTIONARY_RATIO, flatten, repeats
 
@@ -33,21 +35,12 @@ _OPENED: WeakKeyDictionary[Footer, pq.FileMetaData] = WeakKeyDictionary()
 """What pyarrow makes of footers, which takes as long as reading a column of 10,000 rows: files are opened for each."""
 
 
-@dataclass(slots=True)
-class Reencoded:
-    """One top-level column of all parts as a Parquet file in memory: the chunks of its leaves, and which of these
-    have no bounds because they hold NaN."""
+def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> list[Piece]:
+    """Decode a top-level column of all parts, in their order, and encode it: a chunk for each of its leaves.
 
-    source: Source
-    chunks: list[Chunk]
-    without_bounds: list[bool]
-
-
-def reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
-    """Decode a top-level column of all parts, in their order, and encode it as one row group.
-
-    The compression is that of the first part, at `level` where it has levels (None: its default). Raises `CopyRefused`
-    when pyarrow cannot read the pages or would write the column in another form.
+    The compression is that of the first part, at `level` where it has levels (None: its default). Chunks with NaN have
+    no bounds. Raises `CopyRefused` when pyarrow cannot read the pages, would write the column in another form, or with
+    other values than footers say.
     """
     try:
         return _reencode(parts, top, plan, level)
@@ -66,7 +59,7 @@ def most_decoded_bytes(parts: Sequence[Part], plan: ColumnPlan) -> int:
     return max(taken.values(), default=0)
 
 
-def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> Reencoded:
+def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | None) -> list[Piece]:
     columns = parts[0].footer.columns
     indices = [index for index, column in enumerate(columns) if column.top == top]
     first = parts[0].group.chunks[indices[0]]
@@ -92,11 +85,38 @@ def _reencode(parts: Sequence[Part], top: str, plan: ColumnPlan, level: int | No
     source = BytesSource(options.in_memory(table, low, bounded, store_decimal_as_integer=as_integer, **batch))
     footer = read_footer(source)
     _check_same(footer, parts[0].footer, top)
-    for leaf, array, chunk in zip(leaves, arrays, footer.row_groups[0].chunks, strict=True):
-        entries, nulls = count_of(chunk, leaf)
-        if nulls is not None and entries - nulls != len(array) - array.null_count:
-            raise CopyRefused(Refusal.COUNTS, ".".join(leaf.path))
-    return Reencoded(source, footer.row_groups[0].chunks, nan)
+    chunks, rows = footer.row_groups[0].chunks, sum(part.rows for part in parts)
+    indexes = read_indexes(source, chunks)
+    return [
+        _checked(
+            read_piece(source, chunk, rows, leaf, indexes, memoryview(bytearray(chunk.size_bytes))),
+            leaf, array, _known_statistics(parts, index), holds_nan,
+        )
+        for chunk, leaf, array, index, holds_nan in zip(chunks, leaves, arrays, indices, nan, strict=True)
+    ]  # fmt: skip
+
+
+def _checked(piece: Piece, leaf: Column, array: pa.ChunkedArray, known: Fields, holds_nan: bool) -> Piece:
+    """Return a chunk of the values of `array`; with NaN, only the number of NULLs is `known`."""
+    chunk = piece.chunk
+    entries, nulls = count_of(chunk, leaf)
+    is_short = nulls is not None and entries - nulls != len(array) - array.null_count
+    if is_short or bounds_differ(leaf.element, known, chunk.statistics):
+        raise CopyRefused(Refusal.COUNTS, ".".join(leaf.path))
+    if not holds_nan:
+        return piece
+    kept = {field_id: known[field_id] for field_id in known.keys() & {Statistics.NULL_COUNT}}
+    return replace(
+        piece, chunk=replace(chunk, metadata={**chunk.metadata, ColumnMetaData.STATISTICS: struct_field(kept)})
+    )
+
+
+def _known_statistics(parts: Sequence[Part], index: int) -> Fields:
+    """Join the statistics of the older chunks; there are none if rows of a part are deleted."""
+    if any(part.deleted for part in parts):
+        return {}
+    chunks = [part.group.chunks[index] for part in parts]
+    return merge_statistics(parts[0].footer.columns[index].element, [(c.statistics, c.values) for c in chunks]) or {}
 
 
 def _read(parts: Sequence[Part], top: str, *, as_dictionary: bool) -> pa.Table:
@@ -168,7 +188,7 @@ def _is_decimal(leaf: Column) -> bool:
 
 def _few_by_dictionaries(parts: Sequence[Part], plan: ColumnPlan, index: int) -> bool:
     """Whether a dictionary pays, as far as those that the column has now tell."""
-    at_most, values = plan.distinct_at_most[index], sum(part.group.chunks[index].values for part in parts)
+    at_most, values = plan.leaves[index].entries, sum(part.group.chunks[index].values for part in parts)
     return at_most is not None and at_most <= DICTIONARY_RATIO * values
 
 

@@ -15,11 +15,11 @@ B = TypeVar("B")
 class Ahead:
     """Maps functions over items as `map` does, results in the order of the items, and works on the next ones meanwhile.
 
-    With fewer than two `threads` nothing is ahead, which is `map`. Call `close` in the end: no thread works on then.
+    Without `threads` nothing is ahead, which is `map`. Call `close` in the end: no thread works on then.
     """
 
     def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="icesize-ahead") if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="icesize-ahead") if threads else None
         self._threads = threads
 
     def close(self) -> None:
@@ -29,13 +29,10 @@ class Ahead:
     def map(self, function: Callable[[A], B], items: Iterable[A], waiting: int = 1) -> Iterator[B]:
         """The results; what `function` raises is raised in place of the result. So many results more than there are
         threads are on their way or wait, which is all the memory it takes."""
-        return map(function, items) if self._pool is None else self._mapped(self._pool, function, items, waiting)
-
-    def _mapped(
-        self, pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A], waiting: int
-    ) -> Iterator[B]:
-        """Begins at once, not when the first result is asked for."""
+        if (pool := self._pool) is None:
+            return map(function, items)
         running = (pool.submit(function, item) for item in items)
+        # begun at once, not when the first result is taken
         return _results(running, deque(islice(running, self._threads + waiting - 1)))
 
 
@@ -47,5 +44,5 @@ def _results(running: Iterator[Future[B]], waiting: deque[Future[B]]) -> Iterato
         yield waiting.popleft().result()
 
 
-NOT_AHEAD = Ahead(1)
+NOT_AHEAD = Ahead(0)
 """Each result when it is asked for."""

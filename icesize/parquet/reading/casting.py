@@ -8,7 +8,8 @@ becomes an empty one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -184,20 +185,18 @@ def _in_a_row(array: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _named(name: str, source: pa.DataType, target: pa.DataType, rules: Rules) -> Convert:
-    try:
+    with casting_of(f"field '{name}':"):
         step = compile_convert(source, target, rules)
+    return step if step is _same else casting_of(f"field '{name}':")(step)
+
+
+@contextmanager
+def casting_of(what: str) -> Iterator[None]:
+    """Let a `CastingError` of the block say what cannot be cast; a decorator, too."""
+    try:
+        yield
     except CastingError as error:
-        raise CastingError(f"field '{name}': {error}") from None
-    if step is _same:
-        return step
-
-    def convert(array: pa.Array) -> pa.Array:
-        try:
-            return step(array)
-        except CastingError as error:
-            raise CastingError(f"field '{name}': {error}") from None
-
-    return convert
+        raise CastingError(f"{what} {error}") from error
 
 
 def _same(array: pa.Array) -> pa.Array:

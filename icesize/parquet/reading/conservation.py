@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -228,18 +227,12 @@ class _Node:
     id: int | None
     below: tuple[_Node, ...]
 
-    @property
-    def ids(self) -> frozenset[int]:
-        """Return the counts of the field and of all fields within it."""
-        own = frozenset[int]() if self.id is None else frozenset({self.id})
-        return own.union(*(node.ids for node in self.below))
-
-    def misplaced(self, parent: int | None, target: _Target) -> Iterator[int]:
-        """Return the ids of the field, which is in `parent`, and of all within it that the table has in another one."""
-        if self.id is not None and target.parents.get(self.id, parent) != parent:
-            yield self.id
+    def ids(self, parent: int | None = None) -> Iterator[tuple[int, int | None]]:
+        """Return the ids of the field, which is in `parent`, and of all within it, each with that of the one around."""
+        if self.id is not None:
+            yield self.id, parent
         for node in self.below:
-            yield from node.misplaced(self.id, target)
+            yield from node.ids(self.id)
 
 
 @dataclass(frozen=True)
@@ -257,11 +250,12 @@ class _Source:
         of names."""
         entries = [None if mapping is None else mapping.get(name) for name in schema.names]
         nodes = [_node(f, None, entry, target, mapping is None) for f, entry in zip(schema, entries, strict=True)]
-        for misplaced in chain.from_iterable(node.misplaced(None, target) for node in nodes):
-            raise CastingError(f"field id {misplaced} is not where the table has it; write the file with its field ids")
+        for own, parent in (pair for node in nodes for pair in node.ids()):
+            if target.parents.get(own, parent) != parent:
+                raise CastingError(f"field id {own} is not where the table has it; write the file with its field ids")
         wanted = schema.names if names is None else set(names)
         read = [node for node, name in zip(nodes, schema.names, strict=True) if name in wanted]
-        present, everywhere = (frozenset[int]().union(*(node.ids for node in some)) for some in (read, nodes))
+        present, everywhere = (frozenset(own for node in some for own, _ in node.ids()) for some in (read, nodes))
         stored = tuple(leaf for leaf in target.leaves if leaf in present)
         added = [leaf for leaf in target.leaves if leaf not in present]
         if unread := everywhere.intersection(added):

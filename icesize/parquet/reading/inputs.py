@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,24 +50,17 @@ _BATCH_BYTES = 2**20
 """Files that are read at once, by their size: handing them from one thread to another costs 0.1 ms."""
 
 
-class Texts(Enum):
-    """How the columns of text are that have few values in a file: as in the table's schema, or as dictionaries."""
-
-    PLAIN = "plain"
-    DICTIONARIES = "dictionaries"
-
-
 def read_inputs(
     group: FileGroup,
     settings: WriteSettings,
     fetched: Fetched | None = None,
-    texts: Texts = Texts.PLAIN,
+    dictionaries: bool = False,
     deleted: Mapping[str, BitMap] = MappingProxyType({}),
     counted: Conservation | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of all input files, in their order, as tables of `settings.arrow_schema` but for `texts`, those of small
-    files together.
+    """The rows of all input files, in their order, as tables of `settings.arrow_schema`, those of small files together.
 
+    With `dictionaries`, columns of text that have few values in a file are dictionaries.
     Rows that are `deleted`, by file and by their place in it, are left out. The threads of `fetched` read ahead. Raises
     `RewriteFailed` with the attribute `path` of a file that is missing, damaged or does not have the rows that its
     manifest entry says, after some of its rows. What `counted` adds up is counted before anything is made of the rows.
@@ -77,7 +69,7 @@ def read_inputs(
 
     def stored(file: FileFact) -> Iterator[_Stored]:
         source = None if fetched is None else fetched.get(file.path)
-        return _stored(settings, file.path, file.size_bytes, projection, texts, source)
+        return _stored(settings, file.path, file.size_bytes, projection, dictionaries, source)
 
     def begin(files: Sequence[FileFact]) -> list[Iterator[_Stored]]:
         begun, left_bytes = list[Iterator[_Stored]](), settings.limits.whole_file_bytes
@@ -115,7 +107,7 @@ def _stored(
     path: str,
     size_bytes: int,
     projection: Projection,
-    texts: Texts,
+    dictionaries: bool,
     source: Source | None = None,
 ) -> Iterator[_Stored]:
     """The rows of one file; `source` has its bytes where they were fetched already."""
@@ -125,7 +117,7 @@ def _stored(
             fitted = projection.fit(plain_schema(parquet.schema_arrow))
             footer = None if _is_small(parquet.metadata, settings.limits) else _footer(stream)
             for rows in _tables(stream, parquet, fitted, settings.limits, footer):
-                yield _Stored(path, of_schema(rows, fitted.stored) if texts is Texts.PLAIN else rows, fitted, footer)
+                yield _Stored(path, rows if dictionaries else of_schema(rows, fitted.stored), fitted, footer)
     except Exception as error:
         raise _unreadable(path, error) from error
 

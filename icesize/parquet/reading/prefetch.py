@@ -6,15 +6,14 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import IO
 
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.storage import local_folder
 from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
-from icesize.parquet.reading.ahead import Ahead
+from icesize.parquet.reading.ahead import NOT_AHEAD, Ahead
 from icesize.planning.files import FileFact
 
 
@@ -33,7 +32,7 @@ class Fetched:
         self._stack = ExitStack()
         self._room = _Room(self._stack, self._limits.fetched_in_memory_bytes)
         self._sources: dict[str, Source] = {}
-        self.ahead: Ahead = Ahead(threads)
+        self.ahead: Ahead = Ahead(threads) if threads > 1 else NOT_AHEAD
 
     def __enter__(self) -> Fetched:
         return self
@@ -67,15 +66,9 @@ class Fetched:
             self.fetch(remote)
 
     def _fetch_all(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
-        found: list[Source | Refusal] = []
-        with ThreadPoolExecutor(1) as pool:
-            waiting = [pool.submit(self._fetch, file) for file in inputs[:1]]
-            for following in (*inputs[1:], None)[: len(inputs)]:
-                data = waiting.pop().result()
-                if following is not None:
-                    waiting.append(pool.submit(self._fetch, following))
-                found.append(self._room.keep(data) if isinstance(data, bytes) else data)
-        return found
+        with closing(Ahead(1)) as ahead:
+            fetched = ahead.map(self._fetch, inputs)
+            return [self._room.keep(data) if isinstance(data, bytes) else data for data in fetched]
 
     def _fetch(self, input_file: FileFact) -> bytes | Source | Refusal:
         try:

@@ -14,7 +14,16 @@ from pyiceberg.transforms import IdentityTransform
 
 from icesize.errors import SchemaMismatch
 from icesize.parquet.files.settings import NAME_MAPPING, WriteSettings
-from icesize.parquet.reading.casting import CastingError, Convert, Rules, compile_convert, is_list, may_become, nulls
+from icesize.parquet.reading.casting import (
+    CastingError,
+    Convert,
+    Rules,
+    casting_of,
+    compile_convert,
+    is_list,
+    may_become,
+    nulls,
+)
 from icesize.parquet.reading.conservation import FIELD_ID
 from icesize.parquet.reading.texts import are_text, as_read
 from icesize.planning.files import PartitionKey
@@ -57,7 +66,9 @@ class Projection:
             wanted = list(range(len(source)))
         stored = pa.schema([source.field(i) for i in wanted], source.metadata)
         columns = [
-            self._constant(field) if at is None else _from_file(fields[at], field, wanted.index(at), rules)
+            _Constant(field, self._constants.get(field_id(field)))
+            if at is None
+            else _from_file(fields[at], field, wanted.index(at), rules)
             for field, at in zip(self._target, positions, strict=True)
         ]
         names = None if len(wanted) == len(fields) else stored.names
@@ -71,9 +82,6 @@ class Projection:
     def constants(self) -> frozenset[int]:
         """Field ids of the columns that have a value in files that lack them."""
         return frozenset(found for found in self._constants if found is not None)
-
-    def _constant(self, field: pa.Field) -> _Constant:
-        return _Constant(field, self._constants.get(field_id(field)))
 
 
 @dataclass(frozen=True)
@@ -111,10 +119,8 @@ class _FromFile:
         column, convert, kind = rows.column(self.place), self.convert, self.field.type
         if types.is_dictionary(column.type) and not types.is_dictionary(self.stored):
             convert, kind = self._convert_dictionary, pa.dictionary(column.type.index_type, kind)
-        try:
+        with casting_of(f"column '{self.field.name}'"):
             values = pa.chunked_array(map(convert, column.chunks), type=kind)
-        except CastingError as error:
-            raise CastingError(f"column '{self.field.name}' {error}") from error
         if not self.field.nullable and values.null_count:  # the writer would name no file
             raise CastingError(f"column '{self.field.name}' is required and has null")
         return values
@@ -124,10 +130,8 @@ class _FromFile:
 
 
 def _from_file(stored: pa.Field, wanted: pa.Field, place: int, rules: Rules) -> _FromFile:
-    try:
+    with casting_of(f"column '{wanted.name}'"):
         return _FromFile(wanted, stored.type, place, compile_convert(stored.type, wanted.type, rules))
-    except CastingError as error:
-        raise CastingError(f"column '{wanted.name}' {error}") from error
 
 
 @dataclass(frozen=True)
@@ -156,17 +160,13 @@ def _by_id(wanted: pa.Field, at_hand: list[pa.Field]) -> int | None:
     return next((i for i, field in enumerate(at_hand) if field_id(field) == wanted_id), None)
 
 
-def _any_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
-    """Return why a field that a file with ids lacks may be one without an id: of any name, as fields are renamed."""
-    return _doubt(wanted, at_hand)
-
-
 def _same_name_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
     """Return why a field that the name mapping does not find may be one that the mapping lacks."""
-    return _doubt(wanted, [field for field in at_hand if field.name == wanted.name])
+    return _any_without_id(wanted, [field for field in at_hand if field.name == wanted.name])
 
 
-def _doubt(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
+def _any_without_id(wanted: pa.Field, at_hand: list[pa.Field]) -> str | None:
+    """Return why a field that a file with ids lacks may be one without an id: of any name, as fields are renamed."""
     possible = (f.name for f in at_hand if field_id(f) is None and may_become(f.type, wanted.type))
     name = next(possible, None)
     if name is None:
@@ -183,14 +183,12 @@ _BY_MAPPING = Rules(_by_id, zones_matter=False, doubt=_same_name_without_id)
 
 def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int | None, pa.Scalar]:
     """The partition's value for each source column of an identity field, by field id (Iceberg's column projection)."""
-    values: dict[int | None, pa.Scalar] = {}
-    for field, value in zip(settings.spec.fields, partition.values, strict=True):
-        if value is None or not isinstance(field.transform, IdentityTransform):
-            continue
-        for column in settings.arrow_schema:
-            if field_id(column) == field.source_id:
-                values[field.source_id] = _scalar(value, column.type)
-    return values
+    types_by_id = {field_id(column): column.type for column in settings.arrow_schema}
+    return {
+        field.source_id: _scalar(value, types_by_id[field.source_id])
+        for field, value in zip(settings.spec.fields, partition.values, strict=True)
+        if value is not None and isinstance(field.transform, IdentityTransform) and field.source_id in types_by_id
+    }
 
 
 def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:

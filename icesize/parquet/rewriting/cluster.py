@@ -11,10 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import Merged, MergeResult, Results
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
@@ -22,7 +20,7 @@ from icesize.parquet.ordering.sort_keys import Rows, changed, slots, whole, word
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
-from icesize.parquet.rewriting.merge import with_enough_outputs
+from icesize.parquet.rewriting.merge import Job, begun
 from icesize.parquet.rewriting.threads import results_in_threads, workers
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
@@ -68,21 +66,12 @@ def cluster(
     Raises `TooLarge` for more than `most_parts` (None: any number), and `RewriteFailed` as
     `icesize.parquet.rewriting.merge.merge` does, everything written removed.
     """
-    if group.partition.spec_id != settings.spec_id:
-        raise RewriteFailed(
-            f"Cannot cluster files of partition spec {group.partition.spec_id}: the table's is {settings.spec_id}, "
-            "plan again",
-            path=None,
-        )
-    new_files = NewFiles(settings, names)
-    failing = rewrite_failed(f"cluster {len(group.inputs)} files", TooLarge)
-    with failing, Fetched(settings) as fetched, new_files.all_or_none():
-        deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
+    with begun("cluster", group, settings, names, TooLarge) as job:
+        deleted = job.deleted
         sequence, live = deleted.number_of(group.inputs), group.rows - deleted.rows
-        outputs = with_enough_outputs(group, settings, deleted).outputs
-        writing = SortedFiles(Target(group.partition, live, outputs, order.sort_order_id, sequence), new_files)
-        counted = Conservation(settings)
-        for part in _Reading(group, order, settings, fetched, deleted, moved, counted).parts(most_parts):
+        target = Target(group.partition, live, job.group.outputs, order.sort_order_id, sequence)
+        writing, counted = SortedFiles(target, job.new_files), Conservation(settings)
+        for part in _Reading(job, order, moved, counted).parts(most_parts):
             arranged = part.ranking.arrange(_keys(order, part.rows))
             writing.write(part.rows, arranged, part.later.nan, part.later.arrow_bytes)
             moved(len(arranged.order))
@@ -115,34 +104,22 @@ def cluster_in_threads(
     shared = replace(settings, limits=replace(limits, **{name: getattr(limits, name) // shares for name in names}))
 
     def work(number: int, group: MergeGroup) -> Merged:
-        moved = _Moved(group, progress)
+        most_rows, moved_rows, reported_bytes = 2 * group.rows, 0, 0  # onto the disk and into files
+
+        def moved(rows: int) -> None:
+            nonlocal moved_rows, reported_bytes
+            moved_rows = min(moved_rows + rows, most_rows)
+            done_bytes = group.size_bytes if moved_rows == most_rows else group.size_bytes * moved_rows // most_rows
+            if done_bytes > reported_bytes:
+                progress(done_bytes - reported_bytes)
+                reported_bytes = done_bytes
+
         try:
             return cluster(group, order, shared, FileNames(prefixes[number], number, 0, owner), moved=moved)
         finally:
-            moved.all_of_it()
+            moved(most_rows)
 
     return results_in_threads(groups, work)
-
-
-class _Moved:
-    """Tells `progress` of the bytes of a group, whose rows move twice: onto the disk and into files."""
-
-    def __init__(self, group: MergeGroup, progress: Callable[[int], None]) -> None:
-        self._group, self._progress = group, progress
-        self._rows = self._told_bytes = 0
-
-    def __call__(self, rows: int) -> None:
-        self._rows += rows
-        self._tell(self._group.size_bytes * min(self._rows, 2 * self._group.rows) // (2 * self._group.rows))
-
-    def all_of_it(self) -> None:
-        """What was not told yet."""
-        self._tell(self._group.size_bytes)
-
-    def _tell(self, done_bytes: int) -> None:
-        if done_bytes > self._told_bytes:
-            self._progress(done_bytes - self._told_bytes)
-            self._told_bytes = done_bytes
 
 
 def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
@@ -162,22 +139,23 @@ class _Part:
 class _Reading:
     """Reads the input files of one group; what it gives is `counted`."""
 
-    group: MergeGroup
+    job: Job
     order: RowOrder
-    settings: WriteSettings
-    fetched: Fetched
-    deleted: DeletedPositions
     moved: Callable[[int], object]
     counted: Conservation
 
     @property
     def _rows(self) -> int:
-        return self.group.rows - self.deleted.rows
+        return self.job.group.rows - self.job.deleted.rows
+
+    @property
+    def _settings(self) -> WriteSettings:
+        return self.counted.settings
 
     def _read(
         self, settings: WriteSettings, fetched: Fetched | None = None, counted: Conservation | None = None
     ) -> Iterator[pa.Table]:
-        return read_inputs(self.group, settings, fetched, deleted=self.deleted.positions, counted=counted)
+        return read_inputs(self.job.group, settings, fetched, deleted=self.job.deleted.positions, counted=counted)
 
     def parts(self, most_parts: int | None) -> Iterator[_Part]:
         """All rows: those of a part come before those of the next one. Raises `TooLarge`."""
@@ -191,10 +169,10 @@ class _Reading:
         parts = math.ceil(fillings / PART_SHARE)
         if most_parts is not None and parts > most_parts:
             raise TooLarge(f"their rows are ordered in {parts} parts")
-        self.fetched.fetch_remote(self.group.inputs)  # once, not for the keys and for the rows
+        self.job.fetched.fetch_remote(self.job.group.inputs)  # once, not for the keys and for the rows
         ranking, cuts = self._cuts(parts)
-        with closing(_Divided(self.order, self.settings, ranking)) as divided:
-            divided.put((), self._telling(self._read(self.settings, self.fetched, self.counted)), cuts.part_of)
+        with closing(_Divided(self.order, self._settings, ranking)) as divided:
+            divided.put((), self._telling(self._read(self._settings, self.job.fetched, self.counted)), cuts.part_of)
             yield from divided.parts()
 
     def _telling(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -205,10 +183,10 @@ class _Reading:
     def _at_once(self) -> tuple[list[pa.Table], float]:
         """All rows if they fit, and how often they fill the memory, judged as soon as an eighth of it is filled."""
         total, held_bytes, held_rows = self._rows, 0, 0
-        limits = self.settings.limits
+        limits = self._settings.limits
         fillings = total / limits.sorted_rows
         held: list[pa.Table] = []
-        for table in self._read(self.settings, counted=self.counted):
+        for table in self._read(self._settings, counted=self.counted):
             held_bytes, held_rows = held_bytes + table.nbytes, held_rows + table.num_rows
             held.append(table)
             if held_bytes >= limits.sorted_bytes / 8:
@@ -218,7 +196,7 @@ class _Reading:
         return (held if fillings <= 1 else []), fillings
 
     def _cuts(self, parts: int) -> tuple[Ranking, Cuts]:
-        tables = self._read(pruned(self.settings, self.order.columns), self.fetched)
+        tables = self._read(pruned(self._settings, self.order.columns), self.job.fetched)
         keys = _sample(map(self.order.keys, tables), self._rows)
         ranking = self.order.fit(keys)
         return ranking, ranking.cuts(keys, [1.0] * parts)

@@ -17,7 +17,6 @@ from icesize.parquet.editing.reencode import most_decoded_bytes
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
 from icesize.parquet.format.sources import Source
@@ -25,14 +24,7 @@ from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.rewriting.output_file import Contents, PageRun, write_copied
-from icesize.parquet.rewriting.strategy import (
-    CopyStrategy,
-    Judgement,
-    footer_or_refusal,
-    judge,
-    likely_copied,
-    loosened,
-)
+from icesize.parquet.rewriting.strategy import Candidate, CopyStrategy, candidate, judge, likely_copied
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup, MergeGroup
 from icesize.planning.sizing import ROUND_DOWN_RATIO, least_output_bytes
@@ -118,18 +110,28 @@ def _decide(
     likely = likely_copied(facts, settings)
     if sum(fact.size_bytes for fact in likely) < least_bytes:
         raise CopyRefused(Refusal.TINY)
-    sources = find(likely)
-    footers = [_footer(fact, source) for fact, source in zip(likely, sources, strict=True)]
-    loose = loosened(footers)
-    judged = judge(footers, loose, settings, others=len(likely) < len(facts))
-    looked_at = zip(likely, sources, loose, judged, strict=True)
-    decided = {fact.path: _copied(source, footer, judged) for fact, source, footer, judged in looked_at}
-    inputs = [_Input(fact, decided.get(fact.path, Refusal.TINY)) for fact in facts]
+    found = [
+        source if isinstance(source, Refusal) else candidate(fact, source)
+        for fact, source in zip(likely, find(likely), strict=True)
+    ]
+    readable = [file for file in found if isinstance(file, Candidate)]
+    judge(readable, settings, others=len(readable) < len(facts))
+    by_path = {fact.path: file for fact, file in zip(likely, found, strict=True)}
+    inputs = [_Input(fact, _copied(by_path.get(fact.path, Refusal.TINY))) for fact in facts]
     for each in inputs:
         if (places := deleted.get(each.fact.path)) and not isinstance(each.copied, Refusal):
             # new pages would have no bloom filters
             each.copied = Refusal.DELETED_ROWS if settings.parquet.bloom_fpp else _without(each.copied, places)
     return inputs
+
+
+def _copied(file: Candidate | Refusal) -> list[tuple[Part, CopyStrategy]] | Refusal:
+    if isinstance(file, Refusal):
+        return file
+    if isinstance(file.judged, Refusal):
+        return file.judged
+    groups = zip(file.footer.row_groups, file.judged, strict=True)
+    return [(Part(file.source, file.footer, group), strategy) for group, strategy in groups]
 
 
 def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> list[tuple[Part, CopyStrategy]]:
@@ -144,25 +146,6 @@ def _without(copied: Sequence[tuple[Part, CopyStrategy]], deleted: BitMap) -> li
             found.append((replace(part, deleted=here.shift(-first)), CopyStrategy.PAGES))
         first = end
     return found
-
-
-def _footer(fact: FileFact, source: Source | Refusal) -> Footer | Refusal:
-    found = source if isinstance(source, Refusal) else footer_or_refusal(source)
-    # a file that does not have the rows that its manifest entry says is a damaged one
-    return Refusal.CORRUPT_FOOTER if isinstance(found, Footer) and found.rows != fact.rows else found
-
-
-def _copied(
-    source: Source | Refusal, footer: Footer | Refusal, judged: Judgement
-) -> list[tuple[Part, CopyStrategy]] | Refusal:
-    if isinstance(source, Refusal):
-        return source
-    if isinstance(footer, Refusal):
-        return footer
-    if isinstance(judged, Refusal):
-        return judged
-    groups = zip(footer.row_groups, judged, strict=True)
-    return [(Part(source, footer, group), strategy) for group, strategy in groups]
 
 
 def _check_worth(inputs: Sequence[_Input], least_bytes: int) -> None:

@@ -17,7 +17,7 @@ from icesize.parquet.format.footer import Footer, read_footer
 from icesize.parquet.format.schema import REQUIRED, Element, top_level
 from icesize.parquet.format.sources import BytesSource
 from icesize.parquet.reading.conservation import Conservation
-from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
+from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import as_read, with_short_dictionaries, with_used_values
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, leaf_values, nan_columns
@@ -38,8 +38,7 @@ class EncodedRows:
 
 def empty_like(settings: WriteSettings, copied: Sequence[Element]) -> EncodedRows:
     """What `encoded_rows` would yield for no rows: shows whether its schema is that of the copied files."""
-    settings = _with_names_of(copied, settings)
-    schema = aligned_schema(settings.arrow_schema, copied)
+    settings, schema = _like(copied, settings)
     return _encode(settings.arrow_schema.empty_table(), schema, settings)
 
 
@@ -57,9 +56,8 @@ def encoded_rows(
     `copied` is the schema of the files that they join; what is read is `counted`. Raises `RewriteFailed` for an input
     file that cannot be read.
     """
-    settings = _with_names_of(copied, settings)
-    schema = aligned_schema(settings.arrow_schema, copied)
-    inputs = read_inputs(group, settings, fetched, Texts.DICTIONARIES, deleted, counted)
+    settings, schema = _like(copied, settings)
+    inputs = read_inputs(group, settings, fetched, dictionaries=True, deleted=deleted, counted=counted)
     tables = Stream(inputs, settings.limits.decoded_bytes)
     live = left = group.rows - sum(len(deleted.get(file.path, ())) for file in group.inputs)
     groups = settings.parquet.row_groups(group.size_bytes, left)
@@ -72,25 +70,24 @@ def encoded_rows(
         continue
 
 
-def _with_names_of(copied: Sequence[Element], settings: WriteSettings) -> WriteSettings:
-    """Columns were renamed since the copied files were written: the new rows get the old names. Readers go by field
-    ids; bloom filters are asked for by name, so tables that have them keep theirs and nothing is copied."""
-    names = [copied[at.start].name.decode() for at in top_level(copied)]
-    fields = settings.schema.fields
-    if settings.parquet.bloom_fpp or len(names) != len(fields) or names == [field.name for field in fields]:
-        return settings
-    renamed = [field.model_copy(update={"name": name}) for field, name in zip(fields, names, strict=True)]
-    return settings.with_schema(Schema(*renamed, schema_id=settings.schema_id))
+def _like(copied: Sequence[Element], settings: WriteSettings) -> tuple[WriteSettings, pa.Schema]:
+    """Return settings and an Arrow schema with the names of the copied columns, required where the copied ones are.
 
-
-def aligned_schema(schema: pa.Schema, copied: Sequence[Element]) -> pa.Schema:
-    """The table's schema with columns required where the copied files have them so: Spark writes them like that when
-    its rows cannot be null."""
-    required = [copied[at.start].repetition == REQUIRED for at in top_level(copied)]
-    if len(required) != len(schema):
-        return schema
-    fields = [f.with_nullable(False) if strict else f for f, strict in zip(schema, required, strict=True)]
-    return pa.schema(fields, metadata=schema.metadata)
+    Columns may have been renamed since the copied files were written. Readers go by field ids; bloom filters are
+    requested by name, so tables that have them keep theirs and nothing is copied. Spark writes columns required when
+    its rows cannot be null.
+    """
+    columns, fields = [copied[at.start] for at in top_level(copied)], settings.schema.fields
+    if len(columns) != len(fields):
+        return settings, settings.arrow_schema
+    names = [column.name.decode() for column in columns]
+    if not settings.parquet.bloom_fpp and names != [field.name for field in fields]:
+        renamed = [field.model_copy(update={"name": name}) for field, name in zip(fields, names, strict=True)]
+        settings = settings.with_schema(Schema(*renamed, schema_id=settings.schema_id))
+    schema = settings.arrow_schema
+    strict = [column.repetition == REQUIRED for column in columns]
+    required = [f.with_nullable(False) if strict[i] else f for i, f in enumerate(schema)]
+    return settings, pa.schema(required, metadata=schema.metadata)
 
 
 def _encode(rows: pa.Table, schema: pa.Schema, settings: WriteSettings) -> EncodedRows:

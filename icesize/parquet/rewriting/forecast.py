@@ -12,18 +12,11 @@ from typing import Any
 from pyroaring import BitMap
 
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.format.footer import Footer
 from icesize.parquet.format.pages import data_pages, dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import Source
 from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
-from icesize.parquet.rewriting.strategy import (
-    footer_or_refusal,
-    forbidden,
-    has_pages,
-    judge,
-    likely_copied,
-)
+from icesize.parquet.rewriting.strategy import Candidate, candidate, forbidden, judge, likely_copied
 from icesize.planning.files import FileFact
 from icesize.planning.plan import Forecast, MergeGroup
 
@@ -141,9 +134,10 @@ def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Sourc
     """Open the file, for `opened` to close, and read what a plan needs of it: files are far away, so threads do it."""
     try:
         source = _Stored(opened.enter_context(settings.storage.stream(file.path)), file.size_bytes)
-        footer = footer_or_refusal(source)
-        if isinstance(footer, Footer) and has_pages(*judge([footer], [footer], settings)):
-            for chunk in (chunk for group in footer.row_groups for chunk in group.chunks):
+        if isinstance(found := candidate(file, source), Candidate):
+            judge([found], settings)
+            groups = found.footer.row_groups if found.has_pages else []
+            for chunk in (chunk for group in groups for chunk in group.chunks):
                 dictionary_page(source, chunk)
     except CopyRefused as refused:
         return refused.code

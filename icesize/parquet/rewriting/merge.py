@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from icesize.errors import RewriteFailed, is_from_outside
@@ -15,7 +16,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.conservation import Conservation
-from icesize.parquet.reading.inputs import Stream, Texts, read_inputs
+from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.reading.texts import with_short_dictionaries
 from icesize.parquet.rewriting.copy_merge import copy_merge
@@ -38,25 +39,45 @@ def merge(group: MergeGroup, settings: WriteSettings, names: FileNames, threads:
     attribute `path` of an input or delete file that is missing, damaged or does not have the rows its manifest entry
     says; of the output when storage fails.
     """
-    if group.partition.spec_id != settings.spec_id:
-        raise RewriteFailed(
-            f"Cannot merge files of partition spec {group.partition.spec_id}: the table's is {settings.spec_id}, "
-            "plan again",
-            path=None,
-        )
-    new_files = NewFiles(settings, names)
-    cannot = f"merge {len(group.inputs)} files"
-    with rewrite_failed(cannot), Fetched(settings, threads) as fetched, new_files.all_or_none():
-        deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
-        group = with_enough_outputs(group, settings, deleted)
-        result = _copied(group, new_files, fetched, deleted)
+    with begun("merge", group, settings, names, threads=threads) as job:
+        result, deleted = _copied(job), job.deleted
         if isinstance(result, Refusal):
-            result = _decoded(group, new_files, fetched, deleted, result)
+            result = _decoded(job, result)
         if result.rows_in - deleted.rows != result.rows_out:
             rows = f"{result.rows_in} rows went in, {deleted.rows} of them deleted"
             raise RewriteFailed(f"Cannot merge: {rows}, and {result.rows_out} came out, report this", path=None)
     files = tuple(replace(file, sequence_number=deleted.number_of(group.inputs)) for file in result.files)
     return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A rewrite of the files of one `group` into `new_files`, without the rows that are `deleted`."""
+
+    group: MergeGroup
+    new_files: NewFiles
+    fetched: Fetched
+    deleted: DeletedPositions
+
+
+@contextmanager
+def begun(
+    verb: str, group: MergeGroup, settings: WriteSettings, names: FileNames, *passing: type[Exception], threads: int = 1
+) -> Iterator[Job]:
+    """Begin a job, whose group has as many outputs as its live rows need, and remove its files if it fails.
+
+    Raises `RewriteFailed` for all errors of the block but those of `passing`.
+    """
+    if group.partition.spec_id != settings.spec_id:
+        raise RewriteFailed(
+            f"Cannot {verb} files of partition spec {group.partition.spec_id}: the table's is {settings.spec_id}, "
+            "plan again",
+            path=None,
+        )
+    failing, new_files = rewrite_failed(f"{verb} {len(group.inputs)} files", *passing), NewFiles(settings, names)
+    with failing, Fetched(settings, threads) as fetched, new_files.all_or_none():
+        deleted = deleted_rows(group.inputs, settings, group.partition, fetched)
+        yield Job(with_enough_outputs(group, settings, deleted), new_files, fetched, deleted)
 
 
 def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: DeletedPositions) -> MergeGroup:
@@ -68,88 +89,76 @@ def with_enough_outputs(group: MergeGroup, settings: WriteSettings, deleted: Del
     return replace(group, outputs=max(1, min(group.outputs, outputs)))
 
 
-def _copied(group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedPositions) -> Rewritten | Refusal:
-    if (reason := forbidden(new_files.settings)) is not None:
+def _copied(job: Job) -> Rewritten | Refusal:
+    if (reason := forbidden(job.new_files.settings)) is not None:
         return reason
     try:
-        return copy_merge(group, new_files, fetched, deleted.positions)
+        return copy_merge(job.group, job.new_files, job.fetched, job.deleted.positions)
     except CopyRefused as refused:
         return refused.code
     except Exception as error:
         if isinstance(error, MemoryError) or is_from_outside(error):
             return Refusal.SHORT_READ  # decoding meets it again, if it lasts, and names it
-        log_internal_error(f"copying {len(group.inputs)} files", error)
+        log_internal_error(f"copying {len(job.group.inputs)} files", error)
         return Refusal.INTERNAL_ERROR
 
 
-def _decoded(
-    group: MergeGroup, new_files: NewFiles, fetched: Fetched, deleted: DeletedPositions, refused: Refusal
-) -> Rewritten:
-    nan: frozenset[int] = frozenset()
-    texts = Texts.DICTIONARIES if sorter_of(new_files.settings) is None else Texts.PLAIN
+def _decoded(job: Job, refused: Refusal) -> Rewritten:
+    """Merge by decoding and encoding every row, which can always be done."""
+    nan, group = frozenset[int](), job.group
+    dictionaries = sorter_of(job.new_files.settings) is None
     while True:
         try:
-            with new_files.all_or_none():
-                files = _Decoding(group, new_files, deleted, nan, texts).files(fetched)
+            with job.new_files.all_or_none():
+                files = _decoded_files(job, nan, dictionaries)
         except LateNanError as late:
             nan |= late.nan  # once more: the statistics of these columns must be left out from the start
         except LateDictionaryError:
-            texts = Texts.PLAIN
+            dictionaries = False
         else:
             codes = {refused.value: len(group.inputs)}
             return MergeResult(group.inputs, tuple(files), group.size_bytes, decoded_because=codes)
 
 
-@dataclass(frozen=True)
-class _Decoding:
-    """Merges by decoding and encoding every row, which can always be done; columns of `nan` get no statistics.
+def _decoded_files(job: Job, nan: frozenset[int], dictionaries: bool) -> list[NewDataFile]:
+    """Write the live rows of all input files, in their order; columns of `nan` get no statistics.
 
     At most about one row group is held decoded; where the table has a sort order `Limits.decoded_bytes` of rows, which
     are sorted: an output of no more than that is in the table's order and says so.
     """
+    settings, group, deleted = job.new_files.settings, job.group, job.deleted
+    counted = Conservation(settings)
+    live = read_inputs(group, settings, job.fetched, dictionaries, deleted.positions, counted)
+    tables = Stream(live, settings.limits.decoded_bytes)
+    outputs = output_rows(group.inputs, [*map(deleted.live_rows, group.inputs)], group.outputs)
+    files = [_output(job, tables, rows, nan) for rows in outputs if rows]
+    for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
+        continue
+    return counted.check(files)
 
-    group: MergeGroup
-    new_files: NewFiles
-    deleted: DeletedPositions
-    nan: frozenset[int]
-    texts: Texts
 
-    def files(self, fetched: Fetched) -> list[NewDataFile]:
-        """The live rows of all input files, in their order."""
-        settings, group = self.new_files.settings, self.group
-        counted = Conservation(settings)
-        live = read_inputs(group, settings, fetched, self.texts, self.deleted.positions, counted)
-        tables = Stream(live, settings.limits.decoded_bytes)
-        outputs = output_rows(group.inputs, [*map(self.deleted.live_rows, group.inputs)], group.outputs)
-        files = [self._output(tables, rows) for rows in outputs if rows]
-        for _ in tables.rest():  # a file with more rows than its manifest says is noticed at its end
-            continue
-        return counted.check(files)
-
-    def _output(self, tables: Stream, rows: int) -> NewDataFile:
-        """A file of the next rows."""
-        settings = self.new_files.settings
-        sorter = sorter_of(settings)
-        size_bytes = self.group.size_bytes / max(1, self.group.rows) * rows
-        group_rows = math.ceil(rows / settings.parquet.row_groups(size_bytes, rows))
-        encoder, left = None, rows
-        while encoder is None or left:
-            run = tables.take(left if sorter is not None else min(group_rows, left))
-            run = run if sorter is None else sorter(run)
-            nan = nan_columns(settings, run)
-            if encoder is None:
-                run = with_short_dictionaries(run, settings.parquet.dictionary_bytes)
-                encoding = Encoding(dictionary_columns(settings, run), nan | self.nan)
-                encoder = FileEncoder(
-                    self.new_files, self.group.partition, encoding, expected_rows=rows, schema=run.schema
-                )
-                if sorter is not None and run.num_rows == rows:
-                    encoder.sort_order_id = sorter.order_id
-            step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))
-            for start in range(0, run.num_rows, step):
-                encoder.append(run.slice(start, step), nan)
-            left -= run.num_rows
-        return encoder.finish()
+def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int]) -> NewDataFile:
+    """Write a file of the next rows."""
+    settings, group = job.new_files.settings, job.group
+    sorter = sorter_of(settings)
+    size_bytes = group.size_bytes / max(1, group.rows) * rows
+    group_rows = math.ceil(rows / settings.parquet.row_groups(size_bytes, rows))
+    encoder, left = None, rows
+    while encoder is None or left:
+        run = tables.take(left if sorter is not None else min(group_rows, left))
+        run = run if sorter is None else sorter(run)
+        found = nan_columns(settings, run)
+        if encoder is None:
+            run = with_short_dictionaries(run, settings.parquet.dictionary_bytes)
+            encoding = Encoding(dictionary_columns(settings, run), found | nan)
+            encoder = FileEncoder(job.new_files, group.partition, encoding, expected_rows=rows, schema=run.schema)
+            if sorter is not None and run.num_rows == rows:
+                encoder.sort_order_id = sorter.order_id
+        step = math.ceil(run.num_rows / math.ceil(run.num_rows / group_rows))
+        for start in range(0, run.num_rows, step):
+            encoder.append(run.slice(start, step), found)
+        left -= run.num_rows
+    return encoder.finish()
 
 
 def output_rows(inputs: tuple[FileFact, ...], live_rows: Sequence[int], outputs: int) -> list[int]:

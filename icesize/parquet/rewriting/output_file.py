@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -130,7 +130,6 @@ def write_copied(
     _check_opens(assembled)
     footer = parse_footer(assembled.footer, assembled.size_bytes)
     file = describe_copied(settings, path, partition, assembled, footer)
-    copy = _Copy(contents, counted, _counts(settings, footer))
     if of_decoded.metadata is not None:
         rows = NewDataFile(path, 0, 0, partition)
         rows = describe(rows, settings, of_decoded.metadata, of_decoded.nulls, of_decoded.nans)
@@ -146,7 +145,7 @@ def write_copied(
         raise RewriteFailed(
             f"Cannot finish {path}: storage gives another footer than was written, try again", path=path
         )
-    copy.check(path, footer)
+    _Copy(contents, counted, footer).check(path)
     return replace(file, copied_from=contents.copied_from)
 
 
@@ -174,13 +173,13 @@ def _assemble(
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The `contents` of a file, of which decoded rows are `counted`, and the `counts` that its footer has of them."""
+    """The `contents` of a file, of which decoded rows are `counted`, and its `footer`."""
 
     contents: Contents
     counted: Conservation
-    counts: Mapping[int, Count]
+    footer: Footer
 
-    def check(self, path: str, footer: Footer) -> None:
+    def check(self, path: str) -> None:
         """Raise `CopyRefused` unless each column has the values and NULLs of all that the file at `path` holds.
 
         Footers are compared first. Levels are counted where these do not say or differ.
@@ -191,27 +190,26 @@ class _Copy:
             return
         with settings.storage.stream(path) as stream:
             for leaf in doubted:
-                self._check_levels(leaf, StreamSource(stream), footer)
+                self._check_levels(leaf, StreamSource(stream))
 
     def _agree(self, leaf: Leaf) -> bool:
         """Return whether all footers state the number of NULLs, and agree."""
-        parts, written = self.contents.parts, self.counts[leaf.field_id]
-        stored = _sum([count_of(part.group.chunks[leaf.position], _column(part, leaf.position)) for part in parts])
+        parts, at = self.contents.parts, leaf.position
+        written = _sum(count_of(group.chunks[at], self.footer.columns[at]) for group in self.footer.row_groups)
+        stored = _sum(count_of(part.group.chunks[at], _column(part, at)) for part in parts)
         if written.nulls is None or stored.nulls is None:
             return False
         if any(part.deleted for part in parts):  # NULLs are counted where pages are cut, or encoded again
             stored = Count(sum(part.rows for part in parts) if leaf.flat else None, None)
         return self._decoded(leaf).plus(stored).agrees(written)
 
-    def _check_levels(self, leaf: Leaf, written: Readable, footer: Footer) -> None:
-        at = leaf.position
-        before = [
-            count_levels(
-                part.source, part.group.chunks[at], _column(part, at), part.deleted_rows if part.deleted else None
-            )
-            for part in self.contents.parts
-        ]
-        after = [count_levels(written, group.chunks[at], footer.columns[at]) for group in footer.row_groups]
+    def _check_levels(self, leaf: Leaf, written: Readable) -> None:
+        at, footer, parts = leaf.position, self.footer, self.contents.parts
+        before = (
+            count_levels(p.source, p.group.chunks[at], _column(p, at), p.deleted_rows if p.deleted else None)
+            for p in parts
+        )
+        after = (count_levels(written, group.chunks[at], footer.columns[at]) for group in footer.row_groups)
         if self._decoded(leaf).plus(_sum(before)) != _sum(after):
             raise CopyRefused(Refusal.COUNTS, leaf.name)
 
@@ -260,19 +258,9 @@ def _chunks(settings: WriteSettings, footer: Footer) -> list[tuple[Leaf, list[Ch
     return [(leaf, [group.chunks[leaf.position] for group in footer.row_groups]) for leaf in leaves(settings)]
 
 
-def _counts(settings: WriteSettings, footer: Footer) -> dict[int, Count]:
-    """Entries and NULLs of each column as the footer has them."""
-    return {
-        leaf.field_id: _sum([count_of(chunk, footer.columns[leaf.position]) for chunk in chunks])
-        for leaf, chunks in _chunks(settings, footer)
-    }
-
-
-def _sum(counts: Sequence[tuple[int | None, int | None]]) -> Count:
+def _sum(counts: Iterable[tuple[int | None, int | None]]) -> Count:
     """The sums of what is known of all."""
-    if not counts:
-        return Count()
-    entries, nulls = zip(*counts, strict=True)
+    entries, nulls = zip((0, 0), *counts, strict=True)
     return Count(None if None in entries else sum(entries), None if None in nulls else sum(nulls))
 
 

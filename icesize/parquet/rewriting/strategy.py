@@ -23,7 +23,7 @@ from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.pages import CODEC_NAMES, data_pages
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import OPTIONAL, REPEATED, REQUIRED, Column, Element, top_level_trees
-from icesize.parquet.format.sources import Readable
+from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import column_orders
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.extremes import own_footer
@@ -52,18 +52,46 @@ Judgement = tuple[CopyStrategy, ...] | Refusal
 """What becomes of an input file: the strategy of each of its row groups, or why all of it is decoded."""
 
 
-def loosened(footers: Sequence[Footer | Refusal]) -> list[Footer | Refusal]:
-    """The footers, those that differ only in which columns are required with the schema of one that requires none of
-    these: Spark writes columns required when its rows cannot be null. Theirs are `strict` then, and encoded again.
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """An input file that may be copied, and what becomes of it."""
+
+    source: Source
+    footer: Footer
+    judged: Judgement = ()
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether pages of the file are copied one by one."""
+        return not isinstance(self.judged, Refusal) and CopyStrategy.PAGES in self.judged
+
+
+def candidate(fact: FileFact, source: Source) -> Candidate | Refusal:
+    """Read the footer of a file; return the reason if it cannot be copied."""
+    try:
+        footer = read_footer(source)
+    except CopyRefused as refused:
+        return refused.code
+    except OSError:
+        return Refusal.SHORT_READ
+    # a file that does not have the rows that its manifest entry says is a damaged one
+    return Candidate(source, footer) if footer.rows == fact.rows else Refusal.CORRUPT_FOOTER
+
+
+def _loosen(files: Sequence[Candidate]) -> None:
+    """Give footers that differ only in which columns are required the schema of one that requires none of these.
+
+    Spark writes columns required when its rows cannot be null. Theirs are `strict` then, and encoded again.
     """
-    if len({footer.meaning for footer in footers if isinstance(footer, Footer)}) < 2:
-        return list(footers)  # as nearly always
-    kinds: defaultdict[Hashable, list[Footer]] = defaultdict(list)
-    for footer in footers:
-        if isinstance(footer, Footer):
-            kinds[column_orders(footer), tuple(map(_loose, footer.schema[1:]))].append(footer)
-    models = {footer: model for alike in kinds.values() if (model := _loosest(alike)) for footer in alike}
-    return [_like(f, models[f]) if isinstance(f, Footer) and f in models else f for f in footers]
+    if len({file.footer.meaning for file in files}) < 2:
+        return  # as nearly always
+    kinds: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
+    for file in files:
+        kinds[column_orders(file.footer), tuple(map(_loose, file.footer.schema[1:]))].append(file)
+    for alike in kinds.values():
+        if model := _loosest([file.footer for file in alike]):
+            for file in alike:
+                file.footer = _like(file.footer, model)
 
 
 def _loose(element: Element) -> tuple[object, ...]:
@@ -100,30 +128,25 @@ def _like(footer: Footer, model: Footer) -> Footer:
     return replace(footer, fields=fields, schema=model.schema, columns=model.columns, strict=strict)
 
 
-def judge(
-    footers: Sequence[Footer | Refusal],
-    loose: Sequence[Footer | Refusal],
-    settings: WriteSettings,
-    others: bool = False,
-) -> list[Judgement]:
-    """Return what becomes of each file; `loose` are the footers, `loosened`, and `others` are decoded beside them.
+def judge(files: Sequence[Candidate], settings: WriteSettings, others: bool = False) -> None:
+    """Decide what becomes of each file, where `others` are decoded beside them.
 
     Files that are copied may lie in one file: of differing schemas the one of most bytes is chosen, and of differing
     codecs among files whose pages are copied one by one. Codecs and encodings that some readers refuse are copied only
     if all input files have them in the same columns.
     """
-    wanted, limits = settings.derived(_wanted), settings.limits
-    judged = [footer if isinstance(footer, Refusal) else _alone(footer, wanted, limits) for footer in footers]
-    files = [(n, f) for n, f in enumerate(loose) if isinstance(f, Footer) and not isinstance(judged[n], Refusal)]
-    for number, footer in files:
-        if footer.strict:
-            judged[number] = _by_pages(footer, wanted)
-    _keep_readable(judged, loose, wanted, others)
-    files = [(number, footer) for number, footer in files if not isinstance(judged[number], Refusal)]
-    _keep_most(judged, files, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
-    of_pages = [(number, footer) for number, footer in files if has_pages(judged[number])]
-    _keep_most(judged, of_pages, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)
-    return judged
+    wanted = settings.derived(_wanted)
+    for file in files:
+        file.judged = _alone(file.footer, wanted, settings.limits)
+    _loosen(files)
+    for file in files:
+        if file.footer.strict and not isinstance(file.judged, Refusal):
+            file.judged = _by_pages(file.footer, wanted)
+    _keep_readable(files, wanted, others)
+    kept = [file for file in files if not isinstance(file.judged, Refusal)]
+    _keep_most(kept, lambda footer: (footer.meaning, column_orders(footer)), Refusal.SCHEMA_DIFFERS)
+    of_pages = [file for file in kept if file.has_pages]
+    _keep_most(of_pages, lambda f: frozenset(c.codec for g in f.row_groups for c in g.chunks), Refusal.CODEC)
 
 
 def _by_pages(footer: Footer, wanted: _Wanted) -> Judgement:
@@ -132,54 +155,46 @@ def _by_pages(footer: Footer, wanted: _Wanted) -> Judgement:
     return paged if _keeps_filters(footer, paged, wanted.bloom_filters) else Refusal.BLOOM_FILTER
 
 
-def _keep_readable(judged: list[Judgement], loose: Sequence[Footer | Refusal], wanted: _Wanted, others: bool) -> None:
+def _keep_readable(files: Sequence[Candidate], wanted: _Wanted, others: bool) -> None:
     """Do not copy what would hide rows of other files from a reader that can read these.
 
     Files with rare codecs are refused. Row groups with rare encodings go by pages. Both are copied if all files have
     the same ones, also files that are decoded; of `others` nothing is known.
     """
-    files = [(number, footer) for number, footer in enumerate(loose) if isinstance(footer, Footer)]
-    codecs = {number: rare_codecs(footer, footer.row_groups, wanted.codec) for number, footer in files}
-    encodings = {number: rare_encodings(footer, _whole(footer, judged[number])) for number, footer in files}
-    kinds = {(codecs[number], encodings[number]) for number, _ in files}
-    if others or len(files) < len(loose):
-        kinds.add((frozenset(), frozenset()))
-    for number, footer in files if len(kinds) > 1 else ():
-        if isinstance(judged[number], Refusal):
-            continue
-        if codecs[number]:
-            judged[number] = Refusal.CODEC
-        elif encodings[number]:
-            judged[number] = _by_pages(footer, wanted)
+    kinds = [
+        (rare_codecs(file.footer, file.footer.row_groups, wanted.codec), rare_encodings(file.footer, _whole(file)))
+        for file in files
+    ]
+    if len({*kinds, *([(frozenset(), frozenset())] if others else [])}) < 2:
+        return
+    for file, (codecs, encodings) in zip(files, kinds, strict=True):
+        if codecs and not isinstance(file.judged, Refusal):
+            file.judged = Refusal.CODEC
+        elif encodings and not isinstance(file.judged, Refusal):
+            file.judged = _by_pages(file.footer, wanted)
 
 
-def _whole(footer: Footer, judged: Judgement) -> Sequence[RowGroup]:
+def _whole(file: Candidate) -> Sequence[RowGroup]:
     """Return the row groups that are copied whole, all of a file that is decoded.
 
     Columns of the others are encoded again if their encoding is rare.
     """
-    if isinstance(judged, Refusal):
-        return footer.row_groups
-    return [g for g, how in zip(footer.row_groups, judged, strict=True) if how is CopyStrategy.ROW_GROUPS]
+    groups = file.footer.row_groups
+    if isinstance(file.judged, Refusal):
+        return groups
+    return [group for group, how in zip(groups, file.judged, strict=True) if how is CopyStrategy.ROW_GROUPS]
 
 
-def has_pages(judged: Judgement) -> bool:
-    """Whether pages of the file are copied one by one."""
-    return not isinstance(judged, Refusal) and CopyStrategy.PAGES in judged
-
-
-def _keep_most(
-    judged: list[Judgement], files: Sequence[tuple[int, Footer]], kind: Callable[[Footer], Hashable], code: Refusal
-) -> None:
-    """Refuse the files, by number, that are not of the kind that most bytes are of."""
-    kinds = [kind(footer) for _, footer in files]
+def _keep_most(files: Sequence[Candidate], kind: Callable[[Footer], Hashable], code: Refusal) -> None:
+    """Refuse the files that are not of the kind that most bytes are of."""
+    kinds = [kind(file.footer) for file in files]
     sizes: defaultdict[Hashable, int] = defaultdict(int)
-    for found, (_, footer) in zip(kinds, files, strict=True):
-        sizes[found] += footer.start
+    for found, file in zip(kinds, files, strict=True):
+        sizes[found] += file.footer.start
     common = max(sizes, key=lambda found: sizes[found], default=None)
-    for found, (number, _) in zip(kinds, files, strict=True):
+    for found, file in zip(kinds, files, strict=True):
         if found != common:
-            judged[number] = code
+            file.judged = code
 
 
 def _alone(footer: Footer, wanted: _Wanted, limits: Limits) -> Judgement:
@@ -266,16 +281,6 @@ def likely_copied(files: Iterable[FileFact], settings: WriteSettings) -> list[Fi
         return file.rows < limits.good_group_rows and (is_small or chunk_bytes < limits.least_chunk_bytes)
 
     return [file for file in files if not is_tiny(file)]
-
-
-def footer_or_refusal(source: Readable) -> Footer | Refusal:
-    """The footer of a file, or what is wrong with it."""
-    try:
-        return read_footer(source)
-    except CopyRefused as refused:
-        return refused.code
-    except OSError:
-        return Refusal.SHORT_READ
 
 
 def _wanted(settings: WriteSettings) -> _Wanted:

@@ -1080,7 +1080,7 @@ def test_columns_without_dictionaries_are_copied_and_keep_the_writers_name() -> 
     """Nothing is encoded again, pages are byte for byte those of the parts, and so is who wrote them."""
     files = [make_file(table(10, start), **COPYABLE) for start in (0, 10)]
     plan = plan_of(*files)
-    assert (plan.reencode, plan.reencoded_bytes, plan.dictionaries) == ({}, 0, [None] * 13)
+    assert (plan.reencode, plan.reencoded_bytes, [leaf.dictionary for leaf in plan.leaves]) == ({}, 0, [None] * 13)
     assert plan.copied_bytes == sum(part.group.size_bytes for part in parts_of(*files))
     data = merged(*files)
     assert footer_of(data).created_by == footer_of(files[0]).created_by

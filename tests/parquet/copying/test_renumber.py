@@ -136,7 +136,7 @@ def test_indices_of_the_first_file_stay_as_they_are() -> None:
     """Entries keep their order: what the first file has needs no new number, nor do those that begin like it."""
     files = [file_of("long", [n for n in range(count) for _ in range(4)]) for count in (20, 30, 10)]
     plan = plan_of(*files, file_of("long", [99, 98, 3]))
-    (new,) = plan.numbers
+    (new,) = [leaf.numbers for leaf in plan.leaves]
     assert [None if each is None else each.tolist() for each in new] == [None, None, None, [30, 31, 3]]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from icesize.parquet.copying.compatibility import check_file, check_row_group, index_fits
 from icesize.parquet.editing.column_plan import Piece
 from icesize.parquet.editing.dictionaries import unite
-from icesize.parquet.editing.page_changes import renumbered, without_rows
+from icesize.parquet.editing.page_changes import changed
 from icesize.parquet.editing.page_copy import read_indexes, read_piece
 from icesize.parquet.format.footer import Footer, RowGroup, read_footer
 from icesize.parquet.format.levels import check_levels
@@ -116,11 +116,11 @@ def _read_pages(piece: Piece, footer: Footer, group: RowGroup, index: int) -> It
     entries = piece.pages.dictionary.values if piece.pages.dictionary else 0
     numbers = np.arange(min(entries, 2**16))[::-1].astype(np.uint16)
     with suppress(CopyRefused):
-        renumbered(piece, numbers, column, None)
+        changed(piece, np.zeros(0, np.int64), column, numbers, None)
         yield "indices"
     if column.flat and group.rows:
         with suppress(CopyRefused):
-            without_rows(piece, np.arange(0, group.rows, 3), column, numbers if entries else None, None)
+            changed(piece, np.arange(0, group.rows, 3), column, numbers if entries else None, None)
             yield "values"
 
 

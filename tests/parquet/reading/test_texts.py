@@ -19,7 +19,7 @@ from icesize.parquet.format.footer import read_footer
 from icesize.parquet.format.sources import LocalSource
 from icesize.parquet.format.thrift import LIST, struct_field
 from icesize.parquet.reading import inputs
-from icesize.parquet.reading.inputs import Texts, read_inputs
+from icesize.parquet.reading.inputs import read_inputs
 from icesize.parquet.reading.texts import plain_bytes
 from icesize.parquet.rewriting.merge import merge
 from icesize.parquet.verify.file import verify
@@ -82,7 +82,7 @@ def test_texts_of_few_values_are_read_as_dictionaries(tmp_path: Path) -> None:
     options = options_of(tmp_path)
     tables = [rows(options, 0), rows(options, 200, distinct=9)]
     files = stored(options, *tables)
-    found = [*read_inputs(MergeGroup(files, KEY, 1), options, None, Texts.DICTIONARIES)]
+    found = [*read_inputs(MergeGroup(files, KEY, 1), options, dictionaries=True)]
     assert {tuple(pa.types.is_dictionary(kind) for kind in table.schema.types) for table in found} == {(1, 0, 0)}
     plain = [*read_inputs(MergeGroup(files, KEY, 1), options)]
     assert all(table.schema.equals(options.arrow_schema, check_metadata=True) for table in plain)
@@ -136,9 +136,9 @@ def test_an_index_beyond_its_dictionary_fails_the_file(tmp_path: Path) -> None:
     chunk = read_footer(LocalSource(file.path)).row_groups[0].chunks[0]
     data[chunk.end - 8 : chunk.end] = b"\xff" * 8
     Path(file.path).write_bytes(data)
-    for texts in Texts:
+    for dictionaries in (False, True):
         with pytest.raises(RewriteFailed) as raised:
-            [*read_inputs(MergeGroup((file,), KEY, 1), options, None, texts)]
+            [*read_inputs(MergeGroup((file,), KEY, 1), options, dictionaries=dictionaries)]
         assert raised.value.path == file.path
 
 
@@ -148,8 +148,8 @@ def test_long_texts_behind_few_bytes_are_read_bit_by_bit(tmp_path: Path) -> None
     some = rows(options, 0, 3)
     long = some.set_column(0, options.arrow_schema.field(0), texts_of([f"{i % 3}" * 20_000 for i in range(200)]))
     (file,) = stored(options, long)
-    for texts in Texts:
-        tables = [*read_inputs(MergeGroup((file,), KEY, 1), options, None, texts)]
+    for dictionaries in (False, True):
+        tables = [*read_inputs(MergeGroup((file,), KEY, 1), options, dictionaries=dictionaries)]
         assert max(map(plain_bytes, tables)) <= 100_000 < 200 * 20_000
         assert [row for table in tables for row in table["few"].to_pylist()] == long["few"].to_pylist()
 
@@ -176,7 +176,7 @@ def test_texts_whose_dictionary_gave_way_to_deltas_are_read_as_plain_values(tmp_
     path = Path(__file__).parents[2] / "fixtures" / "writers" / DELTA_AFTER_DICTIONARY
     options = with_limits(options_of(tmp_path), whole_file_bytes=2**20)
     file = FileFact(str(path), path.stat().st_size, 2_000, KEY)
-    found = pa.concat_tables(read_inputs(MergeGroup((file,), KEY, 1), options, None, Texts.DICTIONARIES))
+    found = pa.concat_tables(read_inputs(MergeGroup((file,), KEY, 1), options, dictionaries=True))
     assert found["few"].to_pylist() == [f"customer-{i:012d}" for i in range(2_000)]
     assert pq.read_table(merged(options, (file, file))[0]).num_rows == 4_000
 

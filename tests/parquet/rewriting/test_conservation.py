@@ -371,7 +371,7 @@ def test_levels_of_rows_that_stay_are_counted(
     options = with_limits(settings_of(tmp_path, SCHEMA), **PAGES, cut_cost=0)
     small = tuple(_edited(file, edit) for file in inputs_of(options))
     deleted = {file.path: BitMap([1, 4]) for file in small}
-    right = changed_columns.without_rows
+    right = changed_columns.changed
 
     def copied() -> NewDataFile:
         new_files, group = NewFiles(options, NEW), MergeGroup(small, PartitionKey(0), 1)
@@ -387,7 +387,7 @@ def test_levels_of_rows_that_stay_are_counted(
     def without_others(piece: Piece, places: Any, *others: Any) -> Piece:
         return right(piece, places - 1, *others)
 
-    monkeypatch.setattr(changed_columns, "without_rows", without_others)
+    monkeypatch.setattr(changed_columns, "changed", without_others)
     with pytest.raises(CopyRefused, match="counts: s"):
         copied()
 
