@@ -478,7 +478,7 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     task = MergeGroup(inputs, inputs[0].partition)
     functions = [
         WriteRows(settings, "p"), MeasureRows(settings), RewriteGroups((((0, task),),), settings, {0: "p"}, merge),
-        ReadFiles((tuple(enumerate(inputs)),), settings, inputs[0].partition, settings.arrow_schema),
+        ReadFiles((inputs,), settings, inputs[0].partition, settings.arrow_schema),
         *clustering(task, settings),
     ]  # fmt: skip
     settings.storage.size(inputs[0].path)

@@ -7,7 +7,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +26,7 @@ from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gat
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import Cores, balanced, bin_numbers, run_job
-from icesize.spark.engine.worker import Bins, read_answer
+from icesize.spark.engine.worker import Bins
 from icesize.spark.routing.task_column import to_tasks
 
 SAMPLE_ROWS_PER_FILE = 4_000
@@ -61,11 +60,6 @@ class Shuffle:
     work: ClusterWork
     cores: Cores
 
-    @cached_property
-    def slots(self) -> int:
-        """Tasks that run at one time."""
-        return self.cores.tasks or session.parallelism(self.spark)
-
     def run(self, cancelled: threading.Event) -> Results:
         """The result of each group; none of one whose files were not yet written when the work was cancelled.
 
@@ -90,7 +84,7 @@ class Shuffle:
         samples: dict[int, list[KeySample]] = {n: [] for n in groups}
         failures: Results = {}
         scan = ScanKeys(bins, strides, self.work.order, self.work.settings)
-        for number, found in map(read_answer, run_job(bin_numbers(self.spark, len(bins)), scan, "cluster files")):
+        for number, found in run_job(bin_numbers(self.spark, len(bins)), scan, "cluster files"):
             if isinstance(found, MergeFailure):
                 failures[number] = found
                 samples.pop(number, None)
@@ -147,16 +141,16 @@ class Shuffle:
     ) -> dict[int, list[Gathered]]:
         """Write these groups, each into so many files: what became of each of their assignments."""
         total = sum(self.work.groups[n].size_bytes for n in samples)
+        slots = self.cores.slots(self.spark)
         assignments: list[Assignment] = []
         divisions: dict[int, Division] = {}
         destinations: dict[int, Destination] = {}
         for n, found in samples.items():
             group, sample = self.work.groups[n], pa.concat_tables([one.keys for one in found])
             ranking = self.work.order.fit(sample)
-            slots = math.ceil(self.slots * group.size_bytes / max(1, total))
+            share = math.ceil(slots * group.size_bytes / max(1, total))
             partitions = _least_partitions(found, group.rows, self.work.settings.limits)
-            division, outputs = divide(ranking, sample, partitions, outputs_of[n], slots)
-            divisions[n] = division.numbered_from(len(assignments))
+            divisions[n], outputs = divide(ranking, sample, partitions, outputs_of[n], share, len(assignments))
             assignments += [Assignment(n, files) for files in outputs]
             sequence_number = max(sample.sequence_number for sample in found)
             destinations[n] = Destination(ranking, self.work.prefixes[n], group.partition, sequence_number)
@@ -174,7 +168,7 @@ class Shuffle:
         scatter = Scatter(bins, divisions, order, settings, tasks)
         blobs = bin_numbers(_with_few_blobs_at_once(self.spark), len(bins)).mapInArrow(scatter, BLOBS)
         gather = Gather(tuple(assignments), destinations, order, settings)
-        answers = map(read_answer, run_job(to_tasks(blobs, tasks), gather, "cluster files"))
+        answers = run_job(to_tasks(blobs, tasks), gather, "cluster files")
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
         counted: dict[int, list[Counts]] = {n: [] for n in divisions}
         for number, found, counts in sorted(answers, key=lambda answer: int(answer[0])):
@@ -187,16 +181,16 @@ class Shuffle:
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
         """The input files of the groups, in bins of about equal bytes."""
-        inputs = dict(enumerate((n, file) for n in numbers for file in self.work.groups[n].inputs))
-        size_bytes = sum(file.size_bytes for _, file in inputs.values())
-        wanted = self.cores.tasks or max(self.slots, math.ceil(size_bytes / BIN_BYTES))
-        return tuple(self._by_group(bin_) for bin_ in balanced(inputs, lambda pair: pair[1].size_bytes, wanted))
+        inputs = [(n, file) for n in numbers for file in self.work.groups[n].inputs]
+        loads = {i: file.size_bytes for i, (_, file) in enumerate(inputs)}
+        wanted = self.cores.tasks or max(self.cores.slots(self.spark), math.ceil(sum(loads.values()) / BIN_BYTES))
+        return [self._by_group(inputs[i] for i in sorted(bin_)) for bin_ in balanced(loads, wanted)]
 
-    def _by_group(self, numbered: Iterable[tuple[int, tuple[int, FileFact]]]) -> tuple[tuple[int, MergeGroup], ...]:
-        inputs: dict[int, list[FileFact]] = defaultdict(list)
-        for _, (n, file) in sorted(numbered, key=lambda one: one[0]):
-            inputs[n].append(file)
-        return tuple((n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in inputs.items())
+    def _by_group(self, inputs: Iterable[tuple[int, FileFact]]) -> list[tuple[int, MergeGroup]]:
+        of_groups: dict[int, list[FileFact]] = defaultdict(list)
+        for n, file in inputs:
+            of_groups[n].append(file)
+        return [(n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in of_groups.items()]
 
 
 def checked(gathered: list[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> list[Gathered]:
@@ -218,12 +212,12 @@ def checked(gathered: list[Gathered], counts: Iterable[Counts], group: MergeGrou
 
 
 def divide(
-    ranking: Ranking, sample: pa.Table, partitions: float, outputs: int, slots: int
+    ranking: Ranking, sample: pa.Table, partitions: float, outputs: int, slots: int, first: int = 0
 ) -> tuple[Division, tuple[int, ...]]:
     """Where the rows of a group go, and how many files each of its task assignments makes, from keys of a sample.
 
     As many assignments as `slots`, or fewer so that each has `FILES_PER_ASSIGNMENT` of the `outputs` or more, all about
-    as many; at least as many shuffle partitions as `partitions` says.
+    as many, numbered from `first`; at least as many shuffle partitions as `partitions` says.
     """
     count = max(1, min(slots, outputs // FILES_PER_ASSIGNMENT))
     planned = [(outputs + number) // count for number in range(count)]
@@ -236,7 +230,8 @@ def divide(
     files_of = np.zeros(count)
     for route, share in zip(routes, files, strict=True):
         files_of[route.start : route.stop] += share / len(route)
-    return Division(cuts, tuple(routes)), tuple(max(1, round(number)) for number in files_of)
+    numbers = tuple(range(first + route.start, first + route.stop) for route in routes)
+    return Division(cuts, numbers), tuple(max(1, round(number)) for number in files_of)
 
 
 def _route(begin: float, end: float, count: int) -> range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date, datetime, timezone
@@ -41,9 +41,9 @@ from icesize.spark.clustering.gather import Assignment, Destination, Gather
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.clustering.scatter import Division, KeySample, ScanKeys, Scatter
 from icesize.spark.clustering.shuffle import checked, divide
-from icesize.spark.engine import jobs
+from icesize.spark.engine import jobs, session
 from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.worker import RewriteGroups, read_answer
+from icesize.spark.engine.worker import RewriteGroups
 from tests.support.footers import with_other_bounds
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
@@ -273,7 +273,7 @@ def test_rows_that_shrink_in_order_are_no_small_files(
 ) -> None:
     """Each of many assignments makes a small file of them: they are written again, as fewer; a group beside is not."""
     limits = replace(ALL_IN_SPARK, one_task_bytes=0)
-    monkeypatch.setattr(clusters.session, "parallelism", lambda spark: 16)
+    monkeypatch.setattr(session, "parallelism", lambda spark: 16)
     tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
     order = RowOrder.of(by(1), limited)
     rounds: list[Mapping[int, int]] = []
@@ -358,7 +358,7 @@ def test_delete_files_that_name_several_files_are_known(settings: WriteSettings,
         def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
             bins = tuple(((0, replace(task, inputs=(file,))),) for file in task.inputs)
             answers = ScanKeys(bins, {0: 1}, order, settings)([pa.record_batch({"id": [0, 1]})])
-            return {0: [read_answer(batch.column(0)[0].as_py())[1] for batch in answers]}, {}
+            return {0: [sample for _, sample in answers if isinstance(sample, KeySample)]}, {}
 
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
@@ -513,11 +513,6 @@ def scattered(task: MergeGroup, division: Division, order: RowOrder, settings: W
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
 
 
-def answered(work: Gather, blobs: Sequence[pa.RecordBatch]) -> list[Any]:
-    """What the tasks answer that gather these."""
-    return [read_answer(answer.column(0)[0].as_py()) for answer in work(blobs)]
-
-
 def _without_users(some: pa.Table) -> pa.Table:
     return some.set_column(0, some.schema.field(0), pa.chunked_array([pa.nulls(some.num_rows, some.schema.types[0])]))
 
@@ -533,7 +528,7 @@ def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any],
     division, outputs = divide(ranking, order.keys(rows(0)), 8.0, 4, 2)
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    answers = answered(work, scattered(task, division, order, settings))
+    answers: list[Any] = list(work(scattered(task, division, order, settings)))
     counts = [some for *_, counts in answers for some in counts]
     owned = ClusterWork({0: task}, {}, order, settings, Uncommitted(settings.storage, "s1-0"))
     found = checked([made for _, made, _ in answers], counts, task, owned)
@@ -602,7 +597,8 @@ def test_a_bug_in_a_task_that_gathers_fails_its_rows_alone(
 
     monkeypatch.setattr(gather.SortedFiles, "close", close)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    (_, failed, _), (_, made, _) = answered(work, blobs)
+    (_, failed, _), (_, made, _) = work(blobs)
+    assert isinstance(failed, MergeFailure)
     assert "internal error IndexError: list index out of range, report this" in failed.why
     assert made
     assert "Internal error of icesize in an attempt to cluster rows of a shuffle, report this" in caplog.text
@@ -623,7 +619,8 @@ def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
     assert max(map(len, division.assignments)) == assignments
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    files = [file for _, made, _ in answered(work, scattered(task, division, order, settings)) for file in made]
+    answers: Iterable[Any] = work(scattered(task, division, order, settings))
+    files = [file for _, made, _ in answers for file in made]
     found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
     assert repr(rows_of(found)) == repr(content([task], settings))
     for file in files:
@@ -655,8 +652,7 @@ def test_assignments_follow_each_other(values: list[int | None], outputs: int, s
     """Shuffle partitions go to assignments in order: one for each slot, but two outputs for each; all rows have one."""
     order = RowOrder(SORT, (("v", ()),))
     keys = pa.table({"key 0": pa.array(values, pa.int64())})
-    division, files = divide(order.fit(keys), keys, parts, outputs, slots)
-    division = division.numbered_from(100)
+    division, files = divide(order.fit(keys), keys, parts, outputs, slots, 100)
     assert len(files) == max(1, min(outputs // 2, slots))
     assert min(files) >= 1
     assert len(division.assignments) >= parts
