@@ -1,4 +1,4 @@
-"""Spark jobs: write routed rows, measure some, rewrite groups of files. They move bytes and decide nothing."""
+"""Spark jobs: write routed rows, fetch some, rewrite groups of files. They move bytes and decide nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,9 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.plan import MergeGroup
-from icesize.planning.routing.row_sizes import RowSize
 from icesize.redaction import scrub
 from icesize.spark.engine import session
-from icesize.spark.engine.worker import Answering, MeasureRows, RewriteGroups, WriteRows
-
-SAMPLE_ROWS = 10_000
-"""Rows encoded to learn how large a row is when the table has none yet."""
+from icesize.spark.engine.worker import Answering, RewriteGroups, WriteRows
 
 _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 """The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
@@ -46,7 +42,9 @@ def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absor
     answers = run_job(df, WriteRows(settings, owner.prefix, absorption), "write the batch")
     written = Written.together(answer for answer in answers if isinstance(answer, Written))
     owner.note(file.path for file in written.files)
-    _raise_errors(answers)
+    for answer in answers:
+        if isinstance(answer, IcesizeError):
+            raise answer
     return written
 
 
@@ -58,19 +56,6 @@ def fetch(df: DataFrame) -> pa.Table:
         return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
     except PySparkException as error:
         raise _translated(error, "fetch rows", df.sparkSession) from scrub(error)
-
-
-def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
-    """How large the rows of a sample of the batch are when encoded; None when it is empty."""
-    answers = run_job(df.limit(SAMPLE_ROWS), MeasureRows(settings), "encode a sample")
-    _raise_errors(answers)
-    return max(answers, key=lambda answer: int(answer[0]))[1] if answers else None
-
-
-def _raise_errors(answers: Iterable[object]) -> None:
-    for answer in answers:
-        if isinstance(answer, IcesizeError):
-            raise answer
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ from icesize.errors import IcesizeError, RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
-from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption, write_with
 from icesize.parquet.writing.row_writer import use_system_memory
 from icesize.planning.plan import MergeGroup
-from icesize.planning.routing.row_sizes import RowSize
 
 T = TypeVar("T")
 
@@ -86,26 +84,6 @@ class WriteRows:
             return
         if written.files or written.failed:
             yield written
-
-
-@dataclass(frozen=True)
-class MeasureRows:
-    """Encodes a sample of rows in memory; answers with (rows, their RowSize), or an error."""
-
-    settings: WriteSettings
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, RowSize] | IcesizeError]:
-        from icesize.parquet.writing.encoding import row_size
-
-        align_columns = ColumnAligner(self.settings)
-        try:
-            tables = [align_columns(b) for b in batches if b.num_rows]
-        except IcesizeError as error:
-            yield error
-            return
-        if tables:
-            table = pa.concat_tables(tables)
-            yield table.num_rows, row_size(table, self.settings)
 
 
 @dataclass(frozen=True)
