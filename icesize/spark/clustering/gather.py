@@ -31,7 +31,7 @@ LARGEST_PIECE = 2
 """Rows are sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`: cuts are made from samples."""
 
 Gathered = list[NewDataFile] | MergeFailure
-"""The files of a task assignment, or why there are none."""
+"""The files of a task assignment, or of all assignments of a group, or why there are none."""
 
 
 def cluster_alone(order: RowOrder, group: MergeGroup, settings: WriteSettings, names: FileNames) -> Merged | None:

@@ -72,7 +72,7 @@ class Shuffle:
         gathered = self._rewrite(samples, {n: self.work.groups[n].outputs for n in samples})
         if not cancelled.is_set():
             gathered = self._without_small(gathered, samples, cancelled)
-        return failures | {n: self._result(self.work.groups[n], found, samples[n]) for n, found in gathered.items()}
+        return failures | {n: self._result(n, found, samples[n]) for n, found in gathered.items()}
 
     def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
         """What the keys of each group look like, and why groups with a damaged file have to be left out."""
@@ -94,52 +94,47 @@ class Shuffle:
 
     def _without_small(
         self,
-        gathered: Mapping[int, list[Gathered]],
+        gathered: Mapping[int, Gathered],
         samples: Mapping[int, Sequence[KeySample]],
         cancelled: threading.Event,
-    ) -> dict[int, list[Gathered]]:
-        fewer = {n: outputs for n, found in gathered.items() if (outputs := self._fewer(found))}
+    ) -> dict[int, Gathered]:
+        fewer = {n: outputs for n, files in gathered.items() if (outputs := self._fewer(files))}
         for n in fewer:
             self.work.owner.delete(_paths(gathered[n]))
-        kept = {n: found for n, found in gathered.items() if n not in fewer}
+        kept = {n: files for n, files in gathered.items() if n not in fewer}
         if not fewer:
             return kept
         try:
             return kept | self._rewrite({n: samples[n] for n in fewer}, fewer)
         except RewriteFailed as error:
-            return kept if cancelled.is_set() else kept | {n: [MergeFailure(str(error))] for n in fewer}
+            return kept if cancelled.is_set() else kept | dict.fromkeys(fewer, MergeFailure(str(error)))
 
-    def _fewer(self, gathered: Sequence[Gathered]) -> int | None:
+    def _fewer(self, files: Gathered) -> int | None:
         """How many files there should be instead, where too many are small; None when they are well sized."""
-        files, settings = _files(gathered), self.work.settings
-        if len(gathered) < 2 or _failure(gathered) is not None:
+        if isinstance(files, MergeFailure):
             return None
-        target, limit = settings.target_file_size_bytes, settings.small_file_limit_bytes
+        target, limit = self.work.settings.target_file_size_bytes, self.work.settings.small_file_limit_bytes
         small = sum(file.size_bytes < limit for file in files)
         outputs = merged_files(sum(file.size_bytes for file in files), target, limit)
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 
-    def _result(
-        self, group: MergeGroup, gathered: Sequence[Gathered], samples: Sequence[KeySample]
-    ) -> Merged | MergeFailure:
-        """One group's, put together of those of its assignments."""
-        deleted = sum(sample.rows_deleted for sample in samples)
-        files, failure = _files(gathered), _failure(gathered)
-        rows = sum(file.rows for file in files)
-        live = group.rows - deleted
-        if failure is None and rows != live:
-            failure = MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
-        if failure is not None:
-            self.work.owner.delete(_paths(gathered))
-            return failure
+    def _result(self, number: int, files: Gathered, samples: Sequence[KeySample]) -> Merged | MergeFailure:
+        """The result of a group, once its rows were counted."""
+        if isinstance(files, MergeFailure):
+            return files
+        group, deleted = self.work.groups[number], sum(sample.rows_deleted for sample in samples)
+        rows, live = sum(file.rows for file in files), group.rows - deleted
+        if rows != live:
+            self.work.owner.delete(_paths(files))
+            return MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
         # samples of several bins may have read one delete file: each names all data files of it
         named = {path: names for sample in samples for path, names in sample.named.items()}
         return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted, named=named)
 
     def _rewrite(
         self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-    ) -> dict[int, list[Gathered]]:
-        """Write these groups, each into so many files: what became of each of their assignments."""
+    ) -> dict[int, Gathered]:
+        """Write these groups, each into so many files: these, or why there are none."""
         total = sum(self.work.groups[n].size_bytes for n in samples)
         slots = self.cores.slots(self.spark)
         assignments: list[Assignment] = []
@@ -161,7 +156,7 @@ class Shuffle:
         divisions: Mapping[int, Division],
         assignments: Sequence[Assignment],
         destinations: Mapping[int, Destination],
-    ) -> dict[int, list[Gathered]]:
+    ) -> dict[int, Gathered]:
         order, settings = self.work.order, self.work.settings
         bins = self._bins(divisions)
         tasks = min(len(assignments), self.cores.tasks or len(assignments))
@@ -173,10 +168,9 @@ class Shuffle:
         counted: dict[int, list[Counts]] = {n: [] for n in divisions}
         for number, found, counts in sorted(answers, key=lambda answer: int(answer[0])):
             group = assignments[number].group
-            if found:  # files, or a failure
-                gathered[group].append(found)
+            gathered[group].append(found)
             counted[group] += counts
-        self.work.owner.note(path for found in gathered.values() for path in _paths(found))
+            self.work.owner.note(_paths(found))
         return {n: checked(found, counted[n], self.work.groups[n], self.work) for n, found in gathered.items()}
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
@@ -193,22 +187,27 @@ class Shuffle:
         return [(n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in of_groups.items()]
 
 
-def checked(gathered: list[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> list[Gathered]:
-    """Return what became of the assignments of a group, its files compared with the `counts` of the rows read.
+def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> Gathered:
+    """The files of all assignments of a group, compared with the `counts` of the rows read.
 
-    It is a failure, and the files are removed, if these differ.
+    It is a failure, and the files are removed, if these differ or one of the assignments has failed.
     """
-    if _failure(gathered) is not None:
-        return gathered
-    files, counted = _files(gathered), Conservation(work.settings, paths={file.path for file in group.inputs})
+    files, failure = list[NewDataFile](), None
+    for found in gathered:
+        if isinstance(found, MergeFailure):
+            failure = failure or found
+        else:
+            files += found
+    counted = Conservation(work.settings, paths={file.path for file in group.inputs})
     for some in counts:
         counted.add(some)
     try:
-        known = {file.path: file for file in counted.check(files)}
+        if failure is None:
+            return counted.check(files)
     except RewriteFailed as error:
-        work.owner.delete(_paths(gathered))
-        return [MergeFailure(str(error))]
-    return [[known[file.path] for file in found] for found in gathered if not isinstance(found, MergeFailure)]
+        failure = MergeFailure(str(error))
+    work.owner.delete(_paths(files))
+    return failure
 
 
 def divide(
@@ -244,16 +243,8 @@ def _route(begin: float, end: float, count: int) -> range:
     return range(middle, middle + 1)
 
 
-def _files(gathered: Iterable[Gathered]) -> list[NewDataFile]:
-    return [file for found in gathered if not isinstance(found, MergeFailure) for file in found]
-
-
-def _paths(gathered: Iterable[Gathered]) -> list[str]:
-    return [file.path for file in _files(gathered)]
-
-
-def _failure(gathered: Iterable[Gathered]) -> MergeFailure | None:
-    return next((found for found in gathered if isinstance(found, MergeFailure)), None)
+def _paths(files: Gathered) -> list[str]:
+    return [] if isinstance(files, MergeFailure) else [file.path for file in files]
 
 
 def _least_partitions(samples: Sequence[KeySample], rows: int, limits: Limits) -> float:

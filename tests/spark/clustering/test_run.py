@@ -241,17 +241,17 @@ def test_group_that_is_not_whole_leaves_nothing(
 ) -> None:
     """A row that got lost, or an assignment that could not be written, fails the group, and its files are removed."""
 
-    class Losing(shuffle.Shuffle):
-        def _rewrite(self, *arguments: Any) -> dict[int, list[gather.Gathered]]:
-            made = super()._rewrite(*arguments)
-            [first, *others] = made[0]
-            assert isinstance(first, list)
-            short = [replace(first[0], rows=first[0].rows - 1), *first[1:]]
-            made[0] = [short, *others] if loss == "a row" else [first, MergeFailure("Cannot cluster: disk is full")]
-            return made
+    right = shuffle.checked
+
+    def losing(made: list[gather.Gathered], *arguments: Any) -> gather.Gathered:
+        if loss == "an assignment":
+            return right([*made, MergeFailure("Cannot cluster: disk is full")], *arguments)
+        files = right(made, *arguments)
+        assert isinstance(files, list)
+        return [replace(files[0], rows=files[0].rows - 1), *files[1:]]
 
     settings = divide_all(settings)
-    monkeypatch.setattr(clusters, "Shuffle", Losing)
+    monkeypatch.setattr(shuffle, "checked", losing)
     tasks = groups(settings, 1, outputs=1)
     [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
     expected = "5000 live rows went in and 4999 came out" if loss == "a row" else "disk is full"
@@ -281,7 +281,7 @@ def test_rows_that_shrink_in_order_are_no_small_files(
     class Recorded(shuffle.Shuffle):
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Gathered]]:
+        ) -> dict[int, gather.Gathered]:
             rounds.append(outputs_of)
             return super()._rewrite(samples, outputs_of)
 
@@ -309,17 +309,17 @@ def job_without_spark(
 
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Gathered]]:
+        ) -> dict[int, gather.Gathered]:
             asked.append(outputs_of)
             if len(asked) == 2 and error is not None:
                 raise error
             counts = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
-            made: dict[int, list[gather.Gathered]] = {
-                i: [[write_one(settings, rows(n, VICTIM_ROWS // count))] for n in range(count)]
+            made = {
+                i: [write_one(settings, rows(n, VICTIM_ROWS // count)) for n in range(count)]
                 for i, count in counts.items()
             }
-            owner.note(file.path for found in made.values() for files in found for file in files)
-            return made
+            owner.note(file.path for files in made.values() for file in files)
+            return {**made}
 
     owner = owner or Uncommitted(settings.storage, "s1-0")
     work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), RowOrder.of(by(1), settings), settings, owner)
@@ -362,9 +362,9 @@ def test_delete_files_that_name_several_files_are_known(settings: WriteSettings,
 
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Gathered]]:
+        ) -> dict[int, gather.Gathered]:
             live = rows(2, sum(sample.keys.num_rows for sample in samples[0]))
-            return {0: [[write_one(replace(settings, target_file_size_bytes=2**29), live)]]}
+            return {0: [write_one(replace(settings, target_file_size_bytes=2**29), live)]}
 
     work = ClusterWork({0: task}, prefixes([task]), order, settings, Uncommitted(settings.storage, "s1-0"))
     [result] = InProcess(cast("SparkSession", None), work, Cores(tasks=2)).run(threading.Event()).values()
@@ -521,7 +521,7 @@ def _at_one_time(some: pa.Table) -> pa.Table:
     return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
 
 
-def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[NewDataFile]]:
+def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[Any, list[NewDataFile]]:
     """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))
@@ -560,9 +560,9 @@ def test_rows_that_change_between_tasks_are_noticed(
     found, written = through_tasks(task, bounded)
     assert [Path(local(file.path)).exists() for file in written] == [mutate is None] * len(written)
     if mutate is None:
-        assert sum(file.rows for made in found for file in made) == task.rows
+        assert sum(file.rows for file in found) == task.rows
     else:
-        assert why in found[0].why
+        assert why in found.why
 
 
 def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: WriteSettings) -> None:
@@ -573,7 +573,7 @@ def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: Wr
     found, written = through_tasks(task, bounded)
     assert not any(Path(local(file.path)).exists() for file in written)
     why = f"Cannot rewrite {task.inputs[0].path}: its footer has another least or greatest value of column 'at'"
-    assert found[0].why.startswith(why)
+    assert found.why.startswith(why)
 
 
 @pytest.mark.internal_error
