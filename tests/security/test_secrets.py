@@ -38,7 +38,7 @@ from icesize.redaction import is_secret, redacted, remember_secrets, scrub
 from icesize.spark.clustering.gather import Gather, cluster_alone
 from icesize.spark.clustering.scatter import ScanKeys, Scatter
 from icesize.spark.engine.read_version import ReadFiles
-from icesize.spark.engine.worker import MeasureRows, RewriteGroups, WriteRows
+from icesize.spark.engine.worker import RewriteGroups, WriteRows
 from icesize.spark.stream.batch_plan import BatchOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.catalog import opening
@@ -441,7 +441,7 @@ def test_nothing_public_prints_a_secret(lake: SqlCatalog) -> None:
     state = StreamState(handle=TableHandle(lake, ("db", "t"), spark_conf=conf))
     things: list[object] = [
         table, handle, state, state.handle, current, settings, Storage(current.table.io), source, table.policy,
-        icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"), MeasureRows(settings),
+        icesize.Sink(source, "s"), BatchOptions(source), WriteRows(settings, "p"),
         RewriteGroups((), settings, {}, merge), current.table, lake, handle.reader(current.policy), settings.storage,
         *clustering(MergeGroup((), PartitionKey(0)), settings),
     ]  # fmt: skip
@@ -477,8 +477,8 @@ def test_tasks_carry_keys_of_storage_and_none_of_the_catalog(mini: MiniRest, tmp
     inputs = tuple(small_files(catalog.load_table("db.t"), "a"))
     task = MergeGroup(inputs, inputs[0].partition)
     functions = [
-        WriteRows(settings, "p"), MeasureRows(settings), RewriteGroups((((0, task),),), settings, {0: "p"}, merge),
-        ReadFiles((tuple(enumerate(inputs)),), settings, inputs[0].partition, settings.arrow_schema),
+        WriteRows(settings, "p"), RewriteGroups((((0, task),),), settings, {0: "p"}, merge),
+        ReadFiles((inputs,), settings, inputs[0].partition, settings.arrow_schema),
         *clustering(task, settings),
     ]  # fmt: skip
     settings.storage.size(inputs[0].path)

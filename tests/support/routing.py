@@ -6,8 +6,7 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-from icesize.planning.routing.bin_packing import share_files
-from icesize.planning.routing.router import Routing
+from icesize.planning.routing.router import Routing, share_files
 from icesize.planning.sizing import expected_files
 
 Key = TypeVar("Key", bound=Hashable)

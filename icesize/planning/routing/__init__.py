@@ -1,6 +1,5 @@
 """How the bytes of a batch are divided over tasks: pure.
 
-- `bin_packing`: files that need care in placing, on tasks: a bin packing whose items may be cut
 - `expected_rows`: how many rows each partition will get in the next batch, learned from what the last batches wrote
 - `router`: how many tasks write a batch beside its merges, which of them which partitions, how much of each, and where
   a partition that is split is cut

@@ -77,7 +77,7 @@ class RowSizes(Generic[Key]):
     def __init__(self, prior: RowSize | None = None) -> None:
         self._prior = prior
         self._sums = _Sums()
-        self._partitions: dict[Key, _Bytes] = {}
+        self._partitions: dict[Key, tuple[float, float]] = {}  # decayed sums: bytes written, and expected of the rows
         self.table: RowSize = prior or DEFAULT_ROW_SIZE
         """What holds for all partitions."""
 
@@ -95,23 +95,18 @@ class RowSizes(Generic[Key]):
             self._prior = _guess(written.values())
         self._sums = self._sums.after(written.values())
         self.table = self._sums.fit(self._prior)
-        for partition in self._partitions.values():
-            partition.actual *= _DECAY
-            partition.predicted *= _DECAY
+        sums = {key: (actual * _DECAY, expected * _DECAY) for key, (actual, expected) in self._partitions.items()}
         for key, seen in written.items():
-            partition = self._partitions.setdefault(key, _Bytes())
-            partition.actual += seen.size_bytes
-            partition.predicted += self.table.bytes_of(seen.rows, seen.files)
-        self._forget()
+            actual, expected = sums.get(key, (0.0, 0.0))
+            sums[key] = actual + seen.size_bytes, expected + self.table.bytes_of(seen.rows, seen.files)
+        alive = {key: expected for key, (_, expected) in sums.items() if expected >= _FORGET_BYTES}
+        self._partitions = {key: sums[key] for key in heaviest(alive, MOST_KEYS)}
 
     def size_of(self, key: Key, rows: float, files: int = 1) -> float:
         """Bytes of `rows` rows of a partition in `files` files."""
-        known = self._partitions.get(key)
-        return self.table.bytes_of(rows, files) * (known.factor if known else 1.0)
-
-    def _forget(self) -> None:
-        alive = {key: bytes_.predicted for key, bytes_ in self._partitions.items() if bytes_.predicted >= _FORGET_BYTES}
-        self._partitions = {key: self._partitions[key] for key in heaviest(alive, MOST_KEYS)}
+        actual, expected = self._partitions.get(key, (0.0, 0.0))
+        ratio = (actual + SHRINK_BYTES) / (expected + SHRINK_BYTES)
+        return self.table.bytes_of(rows, files) * min(max(ratio, 1 / CLAMP_RATIO), CLAMP_RATIO)
 
 
 def _guess(written: Collection[Seen]) -> RowSize:
@@ -120,19 +115,6 @@ def _guess(written: Collection[Seen]) -> RowSize:
     size_sum = sum(seen.size_bytes for seen in written)
     file_sum = sum(seen.files for seen in written)
     return RowSize(overhead, (size_sum - overhead * file_sum) / sum(seen.rows for seen in written))
-
-
-@dataclass(slots=True)
-class _Bytes:
-    """Decayed sums of bytes of one partition: written, and expected of the table's rows."""
-
-    actual: float = 0.0
-    predicted: float = 0.0
-
-    @property
-    def factor(self) -> float:
-        ratio = (self.actual + SHRINK_BYTES) / (self.predicted + SHRINK_BYTES)
-        return min(max(ratio, 1 / CLAMP_RATIO), CLAMP_RATIO)
 
 
 class _Sums(NamedTuple):

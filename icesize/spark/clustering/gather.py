@@ -7,7 +7,8 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -24,30 +25,24 @@ from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeGroup
 from icesize.spark.clustering.scatter import Header, rows_of
-from icesize.spark.engine.worker import as_answer, names_of_task, prepare
+from icesize.spark.engine.worker import names_of_task
 
 LARGEST_PIECE = 2
 """Rows are sorted at once up to so many times `Limits.sorted_bytes` and `sorted_rows`: cuts are made from samples."""
 
 Gathered = list[NewDataFile] | MergeFailure
-"""The files of a task assignment, or why there are none."""
+"""The files of a task assignment, or of all assignments of a group, or why there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooLargeForOneTask:
-    """One task cannot sort all rows of a group; nothing was left. `why` is a sentence."""
+def cluster_alone(order: RowOrder, group: MergeGroup, settings: WriteSettings, names: FileNames) -> Merged | None:
+    """`cluster` where one task can do it, None where it cannot sort all rows; then nothing was left.
 
-    why: str
-
-
-def cluster_alone(
-    order: RowOrder, group: MergeGroup, settings: WriteSettings, names: FileNames
-) -> Merged | TooLargeForOneTask:
-    """`cluster` where one task can do it; raises `RewriteFailed`."""
+    Raises `RewriteFailed`.
+    """
     try:
         return cluster(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)
-    except TooLarge as error:
-        return TooLargeForOneTask(f"Cannot cluster {len(group.inputs)} files in one task: {error}")
+    except TooLarge:
+        return None
 
 
 @dataclass(frozen=True)
@@ -83,72 +78,57 @@ class Gather:
     order: RowOrder
     settings: WriteSettings
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare()
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Gathered, list[Counts]]]:
         with closing(_Waiting(self.settings.limits)) as waiting:
             failed: dict[int, MergeFailure] = {}
             counted: dict[int, list[Counts]] = defaultdict(list)
             for batch in batches:
                 for number, header, blob in _blobs_of(batch):
-                    if header.failure is not None:
-                        failed[number] = header.failure
-                    elif header.counted is not None:
-                        counted[number].append(header.counted)
-                    else:
+                    if isinstance(header, MergeFailure):
+                        failed[number] = header
+                    elif isinstance(header, Header):
                         waiting.put(number, header, blob)
-            for number in sorted(waiting.assignments | set(failed) | set(counted)):
-                found = failed[number] if number in failed else self._write(number, waiting)
-                yield as_answer((number, found, counted[number]))
+                    else:
+                        counted[number].append(header)
+            for number in sorted({*waiting.blobs, *failed, *counted}):
+                yield number, failed.get(number) or self._write(number, waiting), counted[number]
 
     def _write(self, number: int, waiting: _Waiting) -> Gathered:
         assignment = self.assignments[number]
         group = self.destinations[assignment.group]
         pieces = waiting.pieces(number)
-        rows = sum(piece.rows for piece in pieces)
-        in_order = len({piece.partition for piece in pieces}) == len(pieces)
+        in_order = len({piece[0].header.partition for piece in pieces}) == len(pieces)
         sort_order_id = self.order.sort_order_id if in_order else None
+        rows = sum(blob.header.rows for piece in pieces for blob in piece)
         target = Target(group.partition, rows, assignment.outputs, sort_order_id, group.sequence_number)
         new_files = NewFiles(self.settings, names_of_task(group.prefix))
         files = SortedFiles(target, new_files)
         try:
             with rewrite_failed("cluster rows of a shuffle"), new_files.all_or_none():
-                for i, piece in enumerate(pieces):
-                    tables = waiting.read(piece)
+                while pieces:
+                    tables = waiting.read(pieces.pop(0))
                     keys = pa.concat_tables([self.order.keys(table) for table in tables])
-                    later_nan = frozenset[int]().union(*(later.nan for later in pieces[i + 1 :]))
-                    later_bytes = sum(later.arrow_bytes for later in pieces[i + 1 :])
+                    later = [blob.header for piece in pieces for blob in piece]
+                    later_nan = frozenset[int]().union(*(header.nan for header in later))
+                    later_bytes = sum(header.arrow_bytes for header in later)
                     files.write(tables, group.ranking.arrange(keys), later_nan, later_bytes)
                 return files.close()
         except RewriteFailed as error:
             return MergeFailure(str(error))
 
 
-def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header, pa.Buffer]]:
+def _blobs_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Header | MergeFailure | Counts, pa.Buffer]]:
     headers = (pickle.loads(each) for each in batch.column("header").to_pylist())  # noqa: S301 - made by our own workers
     blobs = (value.as_buffer() for value in batch.column("rows"))
     return zip(batch.column("assignment").to_pylist(), headers, blobs, strict=True)
 
 
-@dataclass(slots=True)
-class _Piece:
-    """Rows of a shuffle partition that are sorted together, and where their blobs are."""
+class _Blob(NamedTuple):
+    """Rows of a shuffle partition, and where they are."""
 
-    partition: int
-    rows: int = 0
-    arrow_bytes: int = 0
-    nan: frozenset[int] = frozenset()
-    blobs: list[tuple[int, int]] = field(default_factory=list)
-
-    def with_blob(self, header: Header, blob: tuple[int, int]) -> None:
-        self.rows += header.rows
-        self.arrow_bytes += header.arrow_bytes
-        self.nan |= header.nan
-        self.blobs.append(blob)
-
-    def is_full(self, limits: Limits) -> bool:
-        return (
-            self.arrow_bytes >= LARGEST_PIECE * limits.sorted_bytes or self.rows >= LARGEST_PIECE * limits.sorted_rows
-        )
+    header: Header
+    start: int
+    size: int
 
 
 class _Waiting:
@@ -158,34 +138,38 @@ class _Waiting:
         self._limits = limits
         self._file = tempfile.SpooledTemporaryFile(limits.waiting_bytes, prefix="icesize-", dir=local_folder())  # noqa: SIM115
         self._end = 0
-        self._pieces: dict[int, dict[int, list[_Piece]]] = {}
+        self.blobs: dict[int, list[_Blob]] = defaultdict(list)
 
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def assignments(self) -> set[int]:
-        """Those that rows wait for."""
-        return set(self._pieces)
-
-    def put(self, assignment: int, header: Header, blob: pa.Buffer) -> None:
+    def put(self, assignment: int, header: Header, rows: pa.Buffer) -> None:
         """Keep rows."""
         self._file.seek(self._end)
-        self._file.write(blob)
-        pieces = self._pieces.setdefault(assignment, defaultdict(list))[header.partition]
-        if not pieces or pieces[-1].is_full(self._limits):
-            pieces.append(_Piece(header.partition))
-        pieces[-1].with_blob(header, (self._end, blob.size))
-        self._end += blob.size
+        self._file.write(rows)
+        self.blobs[assignment].append(_Blob(header, self._end, rows.size))
+        self._end += rows.size
 
-    def pieces(self, assignment: int) -> list[_Piece]:
-        """The rows of an assignment, partition by partition."""
-        return [piece for _, pieces in sorted(self._pieces.get(assignment, {}).items()) for piece in pieces]
+    def pieces(self, assignment: int) -> list[list[_Blob]]:
+        """The rows of an assignment in order of their partition; those that are sorted together in one piece."""
+        pieces, rows, size_bytes = list[list[_Blob]](), 0, 0
+        for blob in sorted(self.blobs[assignment], key=lambda blob: blob.header.partition):
+            is_full = (
+                size_bytes >= LARGEST_PIECE * self._limits.sorted_bytes
+                or rows >= LARGEST_PIECE * self._limits.sorted_rows
+            )
+            if is_full or not pieces or pieces[-1][0].header.partition != blob.header.partition:
+                pieces.append([])
+                rows = size_bytes = 0
+            pieces[-1].append(blob)
+            rows += blob.header.rows
+            size_bytes += blob.header.arrow_bytes
+        return pieces
 
-    def read(self, piece: _Piece) -> list[pa.Table]:
+    def read(self, piece: list[_Blob]) -> list[pa.Table]:
         """The rows of a piece."""
         tables = []
-        for start, size in piece.blobs:
-            self._file.seek(start)
-            tables.append(rows_of(self._file.read(size)))
+        for blob in piece:
+            self._file.seek(blob.start)
+            tables.append(rows_of(self._file.read(blob.size)))
         return tables

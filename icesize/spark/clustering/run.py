@@ -15,12 +15,11 @@ from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff
 from icesize.maintenance.clustering import ClusterScan, cluster_and_commit, wanted_by
 from icesize.maintenance.table_context import ClusterWork
-from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten
+from icesize.parquet.files.data_file import Results
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
-from icesize.spark.clustering.gather import TooLargeForOneTask, cluster_alone
+from icesize.spark.clustering.gather import cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
-from icesize.spark.engine import session
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 from icesize.table.commit.batch_commit import Outcome
 from icesize.table.state.handle import Current, TableHandle
@@ -96,25 +95,17 @@ def run_clusters(
 
     When anything is raised, as `EngineUnavailable`, the owner of the work knows what there is to be removed.
     """
-    results: Results = {}
-    too_large: dict[int, TooLargeForOneTask] = {}
-    groups, cancelled = work.groups, cancelled or threading.Event()
-
-    def keep(number: int, result: Rewritten | MergeFailure | TooLargeForOneTask) -> None:
-        if isinstance(result, TooLargeForOneTask):
-            too_large[number] = result
-            return
-        results[number] = result
-        progress(groups[number].size_bytes)
-
+    groups, results, cancelled = work.groups, Results(), cancelled or threading.Event()
     rewrite = partial(cluster_alone, work.order)
-    run = GroupRewrite("cluster files", groups, work.settings, work.owner, work.prefixes, rewrite, keep, cancelled)
+    run = GroupRewrite(
+        "cluster files", groups, work.settings, work.owner, work.prefixes, rewrite, results, progress, cancelled
+    )
     here = [n for n in groups if groups[n].size_bytes <= limits.driver_merge_bytes]
     run.in_threads(here, cores.threads)
-    slots = cores.tasks or session.parallelism(spark)
-    uneven = _uneven(work, slots, limits)
-    run.in_tasks(spark, sorted(groups.keys() - {*here, *uneven}), lambda group: group.size_bytes, slots)
-    together = {n: groups[n] for n in sorted({*uneven, *too_large})}
+    slots = cores.slots(spark)
+    apart = sorted(groups.keys() - {*here, *_uneven(work, slots, limits)})
+    run.in_tasks(spark, {n: groups[n].size_bytes for n in apart}, slots)
+    together = {n: groups[n] for n in sorted(groups.keys() - results.keys())}
     shuffle = Shuffle(spark, replace(work, groups=together), cores)
     run.by(lambda: shuffle.run(cancelled), together)
     return results

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -26,16 +26,18 @@ from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.reading.inputs import of_size, read_inputs
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.planning.plan import FileGroup
-from icesize.spark.engine.worker import Bins, as_answer, numbers_in, prepare
+from icesize.spark.engine.worker import Bins, bins_of
 from icesize.spark.routing.task_column import TASK
 
 BLOBS = f"{TASK} int, assignment int, header binary, rows binary"
-"""What `Scatter` yields: rows of one shuffle partition for a task, and a pickled `Header`, made by our own workers."""
+"""What `Scatter` yields: rows of one shuffle partition for a task, and a pickled `Header`, made by our own workers. In
+place of rows comes why there are none (a MergeFailure), or what a task has counted in the rows of the group."""
 
 _TO_BLOBS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
 """Of 60 MB (two longs, a double, three texts) zstd makes 20 MB at 540 MB/s, LZ4 35 MB at 920. Clustering 560 MB
 takes 21.7 s of all cores together, with LZ4 22.5, uncompressed 23.9."""
 
+_NONE = pa.py_buffer(b"")
 _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -56,15 +58,12 @@ class KeySample:
 @dataclass(frozen=True, slots=True)
 class Header:
     """What there is to know of a blob: its shuffle partition, its rows, their Arrow bytes, field ids of columns in
-    which they hold NaN; or why there are no rows; or, without rows, what a task has `counted` in the rows of the group.
-    """
+    which they hold NaN."""
 
     partition: int
-    rows: int = 0
-    arrow_bytes: int = 0
-    nan: frozenset[int] = frozenset()
-    failure: MergeFailure | None = None
-    counted: Counts | None = None
+    rows: int
+    arrow_bytes: int
+    nan: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,6 @@ class Division:
 
     cuts: Cuts
     assignments: tuple[range, ...]
-
-    def numbered_from(self, first: int) -> Division:
-        """The same where assignments of other groups come before."""
-        return replace(self, assignments=tuple(range(first + r.start, first + r.stop) for r in self.assignments))
 
 
 @dataclass(frozen=True)
@@ -92,14 +87,13 @@ class ScanKeys:
     order: RowOrder
     settings: WriteSettings
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare()
-        for number in numbers_in(batches):
-            for n, group in self.bins[number]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, KeySample | MergeFailure]]:
+        for _, groups in bins_of(batches, self.bins):
+            for n, group in groups:
                 try:
-                    yield as_answer((n, self._scan(group, self.strides[n])))
+                    yield n, self._scan(group, self.strides[n])
                 except RewriteFailed as error:
-                    yield as_answer((n, MergeFailure(str(error))))
+                    yield n, MergeFailure(str(error))
 
     def _scan(self, group: FileGroup, stride: int) -> KeySample:
         rows, kept = 0, list[pa.Table]()
@@ -127,16 +121,14 @@ class Scatter:
     tasks: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare()
-        for number in numbers_in(batches):
-            for n, group in self.bins[number]:
+        for number, groups in bins_of(batches, self.bins):
+            for n, group in groups:
                 division = self.divisions[n]
                 try:
                     yield from self._scatter(group, division, number)
                 except RewriteFailed as error:
-                    header = Header(0, failure=MergeFailure(str(error)))
                     for assignment in sorted({each for several in division.assignments for each in several}):
-                        yield self._row(assignment, header, pa.py_buffer(b""))
+                        yield self._row(assignment, MergeFailure(str(error)))
 
     def _scatter(self, group: FileGroup, division: Division, turn: int) -> Iterator[pa.RecordBatch]:
         limits = self.settings.limits
@@ -151,10 +143,9 @@ class Scatter:
                     header = Header(partition, piece.num_rows, piece.nbytes, nan and nan_columns(self.settings, piece))
                     yield self._row(assignments[turn % len(assignments)], header, _blob(piece))
             turn += 1
-        header = Header(0, counted=counted.sums)
-        yield self._row(division.assignments[0][0], header, pa.py_buffer(b""))
+        yield self._row(division.assignments[0][0], counted.sums)
 
-    def _row(self, assignment: int, header: Header, rows: pa.Buffer) -> pa.RecordBatch:
+    def _row(self, assignment: int, header: Header | MergeFailure | Counts, rows: pa.Buffer = _NONE) -> pa.RecordBatch:
         numbers = (pa.array([number], pa.int32()) for number in (assignment % self.tasks, assignment))
         values = (_binary(value) for value in (pa.py_buffer(pickle.dumps(header)), rows))
         return pa.record_batch([*numbers, *values], names=[TASK, "assignment", "header", "rows"])

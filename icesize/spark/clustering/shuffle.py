@@ -7,7 +7,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +26,7 @@ from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gat
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import Cores, balanced, bin_numbers, run_job
-from icesize.spark.engine.worker import Bins, read_answer
+from icesize.spark.engine.worker import Bins
 from icesize.spark.routing.task_column import to_tasks
 
 SAMPLE_ROWS_PER_FILE = 4_000
@@ -61,11 +60,6 @@ class Shuffle:
     work: ClusterWork
     cores: Cores
 
-    @cached_property
-    def slots(self) -> int:
-        """Tasks that run at one time."""
-        return self.cores.tasks or session.parallelism(self.spark)
-
     def run(self, cancelled: threading.Event) -> Results:
         """The result of each group; none of one whose files were not yet written when the work was cancelled.
 
@@ -78,7 +72,7 @@ class Shuffle:
         gathered = self._rewrite(samples, {n: self.work.groups[n].outputs for n in samples})
         if not cancelled.is_set():
             gathered = self._without_small(gathered, samples, cancelled)
-        return failures | {n: self._result(self.work.groups[n], found, samples[n]) for n, found in gathered.items()}
+        return failures | {n: self._result(n, found, samples[n]) for n, found in gathered.items()}
 
     def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
         """What the keys of each group look like, and why groups with a damaged file have to be left out."""
@@ -90,7 +84,7 @@ class Shuffle:
         samples: dict[int, list[KeySample]] = {n: [] for n in groups}
         failures: Results = {}
         scan = ScanKeys(bins, strides, self.work.order, self.work.settings)
-        for number, found in map(read_answer, run_job(bin_numbers(self.spark, len(bins)), scan, "cluster files")):
+        for number, found in run_job(bin_numbers(self.spark, len(bins)), scan, "cluster files"):
             if isinstance(found, MergeFailure):
                 failures[number] = found
                 samples.pop(number, None)
@@ -100,63 +94,58 @@ class Shuffle:
 
     def _without_small(
         self,
-        gathered: Mapping[int, list[Gathered]],
+        gathered: Mapping[int, Gathered],
         samples: Mapping[int, Sequence[KeySample]],
         cancelled: threading.Event,
-    ) -> dict[int, list[Gathered]]:
-        fewer = {n: outputs for n, found in gathered.items() if (outputs := self._fewer(found))}
+    ) -> dict[int, Gathered]:
+        fewer = {n: outputs for n, files in gathered.items() if (outputs := self._fewer(files))}
         for n in fewer:
             self.work.owner.delete(_paths(gathered[n]))
-        kept = {n: found for n, found in gathered.items() if n not in fewer}
+        kept = {n: files for n, files in gathered.items() if n not in fewer}
         if not fewer:
             return kept
         try:
             return kept | self._rewrite({n: samples[n] for n in fewer}, fewer)
         except RewriteFailed as error:
-            return kept if cancelled.is_set() else kept | {n: [MergeFailure(str(error))] for n in fewer}
+            return kept if cancelled.is_set() else kept | dict.fromkeys(fewer, MergeFailure(str(error)))
 
-    def _fewer(self, gathered: Sequence[Gathered]) -> int | None:
+    def _fewer(self, files: Gathered) -> int | None:
         """How many files there should be instead, where too many are small; None when they are well sized."""
-        files, settings = _files(gathered), self.work.settings
-        if len(gathered) < 2 or _failure(gathered) is not None:
+        if isinstance(files, MergeFailure):
             return None
-        target, limit = settings.target_file_size_bytes, settings.small_file_limit_bytes
+        target, limit = self.work.settings.target_file_size_bytes, self.work.settings.small_file_limit_bytes
         small = sum(file.size_bytes < limit for file in files)
         outputs = merged_files(sum(file.size_bytes for file in files), target, limit)
         return outputs if small > SMALL_SHARE * len(files) and outputs < len(files) else None
 
-    def _result(
-        self, group: MergeGroup, gathered: Sequence[Gathered], samples: Sequence[KeySample]
-    ) -> Merged | MergeFailure:
-        """One group's, put together of those of its assignments."""
-        deleted = sum(sample.rows_deleted for sample in samples)
-        files, failure = _files(gathered), _failure(gathered)
-        rows = sum(file.rows for file in files)
-        live = group.rows - deleted
-        if failure is None and rows != live:
-            failure = MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
-        if failure is not None:
-            self.work.owner.delete(_paths(gathered))
-            return failure
+    def _result(self, number: int, files: Gathered, samples: Sequence[KeySample]) -> Merged | MergeFailure:
+        """The result of a group, once its rows were counted."""
+        if isinstance(files, MergeFailure):
+            return files
+        group, deleted = self.work.groups[number], sum(sample.rows_deleted for sample in samples)
+        rows, live = sum(file.rows for file in files), group.rows - deleted
+        if rows != live:
+            self.work.owner.delete(_paths(files))
+            return MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
         # samples of several bins may have read one delete file: each names all data files of it
         named = {path: names for sample in samples for path, names in sample.named.items()}
         return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted, named=named)
 
     def _rewrite(
         self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-    ) -> dict[int, list[Gathered]]:
-        """Write these groups, each into so many files: what became of each of their assignments."""
+    ) -> dict[int, Gathered]:
+        """Write these groups, each into so many files: these, or why there are none."""
         total = sum(self.work.groups[n].size_bytes for n in samples)
+        slots = self.cores.slots(self.spark)
         assignments: list[Assignment] = []
         divisions: dict[int, Division] = {}
         destinations: dict[int, Destination] = {}
         for n, found in samples.items():
             group, sample = self.work.groups[n], pa.concat_tables([one.keys for one in found])
             ranking = self.work.order.fit(sample)
-            slots = math.ceil(self.slots * group.size_bytes / max(1, total))
+            share = math.ceil(slots * group.size_bytes / max(1, total))
             partitions = _least_partitions(found, group.rows, self.work.settings.limits)
-            division, outputs = divide(ranking, sample, partitions, outputs_of[n], slots)
-            divisions[n] = division.numbered_from(len(assignments))
+            divisions[n], outputs = divide(ranking, sample, partitions, outputs_of[n], share, len(assignments))
             assignments += [Assignment(n, files) for files in outputs]
             sequence_number = max(sample.sequence_number for sample in found)
             destinations[n] = Destination(ranking, self.work.prefixes[n], group.partition, sequence_number)
@@ -167,63 +156,67 @@ class Shuffle:
         divisions: Mapping[int, Division],
         assignments: Sequence[Assignment],
         destinations: Mapping[int, Destination],
-    ) -> dict[int, list[Gathered]]:
+    ) -> dict[int, Gathered]:
         order, settings = self.work.order, self.work.settings
         bins = self._bins(divisions)
         tasks = min(len(assignments), self.cores.tasks or len(assignments))
         scatter = Scatter(bins, divisions, order, settings, tasks)
         blobs = bin_numbers(_with_few_blobs_at_once(self.spark), len(bins)).mapInArrow(scatter, BLOBS)
         gather = Gather(tuple(assignments), destinations, order, settings)
-        answers = map(read_answer, run_job(to_tasks(blobs, tasks), gather, "cluster files"))
+        answers = run_job(to_tasks(blobs, tasks), gather, "cluster files")
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
         counted: dict[int, list[Counts]] = {n: [] for n in divisions}
         for number, found, counts in sorted(answers, key=lambda answer: int(answer[0])):
             group = assignments[number].group
-            if found:  # files, or a failure
-                gathered[group].append(found)
+            gathered[group].append(found)
             counted[group] += counts
-        self.work.owner.note(path for found in gathered.values() for path in _paths(found))
+            self.work.owner.note(_paths(found))
         return {n: checked(found, counted[n], self.work.groups[n], self.work) for n, found in gathered.items()}
 
     def _bins(self, numbers: Iterable[int]) -> Bins:
         """The input files of the groups, in bins of about equal bytes."""
-        inputs = dict(enumerate((n, file) for n in numbers for file in self.work.groups[n].inputs))
-        size_bytes = sum(file.size_bytes for _, file in inputs.values())
-        wanted = self.cores.tasks or max(self.slots, math.ceil(size_bytes / BIN_BYTES))
-        return tuple(self._by_group(bin_) for bin_ in balanced(inputs, lambda pair: pair[1].size_bytes, wanted))
+        inputs = [(n, file) for n in numbers for file in self.work.groups[n].inputs]
+        loads = {i: file.size_bytes for i, (_, file) in enumerate(inputs)}
+        wanted = self.cores.tasks or max(self.cores.slots(self.spark), math.ceil(sum(loads.values()) / BIN_BYTES))
+        return [self._by_group(inputs[i] for i in sorted(bin_)) for bin_ in balanced(loads, wanted)]
 
-    def _by_group(self, numbered: Iterable[tuple[int, tuple[int, FileFact]]]) -> tuple[tuple[int, MergeGroup], ...]:
-        inputs: dict[int, list[FileFact]] = defaultdict(list)
-        for _, (n, file) in sorted(numbered, key=lambda one: one[0]):
-            inputs[n].append(file)
-        return tuple((n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in inputs.items())
+    def _by_group(self, inputs: Iterable[tuple[int, FileFact]]) -> list[tuple[int, MergeGroup]]:
+        of_groups: dict[int, list[FileFact]] = defaultdict(list)
+        for n, file in inputs:
+            of_groups[n].append(file)
+        return [(n, replace(self.work.groups[n], inputs=tuple(files))) for n, files in of_groups.items()]
 
 
-def checked(gathered: list[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> list[Gathered]:
-    """Return what became of the assignments of a group, its files compared with the `counts` of the rows read.
+def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeGroup, work: ClusterWork) -> Gathered:
+    """The files of all assignments of a group, compared with the `counts` of the rows read.
 
-    It is a failure, and the files are removed, if these differ.
+    It is a failure, and the files are removed, if these differ or one of the assignments has failed.
     """
-    if _failure(gathered) is not None:
-        return gathered
-    files, counted = _files(gathered), Conservation(work.settings, paths={file.path for file in group.inputs})
+    files, failure = list[NewDataFile](), None
+    for found in gathered:
+        if isinstance(found, MergeFailure):
+            failure = failure or found
+        else:
+            files += found
+    counted = Conservation(work.settings, paths={file.path for file in group.inputs})
     for some in counts:
         counted.add(some)
     try:
-        known = {file.path: file for file in counted.check(files)}
+        if failure is None:
+            return counted.check(files)
     except RewriteFailed as error:
-        work.owner.delete(_paths(gathered))
-        return [MergeFailure(str(error))]
-    return [[known[file.path] for file in found] for found in gathered if not isinstance(found, MergeFailure)]
+        failure = MergeFailure(str(error))
+    work.owner.delete(_paths(files))
+    return failure
 
 
 def divide(
-    ranking: Ranking, sample: pa.Table, partitions: float, outputs: int, slots: int
+    ranking: Ranking, sample: pa.Table, partitions: float, outputs: int, slots: int, first: int = 0
 ) -> tuple[Division, tuple[int, ...]]:
     """Where the rows of a group go, and how many files each of its task assignments makes, from keys of a sample.
 
     As many assignments as `slots`, or fewer so that each has `FILES_PER_ASSIGNMENT` of the `outputs` or more, all about
-    as many; at least as many shuffle partitions as `partitions` says.
+    as many, numbered from `first`; at least as many shuffle partitions as `partitions` says.
     """
     count = max(1, min(slots, outputs // FILES_PER_ASSIGNMENT))
     planned = [(outputs + number) // count for number in range(count)]
@@ -236,7 +229,8 @@ def divide(
     files_of = np.zeros(count)
     for route, share in zip(routes, files, strict=True):
         files_of[route.start : route.stop] += share / len(route)
-    return Division(cuts, tuple(routes)), tuple(max(1, round(number)) for number in files_of)
+    numbers = tuple(range(first + route.start, first + route.stop) for route in routes)
+    return Division(cuts, numbers), tuple(max(1, round(number)) for number in files_of)
 
 
 def _route(begin: float, end: float, count: int) -> range:
@@ -249,16 +243,8 @@ def _route(begin: float, end: float, count: int) -> range:
     return range(middle, middle + 1)
 
 
-def _files(gathered: Iterable[Gathered]) -> list[NewDataFile]:
-    return [file for found in gathered if not isinstance(found, MergeFailure) for file in found]
-
-
-def _paths(gathered: Iterable[Gathered]) -> list[str]:
-    return [file.path for file in _files(gathered)]
-
-
-def _failure(gathered: Iterable[Gathered]) -> MergeFailure | None:
-    return next((found for found in gathered if isinstance(found, MergeFailure)), None)
+def _paths(files: Gathered) -> list[str]:
+    return [] if isinstance(files, MergeFailure) else [file.path for file in files]
 
 
 def _least_partitions(samples: Sequence[KeySample], rows: int, limits: Limits) -> float:

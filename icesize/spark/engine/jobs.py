@@ -1,36 +1,31 @@
-"""Spark jobs: write routed rows, measure some, rewrite groups of files. They move bytes and decide nothing."""
+"""Spark jobs: write routed rows, fetch some, rewrite groups of files. They move bytes and decide nothing."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize.errors import EngineUnavailable, IcesizeError, RewriteFailed, SchemaMismatch
-from icesize.parquet.files.data_file import MergeFailure, MergeResult, Written
+from icesize.parquet.files.data_file import MergeFailure, MergeResult, Results, Rewritten, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.parquet.rewriting.threads import rewrite_in_threads
 from icesize.planning.plan import MergeGroup
-from icesize.planning.routing.row_sizes import RowSize
 from icesize.redaction import scrub
 from icesize.spark.engine import session
-from icesize.spark.engine.worker import ANSWERS, MeasureRows, RewriteGroups, WriteRows, read_answer
-
-T = TypeVar("T")
-
-SAMPLE_ROWS = 10_000
-"""Rows encoded to learn how large a row is when the table has none yet."""
+from icesize.spark.engine.worker import Answering, RewriteGroups, WriteRows
 
 _BAD_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
 """The class of SQL errors that a value causes: out of range, not a number, divided by zero."""
@@ -45,17 +40,11 @@ def write_rows(df: DataFrame, settings: WriteSettings, owner: Uncommitted, absor
     files that are there by then.
     """
     answers = run_job(df, WriteRows(settings, owner.prefix, absorption), "write the batch")
-    parts: list[Written] = []
-    failed: IcesizeError | None = None
-    for answer in answers:
-        try:
-            parts.append(read_answer(answer))
-        except IcesizeError as error:
-            failed = error
-    written = Written.together(parts)
+    written = Written.together(answer for answer in answers if isinstance(answer, Written))
     owner.note(file.path for file in written.files)
-    if failed is not None:
-        raise failed
+    for answer in answers:
+        if isinstance(answer, IcesizeError):
+            raise answer
     return written
 
 
@@ -67,12 +56,6 @@ def fetch(df: DataFrame) -> pa.Table:
         return pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]
     except PySparkException as error:
         raise _translated(error, "fetch rows", df.sparkSession) from scrub(error)
-
-
-def measure_rows(df: DataFrame, settings: WriteSettings) -> RowSize | None:
-    """How large the rows of a sample of the batch are when encoded; None when it is empty."""
-    answers = [read_answer(a) for a in run_job(df.limit(SAMPLE_ROWS), MeasureRows(settings), "encode a sample")]
-    return max(answers, key=lambda sample: sample[1])[0] if answers else None
 
 
 @dataclass(frozen=True)
@@ -90,6 +73,10 @@ class Cores:
         """So that others find free ones at any time."""
         return cls(max(1, (os.cpu_count() or 2) // 2), max(1, session.parallelism(spark) // 2))
 
+    def slots(self, spark: SparkSession) -> int:
+        """Tasks that run at one time."""
+        return self.tasks or session.parallelism(spark)
+
 
 ALL_CORES = Cores()
 
@@ -98,8 +85,9 @@ ALL_CORES = Cores()
 class GroupRewrite:
     """Groups that `rewrite` is to rewrite, each under names with its own prefix; all by number.
 
-    `keep` hears what has become of each: what `rewrite` has made of it, or a MergeFailure; nothing of groups that were
-    not begun when it was `cancelled`. `what` says in errors what failed, as in "Cannot <what>: ...".
+    `results` gets what has become of each as it is known: what `rewrite` has made of it, or a MergeFailure; nothing of
+    groups of which it makes None, and of those not begun when it was `cancelled`. `progress` then gets its bytes, from
+    several threads. `what` says in errors what failed, as in "Cannot <what>: ...".
     """
 
     what: str
@@ -107,35 +95,33 @@ class GroupRewrite:
     settings: WriteSettings
     owner: Uncommitted
     prefixes: Mapping[int, str]
-    rewrite: Callable[[MergeGroup, WriteSettings, FileNames], Any]
-    keep: Callable[[int, Any], object]
+    rewrite: Callable[[MergeGroup, WriteSettings, FileNames], Rewritten | None]
+    results: Results
+    progress: Callable[[int], None]
     cancelled: threading.Event
 
     def in_threads(self, numbers: Iterable[int], threads: int | None) -> None:
-        """Rewrite these groups in this process; `keep` is called in its threads."""
+        """Rewrite these groups in this process."""
 
-        def rewrite(number: int, group: MergeGroup) -> Any:
+        def rewrite(number: int, group: MergeGroup) -> Rewritten | None:
             return self.rewrite(group, self.settings, FileNames(self.prefixes[number], number, 0, self.owner))
 
         groups = {number: self.groups[number] for number in numbers}
-        rewrite_in_threads(groups, rewrite, self.keep, cancelled=self.cancelled, threads=threads)
+        rewrite_in_threads(groups, rewrite, self._keep, cancelled=self.cancelled, threads=threads)
 
-    def in_tasks(
-        self, spark: SparkSession, numbers: Collection[int], load: Callable[[MergeGroup], int], tasks: int
-    ) -> None:
-        """Rewrite each of these groups in one task of a Spark job, which raises as `run_job` does."""
+    def in_tasks(self, spark: SparkSession, loads: Mapping[int, int], tasks: int) -> None:
+        """Rewrite each of these groups in one task of a Spark job, which raises as `run_job` does; `loads` says how
+        much work each is."""
 
         def run() -> dict[int, Any]:
-            bins = balanced({number: self.groups[number] for number in numbers}, load, tasks)
+            bins = [[(number, self.groups[number]) for number in numbers] for numbers in balanced(loads, tasks)]
             job = RewriteGroups(bins, self.settings, self.prefixes, self.rewrite)
-            results: dict[int, Any] = {}
-            for answer in run_job(bin_numbers(spark, len(bins)), job, self.what):
-                results.update(read_answer(answer))
+            results = dict(run_job(bin_numbers(spark, len(bins)), job, self.what))
             made = (result for result in results.values() if isinstance(result, MergeResult))
             self.owner.note(file.path for result in made for file in result.files)
             return results
 
-        self.by(run, numbers)
+        self.by(run, loads)
 
     def by(self, job: Callable[[], Mapping[int, Any]], numbers: Collection[int]) -> None:
         """Have a job rewrite these groups. One that fails takes them with it, not those that are done."""
@@ -146,7 +132,12 @@ class GroupRewrite:
         except RewriteFailed as error:
             results = {} if self.cancelled.is_set() else dict.fromkeys(numbers, MergeFailure(str(error)))
         for number, result in results.items():
-            self.keep(number, result)
+            self._keep(number, result)
+
+    def _keep(self, number: int, result: Rewritten | MergeFailure | None) -> None:
+        if result is not None:
+            self.results[number] = result
+            self.progress(self.groups[number].size_bytes)
 
 
 def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
@@ -154,18 +145,18 @@ def bin_numbers(spark: SparkSession, bins: int) -> DataFrame:
     return spark.range(0, bins, 1, bins)
 
 
-def balanced(items: Mapping[int, T], load: Callable[[T], int], tasks: int) -> tuple[tuple[tuple[int, T], ...], ...]:
-    """The items with their numbers in at most `tasks` bins, the largest first into the least loaded one."""
-    bins: list[list[tuple[int, T]]] = [[] for _ in range(max(1, min(tasks, len(items))))]
-    loads = [0] * len(bins)
-    for size, number in sorted(((load(item), number) for number, item in items.items()), key=lambda pair: -pair[0]):
-        least = loads.index(min(loads))
-        bins[least].append((number, items[number]))
-        loads[least] += size
-    return tuple(map(tuple, bins))
+def balanced(loads: Mapping[int, int], tasks: int) -> list[list[int]]:
+    """Numbered loads in at most `tasks` bins, the largest first into the least loaded one."""
+    bins: list[list[int]] = [[] for _ in range(max(1, min(tasks, len(loads))))]
+    sums = [0] * len(bins)
+    for number, load in sorted(loads.items(), key=lambda item: -item[1]):
+        least = sums.index(min(sums))
+        bins[least].append(number)
+        sums[least] += load
+    return bins
 
 
-def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
+def run_job(df: DataFrame, function: Callable[[Any], Any], what: str) -> list[Any]:
     """What `function` answers in each task; `what` says in errors what failed, as in "Cannot <what>: ...".
 
     Raises SchemaMismatch for a value that cannot be computed, EngineUnavailable when workers lack a module,
@@ -174,11 +165,12 @@ def run_job(df: DataFrame, function: Any, what: str) -> Iterable[bytes]:
     spark = df.sparkSession
     session.use_this_python(spark)
     try:
-        return [row["answer"] for row in df.mapInArrow(function, ANSWERS).collect()]
+        rows = df.mapInArrow(Answering(function), "answer binary").collect()
     except Exception as error:
         if isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError":
             raise _translated(error, what, spark) from scrub(error)
         raise
+    return [pickle.loads(bytes(row["answer"])) for row in rows]  # noqa: S301 - made by our own workers in this job
 
 
 def _translated(error: Exception, what: str, spark: SparkSession) -> IcesizeError:

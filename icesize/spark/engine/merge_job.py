@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icesize.environment import Environment, WorkLimits
-from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten
+from icesize.parquet.files.data_file import MergeFailure, Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.forecast import work_bytes
@@ -47,21 +47,15 @@ def run_merges(
     `results` is filled as groups finish, so that a caller knows them even when the job is stopped. Groups that were not
     begun when it was `cancelled` have none. `progress` hears the bytes of each finished group, from several threads.
     """
-    results = {} if results is None else results
-
-    def keep(number: int, result: Rewritten | MergeFailure) -> None:
-        results[number] = result
-        progress(groups[number].size_bytes)
-
-    prefixes, cancelled = dict.fromkeys(groups, owner.prefix), cancelled or threading.Event()
-    run = GroupRewrite("merge files", groups, settings, owner, prefixes, merge, keep, cancelled)
+    results, cancelled = {} if results is None else results, cancelled or threading.Event()
+    prefixes = dict.fromkeys(groups, owner.prefix)
+    run = GroupRewrite("merge files", groups, settings, owner, prefixes, merge, results, progress, cancelled)
     of_spark = work_for_spark(groups, settings, limits)
     run.in_threads([number for number in groups if number not in of_spark], cores.threads)
     if of_spark and not cancelled.is_set():
         if before_job is not None:
             before_job(spark, cancelled)
-        tasks = cores.tasks or session.parallelism(spark)
-        run.in_tasks(spark, sorted(of_spark), lambda group: work_bytes(group.inputs, settings), tasks)
+        run.in_tasks(spark, dict(sorted(of_spark.items())), cores.slots(spark))
     return results
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -21,7 +21,7 @@ from icesize.planning.plan import FileGroup
 from icesize.spark.engine import session
 from icesize.spark.engine.columns import spark_schema
 from icesize.spark.engine.jobs import balanced, bin_numbers
-from icesize.spark.engine.worker import numbers_in, prepare
+from icesize.spark.engine.worker import bins_of
 from icesize.table.state.handle import Current
 from icesize.table.state.live_files import files_at
 from icesize.table.state.naming import Labels, known_snapshot
@@ -58,10 +58,9 @@ def read_version(spark: SparkSession, current: Current, partition: PartitionKey,
     settings = replace(current.settings(), spec_json=spec_json, spec_id=partition.spec_id)
     schema = spark_schema(metadata.schema())
     tasks = max(session.parallelism(spark), -(-sum(f.size_bytes for f in files) // TASK_BYTES))
-    shares = balanced(dict(enumerate(files)), lambda file: file.size_bytes, tasks)
-    return bin_numbers(spark, len(shares)).mapInArrow(
-        ReadFiles(shares, settings, partition, to_arrow_schema(schema)), schema
-    )
+    bins = [[files[i] for i in bin_] for bin_ in balanced({i: f.size_bytes for i, f in enumerate(files)}, tasks)]
+    read = ReadFiles(bins, settings, partition, to_arrow_schema(schema))
+    return bin_numbers(spark, len(bins)).mapInArrow(read, schema)
 
 
 def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int) -> None:
@@ -79,17 +78,16 @@ def _check(files: list[FileFact], current: Current, label: str, snapshot_id: int
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """Reads files in a worker; its input is the number of a share, it yields rows of the Arrow schema `target`."""
+    """Reads files in a worker; its input is the numbers of bins, it yields rows of the Arrow schema `target`."""
 
-    shares: tuple[tuple[tuple[int, FileFact], ...], ...]
+    bins: Sequence[Sequence[FileFact]]
     settings: WriteSettings
     partition: PartitionKey
     target: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare()
-        for share in numbers_in(batches):
-            group = FileGroup(tuple(file for _, file in self.shares[share]), self.partition)
+        for _, files in bins_of(batches, self.bins):
+            group = FileGroup(tuple(files), self.partition)
             try:
                 deleted = deleted_rows(group.inputs, self.settings, self.partition)
                 for table in read_inputs(group, self.settings, deleted=deleted.positions):

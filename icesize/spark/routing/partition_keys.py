@@ -214,19 +214,7 @@ def _has_bytes(kind: iceberg.IcebergType) -> bool:
 
 
 def _identity(kind: iceberg.IcebergType) -> Callable[[Any], bytes]:
-    if isinstance(kind, (iceberg.StringType, iceberg.UUIDType)):
-        return lambda value: str(value).encode()
-    if isinstance(kind, (iceberg.BinaryType, iceberg.FixedType)):
-        return bytes
-    if isinstance(kind, (iceberg.BooleanType, iceberg.IntegerType, iceberg.DateType)):
-        return _int
-    if isinstance(kind, iceberg.FloatType):
-        return lambda value: struct.pack("<f", value + 0.0)
-    if isinstance(kind, iceberg.DoubleType):
-        return lambda value: struct.pack("<d", value + 0.0)
-    if isinstance(kind, iceberg.DecimalType):
-        return _decimal(kind)
-    return _long
+    return _decimal(kind) if isinstance(kind, iceberg.DecimalType) else _ENCODERS.get(type(kind), _long)
 
 
 def _decimal(kind: iceberg.DecimalType) -> Callable[[Any], bytes]:
@@ -257,3 +245,17 @@ def _int(value: Any) -> bytes:
 
 def _long(value: Any) -> bytes:
     return struct.pack("<q", int(value))
+
+
+_ENCODERS: dict[type[iceberg.IcebergType], Callable[[Any], bytes]] = {
+    iceberg.StringType: lambda value: str(value).encode(),
+    iceberg.UUIDType: lambda value: str(value).encode(),
+    iceberg.BinaryType: bytes,
+    iceberg.FixedType: bytes,
+    iceberg.BooleanType: _int,
+    iceberg.IntegerType: _int,
+    iceberg.DateType: _int,
+    iceberg.FloatType: lambda value: struct.pack("<f", value + 0.0),
+    iceberg.DoubleType: lambda value: struct.pack("<d", value + 0.0),
+}
+"""How Spark hashes values of these types; all others, but decimals, are longs."""

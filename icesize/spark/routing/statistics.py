@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.environment import WorkLimits
+from icesize.errors import RewriteFailed
 from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.projection import ColumnAligner
@@ -32,10 +33,11 @@ from icesize.parquet.writing.encoding import row_size
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.planning.routing.router import route, tasks_for
+from icesize.planning.routing.row_sizes import RowSize
 from icesize.planning.sizing import expected_files
 from icesize.policy import SizePolicy
 from icesize.spark.engine import session
-from icesize.spark.engine.jobs import fetch, measure_rows
+from icesize.spark.engine.jobs import fetch
 from icesize.spark.routing import partition_keys
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.write_plan import (
@@ -60,6 +62,9 @@ those of streaming queries. Twice as many rows as those before from as few bytes
 
 MOST_THREADS = 4
 """Writing holds Python's lock for a third of the time, so more threads than this only wait."""
+
+SAMPLE_ROWS = 10_000
+"""Rows encoded to learn how large a row is when the table has none yet."""
 
 UNDIVIDED = sys.maxsize
 """A target that no partition of a small batch exceeds: a thread writes all files of a partition."""
@@ -155,7 +160,7 @@ def plan_write(
         if not counted.rows:
             return nothing_to_write()
         sizes = learned.sizes(policy, layout)
-        if not sizes.is_known and cheap and (measured := measure_rows(df, settings)) is not None:
+        if not sizes.is_known and cheap and (measured := _measured(df, settings)) is not None:
             sizes = learned.expect(measured)
         along = _small_bytes(layout, counted) if whole else None
         routed = RoutedBatch(counted, sizes, settings, policy, taken_along=along, is_cheap=cheap)
@@ -168,6 +173,15 @@ def plan_write(
         bytes_per_row = known.table.bytes_per_row if known.is_known else None
         return unseen(settings, policy, cores, write_tasks, bytes_per_row)
     return replace(routed.over(write_tasks or tasks), expected=expected)
+
+
+def _measured(df: DataFrame, settings: WriteSettings) -> RowSize | None:
+    """How large the rows of a sample of the batch are when encoded; None where it does not fit into this process."""
+    try:
+        rows = fetch(df.limit(SAMPLE_ROWS))
+    except RewriteFailed:
+        return None
+    return row_size(ColumnAligner(settings)(rows), settings)
 
 
 def _is_larger(df: DataFrame, expected: RoutedBatch | None) -> bool:

@@ -73,8 +73,8 @@ class Ranges:
 class TaskAssignment:
     """Where rows go: `by_key` those of routing keys, all others as `unknown` says (None: each to one task, by the key).
 
-    `spread_by` is a hash of the row (a long), by which rows of one key are divided; None: they cannot be, and the first
-    task of a key gets all that `ranges` does not divide.
+    `spread_by` is a hash of the row (a long), by which rows of one key are divided; None: they cannot be, so each key
+    has one task, and unknown ones go to the first of theirs.
     """
 
     tasks: int
@@ -84,19 +84,17 @@ class TaskAssignment:
     ranges: Ranges | None = None
 
 
-def with_task(
-    df: DataFrame, name: str, key: Column, assignment: TaskAssignment, *, literal_keys: int = LITERAL_KEYS
-) -> DataFrame:
-    """The rows with their tasks, ints, in column `name`; a table of more than `literal_keys` unsplit keys is joined."""
-    whole = _whole(assignment)
+def with_task(df: DataFrame, key: Column, assignment: TaskAssignment, *, literal_keys: int = LITERAL_KEYS) -> DataFrame:
+    """The rows with their tasks, ints, in column `TASK`; a table of more than `literal_keys` unsplit keys is joined."""
+    whole = {k: choices[0][0] for k, choices in assignment.by_key.items() if len(choices) == 1}
     if len(whole) <= literal_keys:
         known = [looked_up(key, whole, "int")] if whole else []
     else:
         df = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
         key, known = F.col(_KEY), [F.col(_OWNER)]
     # that the key stands there several times costs no row anything
-    task = F.coalesce(*known, *_divided(df, key, assignment, whole), _other(key, assignment))
-    return df.withColumn(name, task.cast("int")).drop(_KEY, _OWNER)
+    task = F.coalesce(*known, *_divided(df, key, assignment), _other(key, assignment))
+    return df.withColumn(TASK, task.cast("int")).drop(_KEY, _OWNER)
 
 
 def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str | None = None) -> Column:
@@ -116,16 +114,6 @@ def looked_up(key: Column, values: Mapping[int, object], kind: str, cast_to: str
     return F.get(table, F.pmod(key, F.lit(count)).cast("int"))[key.cast("string")]
 
 
-def _whole(assignment: TaskAssignment) -> dict[int, int]:
-    """Keys whose rows all go to one task."""
-    ranged = assignment.ranges.bounds if assignment.ranges else {}
-    return {
-        key: choices[0][0]
-        for key, choices in assignment.by_key.items()
-        if len(choices) == 1 or (assignment.spread_by is None and key not in ranged)
-    }
-
-
 def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
     if hasattr(DataFrame, "toArrow"):
         owners = pa.table([pa.array(whole, pa.int64()), pa.array(whole.values(), pa.int32())], names=[_KEY, _OWNER])
@@ -134,21 +122,23 @@ def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
     return spark.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
 
 
-def _divided(df: DataFrame, key: Column, assignment: TaskAssignment, whole: Mapping[int, int]) -> list[Column]:
+def _divided(df: DataFrame, key: Column, assignment: TaskAssignment) -> list[Column]:
     """The tasks of keys that are divided by range, and of those by hash; null for all others."""
-    divided = {k: choices for k, choices in assignment.by_key.items() if k not in whole}
-    ranged = {k: choices for k, choices in divided.items() if assignment.ranges and k in assignment.ranges.bounds}
-    hashed = {k: choices for k, choices in divided.items() if k not in ranged}
-    found = []
-    if assignment.ranges is not None and ranged:
+    ranges, spread_by = assignment.ranges, assignment.spread_by
+    if spread_by is None:
+        return []
+    divided = {k: choices for k, choices in assignment.by_key.items() if len(choices) > 1}
+    ranged = {k: divided.pop(k) for k in [*divided] if ranges and k in ranges.bounds}
+    columns = []
+    if ranges is not None and ranged:
         # of the bounds, too, which come as text
-        kind = df.select(assignment.ranges.by).schema[0].dataType.simpleString()
-        found.append(_by_range(key, kind, assignment.ranges, ranged, assignment.spread_by))
-    if assignment.spread_by is not None and hashed:
-        per_part = max(8, min(ENTRIES_PER_PART, MOST_ENTRIES // sum(map(len, hashed.values()))))
-        runs = looked_up(key, {k: _run(choices, per_part) for k, choices in hashed.items()}, "array<int>")
-        found.append(_one_of(runs, assignment.spread_by))
-    return found
+        kind = df.select(ranges.by).schema[0].dataType.simpleString()
+        columns.append(_by_range(key, kind, ranges, ranged, spread_by))
+    if divided:
+        per_part = max(8, min(ENTRIES_PER_PART, MOST_ENTRIES // sum(map(len, divided.values()))))
+        runs = looked_up(key, {k: _run(choices, per_part) for k, choices in divided.items()}, "array<int>")
+        columns.append(_one_of(runs, spread_by))
+    return columns
 
 
 def _other(key: Column, assignment: TaskAssignment) -> Column:
@@ -176,9 +166,7 @@ def _run(choices: TaskShares, per_part: int) -> list[int]:
     return [task for (task, _), count in zip(choices, counts, strict=True) for _ in range(count)]
 
 
-def _by_range(
-    key: Column, kind: str, ranges: Ranges, by_key: Mapping[int, TaskShares], spread_by: Column | None
-) -> Column:
+def _by_range(key: Column, kind: str, ranges: Ranges, by_key: Mapping[int, TaskShares], spread_by: Column) -> Column:
     distinct = {k: sorted(set(ranges.bounds[k])) for k in by_key}
     texts = {k: [_text(bound) for bound in bounds] for k, bounds in distinct.items()}
     bounds = looked_up(key, texts, "array<string>", f"array<{kind}>")
@@ -188,8 +176,7 @@ def _by_range(
     repeated = any(len(ranges.bounds[k]) > len(bounds_of) for k, bounds_of in distinct.items())
     place = _interval(ranges.by, bounds, max(map(len, distinct.values())), repeated)
     run = F.get(runs, F.when(ranges.by.isNull(), nulls).otherwise(place))
-    task = F.get(run, F.lit(0)) if spread_by is None else _let(run, lambda bound: _one_of(bound, spread_by))
-    return F.when(runs.isNotNull(), task)
+    return F.when(runs.isNotNull(), _let(run, lambda bound: _one_of(bound, spread_by)))
 
 
 def _intervals(choices: TaskShares, bounds: Sequence[_Value]) -> list[list[int]]:

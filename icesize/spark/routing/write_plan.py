@@ -22,7 +22,7 @@ from icesize.policy import SizePolicy
 from icesize.spark.engine import jobs
 from icesize.spark.routing import partition_keys as keys
 from icesize.spark.routing.quantiles import quantiles
-from icesize.spark.routing.task_column import TASK, Ranges, TaskAssignment, TaskShares, to_tasks, with_task
+from icesize.spark.routing.task_column import Ranges, TaskAssignment, TaskShares, to_tasks, with_task
 
 UNKNOWN = PartitionKey(-1, ())
 """Stands for a partition that nobody has seen yet; spec ids are never negative."""
@@ -127,7 +127,7 @@ class RoutedBatch:
             to_tasks=lambda df: self._to_tasks(df, routed, by_key),
             incoming={p: small_files(weights[p], routed.files[p], self.policy) for p in weights},
             rows=int(self.partition_rows.in_all) if self.partition_rows.is_counted else None,
-            size_bytes=self._size_bytes(routed) if self.sizes.is_known else None,
+            size_bytes=self.new_bytes if self.sizes.is_known else None,
             bytes_per_row=self.sizes.table.bytes_per_row if self.sizes.is_known else None,
             weights=weights,
             owners=owners,
@@ -141,25 +141,25 @@ class RoutedBatch:
         return {p: self.sizes.size_of(p, rows) for p, rows in self.partition_rows.rows.items()}
 
     @property
+    def new_bytes(self) -> float:
+        """Expected bytes of all new rows, unnamed partitions too."""
+        unnamed = self.partition_rows.in_all - sum(self.partition_rows.rows.values())
+        return sum(self.weights.values()) + max(0.0, unnamed) * self.sizes.table.bytes_per_row
+
+    @property
     def work_bytes(self) -> float:
-        """Bytes to write, unnamed partitions too, and the cost of closing files."""
-        named = sum(self.partition_rows.rows.values())
-        unnamed = max(0.0, self.partition_rows.in_all - named)
+        """Bytes to write, and the cost of closing files."""
         closing = len(self.partition_rows.rows) * self.policy.close_file_cost_bytes
-        older = sum((self.taken_along or {}).values())
-        return sum(self.weights.values()) + unnamed * self.sizes.table.bytes_per_row + closing + older
+        return self.new_bytes + closing + sum((self.taken_along or {}).values())
 
     def skew_of(self, files: Iterable[NewDataFile], tasks: int) -> float:
         """Most bytes of a writer over their mean, had the batch that became `files` been divided like this."""
         routed, keys_of = self._route(tasks), keys.keys_of(self.settings.spec, self.settings.schema)
+        by_key, unknown = self._by_key(routed), routed.assignment.get(UNKNOWN)
         loads = [0.0] * tasks
         for file in files:
-            shares = routed.assignment.get(file.partition)
-            if shares is None:
-                key = next(iter(keys_of(file.partition)), 0)
-                unknown = None if key in self.partition_rows.keys else routed.assignment.get(UNKNOWN)
-                shares = unknown or ((key % tasks, 1.0),)
-            for task, share in shares:
+            key = next(iter(keys_of(file.partition)), 0)
+            for task, share in by_key.get(key) or unknown or ((key % tasks, 1.0),):
                 loads[task] += share * file.size_bytes
         return skew(loads)
 
@@ -173,16 +173,6 @@ class RoutedBatch:
         closing = min(policy.close_file_cost_bytes, CLOSING_SHARE * sum(load.values()) / max(1, len(load)))
         routed = route(load, tasks, policy.target_file_size_bytes, closing, most_files=policy.max_small_files // 2)
         return routed if self.taken_along is None else _whole(routed, self.weights, policy)
-
-    def _size_bytes(self, routed: Routing[PartitionKey]) -> float:
-        sizes, named = self.sizes, self.partition_rows.rows
-        new = self.partition_rows.unknown_rows
-        rest = max(0.0, self.partition_rows.in_all - sum(named.values()) - new)
-        return (
-            sum(sizes.size_of(p, rows, routed.files[p]) for p, rows in named.items())
-            + (sizes.size_of(UNKNOWN, new, routed.files[UNKNOWN]) if new else 0.0)
-            + rest * sizes.table.bytes_per_row
-        )
 
     def _by_key(self, routed: Routing[PartitionKey]) -> dict[int, TaskShares]:
         """Shares by routing key, the heaviest keys first; a partition whose rows cannot be spread is not split."""
@@ -200,7 +190,8 @@ class RoutedBatch:
         key = keys.partition_key(self.settings.spec, self.settings.schema)
         ranges = self._ranges(df, key, by_key) if self.partition_rows.is_counted else None
         unknown = routed.assignment.get(UNKNOWN)
-        return _with_tasks(df, key, TaskAssignment(routed.tasks, by_key, self._spread, unknown, ranges))
+        assignment = TaskAssignment(routed.tasks, by_key, self._spread, unknown, ranges)
+        return to_tasks(with_task(df, key, assignment), routed.tasks)
 
     def _ranges(self, df: DataFrame, key: Column, by_key: Mapping[int, TaskShares]) -> Ranges | None:
         """For a table with a sort order, the ranges of split partitions: their files then do not overlap."""
@@ -236,16 +227,12 @@ def unseen(
         key = keys.spread(spec, schema)
         tasks = 1 if key is None else write_tasks or max(1, min(cores, policy.max_small_files // 2))
 
-    def to_tasks(df: DataFrame) -> DataFrame:
+    def by_hash(df: DataFrame) -> DataFrame:
         if key is None or tasks == 1:
             return df.repartition(1)
-        return _with_tasks(df, key, TaskAssignment(tasks))
+        return to_tasks(with_task(df, key, TaskAssignment(tasks)), tasks)
 
-    return WritePlan(tasks, to_tasks, bytes_per_row=bytes_per_row)
-
-
-def _with_tasks(df: DataFrame, key: Column, assignment: TaskAssignment) -> DataFrame:
-    return to_tasks(with_task(df, TASK, key, assignment), assignment.tasks)
+    return WritePlan(tasks, by_hash, bytes_per_row=bytes_per_row)
 
 
 def small_files(weight_bytes: float, files: int, policy: SizePolicy) -> int:

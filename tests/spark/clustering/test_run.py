@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date, datetime, timezone
@@ -41,9 +41,9 @@ from icesize.spark.clustering.gather import Assignment, Destination, Gather
 from icesize.spark.clustering.run import run_clusters
 from icesize.spark.clustering.scatter import Division, KeySample, ScanKeys, Scatter
 from icesize.spark.clustering.shuffle import checked, divide
-from icesize.spark.engine import jobs
+from icesize.spark.engine import jobs, session
 from icesize.spark.engine.jobs import Cores
-from icesize.spark.engine.worker import RewriteGroups, read_answer
+from icesize.spark.engine.worker import RewriteGroups
 from tests.support.footers import with_other_bounds
 from tests.support.parquet_files import fact, files_below, local, schema_of, settings_of, with_limits, write_one
 from tests.support.spark_lake import ALL_TYPES, rows_of
@@ -241,17 +241,17 @@ def test_group_that_is_not_whole_leaves_nothing(
 ) -> None:
     """A row that got lost, or an assignment that could not be written, fails the group, and its files are removed."""
 
-    class Losing(shuffle.Shuffle):
-        def _rewrite(self, *arguments: Any) -> dict[int, list[gather.Gathered]]:
-            made = super()._rewrite(*arguments)
-            [first, *others] = made[0]
-            assert isinstance(first, list)
-            short = [replace(first[0], rows=first[0].rows - 1), *first[1:]]
-            made[0] = [short, *others] if loss == "a row" else [first, MergeFailure("Cannot cluster: disk is full")]
-            return made
+    right = shuffle.checked
+
+    def losing(made: list[gather.Gathered], *arguments: Any) -> gather.Gathered:
+        if loss == "an assignment":
+            return right([*made, MergeFailure("Cannot cluster: disk is full")], *arguments)
+        files = right(made, *arguments)
+        assert isinstance(files, list)
+        return [replace(files[0], rows=files[0].rows - 1), *files[1:]]
 
     settings = divide_all(settings)
-    monkeypatch.setattr(clusters, "Shuffle", Losing)
+    monkeypatch.setattr(shuffle, "checked", losing)
     tasks = groups(settings, 1, outputs=1)
     [failed] = run(spark, tasks, RowOrder.of(by(1), settings), settings)
     expected = "5000 live rows went in and 4999 came out" if loss == "a row" else "disk is full"
@@ -273,7 +273,7 @@ def test_rows_that_shrink_in_order_are_no_small_files(
 ) -> None:
     """Each of many assignments makes a small file of them: they are written again, as fewer; a group beside is not."""
     limits = replace(ALL_IN_SPARK, one_task_bytes=0)
-    monkeypatch.setattr(clusters.session, "parallelism", lambda spark: 16)
+    monkeypatch.setattr(session, "parallelism", lambda spark: 16)
     tasks = [group(limited, [repeating_rows(v) for v in range(5)], 10), *groups(limited, 1)]
     order = RowOrder.of(by(1), limited)
     rounds: list[Mapping[int, int]] = []
@@ -281,7 +281,7 @@ def test_rows_that_shrink_in_order_are_no_small_files(
     class Recorded(shuffle.Shuffle):
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Gathered]]:
+        ) -> dict[int, gather.Gathered]:
             rounds.append(outputs_of)
             return super()._rewrite(samples, outputs_of)
 
@@ -309,17 +309,17 @@ def job_without_spark(
 
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Gathered]]:
+        ) -> dict[int, gather.Gathered]:
             asked.append(outputs_of)
             if len(asked) == 2 and error is not None:
                 raise error
             counts = {i: max(1, outputs // 2) for i, outputs in outputs_of.items()}
-            made: dict[int, list[gather.Gathered]] = {
-                i: [[write_one(settings, rows(n, VICTIM_ROWS // count))] for n in range(count)]
+            made = {
+                i: [write_one(settings, rows(n, VICTIM_ROWS // count)) for n in range(count)]
                 for i, count in counts.items()
             }
-            owner.note(file.path for found in made.values() for files in found for file in files)
-            return made
+            owner.note(file.path for files in made.values() for file in files)
+            return {**made}
 
     owner = owner or Uncommitted(settings.storage, "s1-0")
     work = ClusterWork(dict(enumerate(tasks)), prefixes(tasks), RowOrder.of(by(1), settings), settings, owner)
@@ -358,13 +358,13 @@ def test_delete_files_that_name_several_files_are_known(settings: WriteSettings,
         def _scan(self) -> tuple[dict[int, list[KeySample]], Results]:
             bins = tuple(((0, replace(task, inputs=(file,))),) for file in task.inputs)
             answers = ScanKeys(bins, {0: 1}, order, settings)([pa.record_batch({"id": [0, 1]})])
-            return {0: [read_answer(batch.column(0)[0].as_py())[1] for batch in answers]}, {}
+            return {0: [sample for _, sample in answers if isinstance(sample, KeySample)]}, {}
 
         def _rewrite(
             self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
-        ) -> dict[int, list[gather.Gathered]]:
+        ) -> dict[int, gather.Gathered]:
             live = rows(2, sum(sample.keys.num_rows for sample in samples[0]))
-            return {0: [[write_one(replace(settings, target_file_size_bytes=2**29), live)]]}
+            return {0: [write_one(replace(settings, target_file_size_bytes=2**29), live)]}
 
     work = ClusterWork({0: task}, prefixes([task]), order, settings, Uncommitted(settings.storage, "s1-0"))
     [result] = InProcess(cast("SparkSession", None), work, Cores(tasks=2)).run(threading.Event()).values()
@@ -513,11 +513,6 @@ def scattered(task: MergeGroup, division: Division, order: RowOrder, settings: W
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
 
 
-def answered(work: Gather, blobs: Sequence[pa.RecordBatch]) -> list[Any]:
-    """What the tasks answer that gather these."""
-    return [read_answer(answer.column(0)[0].as_py()) for answer in work(blobs)]
-
-
 def _without_users(some: pa.Table) -> pa.Table:
     return some.set_column(0, some.schema.field(0), pa.chunked_array([pa.nulls(some.num_rows, some.schema.types[0])]))
 
@@ -526,14 +521,14 @@ def _at_one_time(some: pa.Table) -> pa.Table:
     return some.set_column(1, some.schema.field(1), pa.chunked_array([[2**39] * some.num_rows]))
 
 
-def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[list[Any], list[NewDataFile]]:
+def through_tasks(task: MergeGroup, settings: WriteSettings) -> tuple[Any, list[NewDataFile]]:
     """What becomes of a group whose rows cross the shuffle, and the files that tasks have written."""
     order = RowOrder.of(by(1), settings)
     ranking = order.fit(order.keys(rows(0)))
     division, outputs = divide(ranking, order.keys(rows(0)), 8.0, 4, 2)
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    answers = answered(work, scattered(task, division, order, settings))
+    answers: list[Any] = list(work(scattered(task, division, order, settings)))
     counts = [some for *_, counts in answers for some in counts]
     owned = ClusterWork({0: task}, {}, order, settings, Uncommitted(settings.storage, "s1-0"))
     found = checked([made for _, made, _ in answers], counts, task, owned)
@@ -565,9 +560,9 @@ def test_rows_that_change_between_tasks_are_noticed(
     found, written = through_tasks(task, bounded)
     assert [Path(local(file.path)).exists() for file in written] == [mutate is None] * len(written)
     if mutate is None:
-        assert sum(file.rows for made in found for file in made) == task.rows
+        assert sum(file.rows for file in found) == task.rows
     else:
-        assert why in found[0].why
+        assert why in found.why
 
 
 def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: WriteSettings) -> None:
@@ -578,7 +573,7 @@ def test_a_wrong_footer_of_a_group_that_crosses_the_shuffle_is_named(bounded: Wr
     found, written = through_tasks(task, bounded)
     assert not any(Path(local(file.path)).exists() for file in written)
     why = f"Cannot rewrite {task.inputs[0].path}: its footer has another least or greatest value of column 'at'"
-    assert found[0].why.startswith(why)
+    assert found.why.startswith(why)
 
 
 @pytest.mark.internal_error
@@ -602,7 +597,8 @@ def test_a_bug_in_a_task_that_gathers_fails_its_rows_alone(
 
     monkeypatch.setattr(gather.SortedFiles, "close", close)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    (_, failed, _), (_, made, _) = answered(work, blobs)
+    (_, failed, _), (_, made, _) = work(blobs)
+    assert isinstance(failed, MergeFailure)
     assert "internal error IndexError: list index out of range, report this" in failed.why
     assert made
     assert "Internal error of icesize in an attempt to cluster rows of a shuffle, report this" in caplog.text
@@ -623,7 +619,8 @@ def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
     assert max(map(len, division.assignments)) == assignments
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    files = [file for _, made, _ in answered(work, scattered(task, division, order, settings)) for file in made]
+    answers: Iterable[Any] = work(scattered(task, division, order, settings))
+    files = [file for _, made, _ in answers for file in made]
     found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
     assert repr(rows_of(found)) == repr(content([task], settings))
     for file in files:
@@ -655,8 +652,7 @@ def test_assignments_follow_each_other(values: list[int | None], outputs: int, s
     """Shuffle partitions go to assignments in order: one for each slot, but two outputs for each; all rows have one."""
     order = RowOrder(SORT, (("v", ()),))
     keys = pa.table({"key 0": pa.array(values, pa.int64())})
-    division, files = divide(order.fit(keys), keys, parts, outputs, slots)
-    division = division.numbered_from(100)
+    division, files = divide(order.fit(keys), keys, parts, outputs, slots, 100)
     assert len(files) == max(1, min(outputs // 2, slots))
     assert min(files) >= 1
     assert len(division.assignments) >= parts

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.spark.routing import task_column
-from icesize.spark.routing.task_column import Ranges, TaskAssignment, with_task
+from icesize.spark.routing.task_column import TASK, Ranges, TaskAssignment, with_task
 from tests.support.spark_lake import conf
 
 TASKS = 7
@@ -39,12 +39,12 @@ def keys_of(spark: SparkSession, keys: int) -> dict[int, int]:
 def tasks_of(df: DataFrame, table: TaskAssignment, key: Column | None = None) -> dict[int, int]:
     """id -> task, by the expression and by the join alike."""
     key = hashed("k") if key is None else key
-    by_column = with_task(df, "task", key, table, literal_keys=1_000_000).select("id", "task")
-    by_rows = with_task(df, "task", key, table)
-    assert by_rows.columns == [*df.columns, "task"]
-    assert by_rows.schema["task"].dataType.simpleString() == by_column.schema["task"].dataType.simpleString() == "int"
+    by_column = with_task(df, key, table, literal_keys=1_000_000).select("id", TASK)
+    by_rows = with_task(df, key, table)
+    assert by_rows.columns == [*df.columns, TASK]
+    assert by_rows.schema[TASK].dataType.simpleString() == by_column.schema[TASK].dataType.simpleString() == "int"
     found, again = (
-        {row["id"]: row["task"] for row in each.select("id", "task").collect()} for each in (by_column, by_rows)
+        {row["id"]: row[TASK] for row in each.select("id", TASK).collect()} for each in (by_column, by_rows)
     )
     assert found == again
     return found
@@ -95,9 +95,9 @@ def test_a_task_is_a_function_of_the_row(spark: SparkSession) -> None:
 
 
 def test_rows_that_cannot_be_spread(spark: SparkSession) -> None:
-    """Without a hash of the row a split key goes to its first task, unknown ones to the first of theirs."""
+    """Without a hash of the row unknown keys go to the first of their tasks."""
     numbers = keys_of(spark, 3)
-    placed = {numbers[0]: ((4, 0.1), (2, 0.9)), numbers[1]: even(3)}
+    placed = {numbers[0]: even(4), numbers[1]: even(3)}
     found = tasks_of(rows_of_keys(spark, 30, 3), TaskAssignment(TASKS, placed, None, even(6, 5)))
     assert found == {i: (4, 3, 6)[i % 3] for i in range(30)}
 
@@ -123,12 +123,12 @@ def test_the_table_is_folded_into_the_plan(spark: SparkSession, capsys: pytest.C
     for codegen in ("true", "false"):
         with conf(spark, spark__sql__codegen__wholeStage=codegen):
             table = TaskAssignment(TASKS, {**placed, numbers[0]: even(1, 2)}, hashed("id"), even(3, 4))
-            with_task(rows_of_keys(spark, 10, 10), "task", hashed("k"), table).explain(mode="simple")
+            with_task(rows_of_keys(spark, 10, 10), hashed("k"), table).explain(mode="simple")
             plan = capsys.readouterr().out
             assert str(numbers[5]) in plan
             assert "json" not in plan.lower()
     longer = TaskAssignment(TASKS, {key: even(1) for key in numbers.values()}, hashed("id"))
-    with_task(rows_of_keys(spark, 10, 10), "task", hashed("k"), longer).explain(mode="simple")
+    with_task(rows_of_keys(spark, 10, 10), hashed("k"), longer).explain(mode="simple")
     plan = capsys.readouterr().out
     assert str(numbers[5]) not in plan
     assert "BroadcastHashJoin" in plan
