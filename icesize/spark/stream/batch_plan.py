@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icesize import failpoints
-from icesize.environment import Environment, Stopwatch
+from icesize.environment import Stopwatch
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
@@ -31,6 +31,7 @@ from icesize.spark.engine.columns import Extra, iceberg_type
 from icesize.spark.engine.merge_job import work_for_spark
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
 from icesize.spark.routing.write_plan import WritePlan
+from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit import submit
 from icesize.table.commit.metadata_change import MetadataChange
@@ -40,37 +41,19 @@ from icesize.table.state.handle import Current, TableHandle
 
 
 @dataclass(frozen=True)
-class BatchOptions:
-    """How batches of one stream are taken in. `ledger` is None for rows that belong to no stream."""
-
-    source: TableSource
-    merge: str = "inline"
-    placement: str = "append"
-    stream_safe: bool = True
-    schema_evolution: str = "refuse"
-    accept_new_checkpoint: bool = False
-    statistics: str = "auto"
-    write_tasks: int | None = None
-    ledger: LedgerEntry | None = None
-    environment: Environment = field(default_factory=Environment)
-
-    @property
-    def batch_id(self) -> int | None:
-        """The batch's number in its stream, None for rows that belong to none."""
-        return self.ledger.batch_id if self.ledger else None
-
-
-@dataclass(frozen=True)
 class Batch:
     """A batch to take in: rows, options, where they go, and what earlier tries at it have left.
 
+    `ledger` is its entry among the batches of its stream, None for rows that belong to no stream.
     `pausing` are partitions whose merges lately lost to other writers. `is_kept`: the rows are in Spark's cache until
     the batch is done. `absorbs`: new rows are to end up in the small file of their partition. `conflicts` are sentences
     about tries that were lost.
     """
 
     df: DataFrame
-    options: BatchOptions
+    source: TableSource
+    options: SinkOptions
+    ledger: LedgerEntry | None
     state: StreamState
     handle: TableHandle
     watch: Stopwatch
@@ -95,9 +78,14 @@ class Batch:
         return replace(self, conflicts=(*self.conflicts, conflict))
 
     @property
+    def batch_id(self) -> int | None:
+        """The batch's number in its stream, None for rows that belong to none."""
+        return self.ledger.batch_id if self.ledger else None
+
+    @property
     def prefix(self) -> str:
         """Names of files tell the stream and the batch; rows outside of a stream are told by the run."""
-        entry = self.options.ledger
+        entry = self.ledger
         return f"{stream_hash(entry.stream_id)}-{entry.batch_id}" if entry else f"{stream_hash(self.run_id)}-0"
 
 

@@ -127,8 +127,8 @@ def identified(spark: SparkSession, source: TableSource) -> TableSource:
     return replace(source, table_uuid=table.uuid)
 
 
-def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> tuple[TableHandle, Mapping[str, str]]:
-    """The table's handle, and the settings of the session it is opened under.
+def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> TableHandle:
+    """The table's handle, opened under the settings of the session.
 
     Raises EngineUnavailable in a process that was not given the catalog object, TableNotFound for an unknown catalog.
     """
@@ -138,18 +138,18 @@ def handle_of(spark: SparkSession, source: TableSource, state: StreamState) -> t
     if handle is None or dict(handle.spark_conf) != settings or not same_policy(handle.policy, source.policy):
         catalog, identifier = _open(source, settings)
         handle = state.handle = TableHandle(catalog, identifier, source.policy, settings)
-    return handle, settings
+    return handle
 
 
-def refresh(spark: SparkSession, source: TableSource, name: str, settings: Mapping[str, str]) -> None:
+def refresh(spark: SparkSession, source: TableSource, handle: TableHandle) -> None:
     """Make this session see the commit, and the one that opened the table.
 
     A streaming query hands its batches over in a copy of the user's session, and each has a catalog cache of its own.
     """
-    session.refresh(spark, name, settings)
+    session.refresh(spark, handle.name, handle.spark_conf)
     opener = _opener(spark, source)
     if opener is not spark:
-        session.refresh(opener, name, settings)
+        session.refresh(opener, handle.name, handle.spark_conf)
 
 
 def _opener(spark: SparkSession, source: TableSource) -> SparkSession:
