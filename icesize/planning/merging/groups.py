@@ -20,9 +20,9 @@ OUTPUTS_PER_GROUP = 4
 class Work:
     """One partition while it is planned; `blocked` says why all of it stays. Files at the paths `spared` are not due.
 
-    `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes, `waiting` ones
-    would be, were other writers not at work. Of these `together` are to be merged, each file of `alone` is to be
-    written again. `slots` is the number of mergeable files that may remain, None where they go down to the fewest.
+    `mergeable` are small files, smallest first; `large` ones are not small and due for their deletes. `held_back` are
+    files of both kinds that must stay. `slots` is the number of mergeable files that may remain, None where they go
+    down to the fewest. Of the `due` groups those that the budget pays for are `taken`.
     """
 
     facts: PartitionFacts
@@ -31,10 +31,7 @@ class Work:
     mergeable: list[FileFact] = field(default_factory=list)
     held_back: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
     large: list[FileFact] = field(default_factory=list)
-    waiting: list[FileFact] = field(default_factory=list)
     slots: int | None = None
-    together: list[FileFact] = field(default_factory=list)
-    alone: list[FileFact] = field(default_factory=list)
     cold: bool = False
     due: list[MergeGroup] = field(default_factory=list)
     taken: list[MergeGroup] = field(default_factory=list)
@@ -112,11 +109,6 @@ def _cut(
             start, size_bytes = end, 0
     runs.append((files[start:], outputs))
     return runs
-
-
-def alone(work: Work) -> list[MergeGroup]:
-    """Files that are written again each by itself, as their sizes are right."""
-    return [MergeGroup((file,), work.facts.key, 1, work.facts.label, work.cold) for file in work.alone]
 
 
 def within_budget(works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None) -> tuple[MergeGroup, ...]:
