@@ -7,6 +7,7 @@ applied, or that other writers keep rewriting, are appended to: their new files 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -31,11 +32,10 @@ def plan_absorbing(
     cold partitions are finished as `plan_merges` does; `budget_bytes` bounds it in the same way. New files may be
     expected ones: only their sizes, paths and partitions are looked at.
     """
-    limit = layout.small_file_limit_bytes
-    appended = {file.partition for file in new if not _absorbs(layout, file.partition, contested)}
-    incoming = dict.fromkeys((file.partition for file in new), 0)
-    for file in new:
-        incoming[file.partition] += file.partition in appended and file.size_bytes < limit
+    incoming = Counter({file.partition: 0 for file in new})
+    appended = {key for key in incoming if key in contested or _keeps_deletes(layout.partitions.get(key))}
+    small = (file.partition for file in new if file.size_bytes < layout.small_file_limit_bytes)
+    incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
     return plan_merges(wider, policy, incoming=incoming, budget_bytes=budget_bytes, contested=contested)
 
@@ -74,10 +74,8 @@ def divided(
     return apart, along
 
 
-def _absorbs(layout: Layout, key: PartitionKey, contested: Collection[PartitionKey]) -> bool:
-    facts = layout.partitions.get(key)
-    deletes = facts is not None and any(file.obstacle is SkipReason.HAS_DELETES for file in facts.small)
-    return key not in contested and not deletes
+def _keeps_deletes(facts: PartitionFacts | None) -> bool:
+    return facts is not None and any(file.obstacle is SkipReason.HAS_DELETES for file in facts.small)
 
 
 def complete_plan(

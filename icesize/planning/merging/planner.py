@@ -73,7 +73,7 @@ def plan_merges(
         outcomes=outcomes,
         max_small_files=policy.max_small_files,
         files_before=layout.files,
-        notes=(*_notes(policy, groups, outcomes, budget_bytes), *_backlog_notes(policy, looked_at, outcomes)),
+        notes=tuple(_notes(policy, groups, outcomes, budget_bytes, looked_at)),
         incoming=dict(incoming or {}),
         max_delete_files=policy.max_delete_files,
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
@@ -213,6 +213,7 @@ def _notes(
     groups: tuple[MergeGroup, ...],
     outcomes: tuple[PartitionOutcome, ...],
     budget_bytes: int | None,
+    looked_at: Collection[PartitionKey],
 ) -> Iterator[str]:
     if not policy.merging:
         yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
@@ -223,12 +224,6 @@ def _notes(
                 f"{group.label or 'the table'}: one merge of {group.size_bytes} bytes exceeds the budget of "
                 f"{budget_bytes} bytes and is planned on top of it, or its files would stay as they are for ever"
             )
-
-
-def _backlog_notes(
-    policy: SizePolicy, looked_at: Collection[PartitionKey], outcomes: tuple[PartitionOutcome, ...]
-) -> Iterator[str]:
-    """About files that are still read with many delete files, in the partitions that the plan is about."""
     bound = policy.max_delete_files
     behind = [o for o in outcomes if o.delete_files > bound and o.partition in looked_at] if policy.merging else []
     if behind:
