@@ -78,7 +78,11 @@ class Trends:
     def of(cls, states: Sequence[PastState], most_partitions: int, unreadable: int = 0) -> Trends:
         """The partitions that had the most small files and delete files at any of these times, then now."""
         labels = dict.fromkeys(label for state in states for label in state.partitions)
-        trends = [_trend(label, [state.partitions.get(label, Counts()) for state in states]) for label in labels]
+        counts = {label: [state.partitions.get(label, Counts()) for state in states] for label in labels}
+        trends = [
+            PartitionTrend(label, c[-1].files, tuple(n.small_files for n in c), tuple(n.delete_files for n in c))
+            for label, c in counts.items()
+        ]
         trends.sort(key=lambda trend: (-trend.worst, -trend.now, trend.label))
         return cls(
             tuple(state.snapshot_id for state in states),
@@ -91,12 +95,6 @@ class Trends:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
         return with_text_ids(asdict(self))
-
-
-def _trend(label: str, counts: Sequence[Counts]) -> PartitionTrend:
-    return PartitionTrend(
-        label, counts[-1].files, tuple(c.small_files for c in counts), tuple(c.delete_files for c in counts)
-    )
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:
