@@ -13,14 +13,6 @@ from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
 from icesize.units import format_bytes, format_count, format_strategies
 
-INELIGIBLE = frozenset(
-    {
-        SkipReason.HAS_DELETES, SkipReason.NOT_PARQUET, SkipReason.ENCRYPTED, SkipReason.OLD_SPEC,
-        SkipReason.NAN_PARTITION, SkipReason.LISTED_TWICE, SkipReason.CONTESTED,
-    }
-)  # fmt: skip
-"""Reasons that no budget and no later commit of ours removes; such files are not *mergeable*."""
-
 
 @dataclass(frozen=True)
 class FileGroup:

@@ -117,11 +117,6 @@ class FileSizes:
         """All that are not well sized."""
         return sum(self.files[:-1])
 
-    @property
-    def total(self) -> int:
-        """All."""
-        return sum(self.files)
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the field names."""
         return asdict(self)

@@ -46,15 +46,7 @@ def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     for file in new:
         key = file.partition
         facts = partitions.get(key) or PartitionFacts(key, "/".join(map(str, key.values)), 0, 0, 0)
-        is_small = file.size_bytes < layout.small_file_limit_bytes
-        partitions[key] = replace(
-            facts,
-            files=facts.files + 1,
-            size_bytes=facts.size_bytes + file.size_bytes,
-            rows=facts.rows + file.rows,
-            small=(*facts.small, file) if is_small else facts.small,
-            commits_since_append=0,
-        )
+        partitions[key] = facts.adding(file, layout.small_file_limit_bytes)
     return replace(layout, partitions=partitions)
 
 
@@ -103,7 +95,7 @@ def complete_plan(
     rest = {key: facts for key, facts in layout.partitions.items() if key not in settled}
     small = {key: files for key, files in incoming.items() if key not in settled}
     for key in begun.keys() - settled:
-        rest[key] = _without(layout.partitions[key], begun[key])
+        rest[key] = layout.partitions[key].without(file for group in begun[key] for file in group.inputs)
         small[key] += sum(
             group.outputs for group in begun[key] if group.output_size_bytes < policy.small_file_limit_bytes
         )
@@ -129,16 +121,4 @@ def complete_plan(
         incoming=dict(incoming),
         delete_files_freed=delete_files_freed(layout, inputs),
         notes=tuple(dict.fromkeys((*(first.notes if groups else ()), *second.notes))),
-    )
-
-
-def _without(facts: PartitionFacts, groups: list[MergeGroup]) -> PartitionFacts:
-    """The partition without the files that are being merged."""
-    inputs = {file.path for group in groups for file in group.inputs}
-    return replace(
-        facts,
-        files=facts.files - len(inputs),
-        size_bytes=facts.size_bytes - sum(group.size_bytes for group in groups),
-        small=tuple(file for file in facts.small if file.path not in inputs),
-        large=tuple(file for file in facts.large if file.path not in inputs),
     )
