@@ -114,7 +114,7 @@ class SizedTable:
             source = process_state.identified(spark, process_state.TableSource(name, policy, token))
             # kept, as states that nothing refers to may be forgotten
             self._state = process_state.state_of(source, None)
-            self._handle = process_state.handle_of(spark, source, self._state)
+            self._handle = self._state.open(spark, source)
             self._source = source
         self._spark = spark
         self._environment = environment

@@ -312,13 +312,7 @@ class FilesScanned:
     range_bytes: float
 
     def __add__(self, other: FilesScanned) -> FilesScanned:
-        return FilesScanned(
-            self.point_files + other.point_files,
-            self.point_bytes + other.point_bytes,
-            self.most_files + other.most_files,
-            self.range_files + other.range_files,
-            self.range_bytes + other.range_bytes,
-        )
+        return FilesScanned(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, under the names of the fields."""

@@ -127,22 +127,11 @@ def by_size(sizes: Iterable[int], bounds: Sequence[int]) -> Counter[int]:
     return Counter(bisect_right(bounds, size) for size in sizes)
 
 
-def sizes_now(layout: Layout) -> FileSizes:
-    """The data files of a layout by size."""
-    return _sizes(layout, (), ())
-
-
-def sizes_after(layout: Layout, plan: Plan) -> FileSizes:
-    """The data files by size that a plan leaves, if every output gets the size that is expected of it."""
-    inputs = [file.size_bytes for group in plan.groups for file in group.inputs]
-    outputs = [group.output_size_bytes for group in plan.groups for _ in range(group.outputs)]
-    return _sizes(layout, inputs, outputs)
-
-
-def _sizes(layout: Layout, gone: Sequence[int], new: Sequence[int]) -> FileSizes:
-    bounds = size_bounds(layout.small_file_limit_bytes)
+def file_sizes(layout: Layout, plan: Plan | None = None) -> FileSizes:
+    """The data files of a layout by size, or those that a plan leaves, if every output gets its expected size."""
+    bounds, groups = size_bounds(layout.small_file_limit_bytes), plan.groups if plan else ()
     small = [file.size_bytes for facts in layout.partitions.values() for file in facts.small]
-    counts = by_size([*small, *new], bounds)
+    counts = by_size([*small, *(group.output_size_bytes for group in groups for _ in range(group.outputs))], bounds)
     counts[len(bounds)] += layout.files - len(small)
-    counts.subtract(by_size(gone, bounds))
+    counts.subtract(by_size((file.size_bytes for group in groups for file in group.inputs), bounds))
     return FileSizes(tuple(bounds), tuple(counts[i] for i in range(len(bounds) + 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
@@ -117,31 +117,23 @@ def replay(name: str, batches: Sequence[Batch], policy: SizePolicy) -> Replayed:
     Merged files are taken to be as large as what was merged into them.
     """
     table = _Table(policy)
-    counted = [table.take(batch) for batch in batches]
-    ingested = sum(sum(batch.values()) for batch in batches)
-    rewritten = [each.rewritten_bytes for each in counted]
+    for batch in batches:
+        table.take(batch)
+    ingested, rewritten, count = sum(sum(batch.values()) for batch in batches), table.rewritten, max(1, len(batches))
     return Replayed(
         name,
         (ingested + sum(rewritten)) / ingested if ingested else 1.0,
-        max((each.small_files_max for each in counted), default=0),
+        table.small_files_max,
         table.files,
-        sum(each.files for each in counted) / len(counted) if counted else 0.0,
-        sum(rewritten) / len(counted) if counted else 0.0,
+        sum(table.scanned) / count,
+        sum(rewritten) / count,
         max(rewritten, default=0),
     )
 
 
-class _Taken(NamedTuple):
-    """One batch: bytes that its merges rewrote, files of the table after it, most small files where it wrote."""
-
-    rewritten_bytes: int
-    files: int
-    small_files_max: int
-
-
 @dataclass
 class _Table:
-    """A table in the making.
+    """A table in the making, with the bytes `rewritten` for each batch, and the files `scanned` after it.
 
     Partitions are looked at when a batch writes to them, and when they have gone cold, until nothing is due there.
     """
@@ -153,8 +145,11 @@ class _Table:
     last: dict[PartitionKey, int] = field(default_factory=dict)
     cooling: defaultdict[int, set[PartitionKey]] = field(default_factory=lambda: defaultdict(set))
     waiting: set[PartitionKey] = field(default_factory=set)
+    rewritten: list[int] = field(default_factory=list)
+    scanned: list[int] = field(default_factory=list)
+    small_files_max: int = 0
 
-    def take(self, batch: Batch) -> _Taken:
+    def take(self, batch: Batch) -> None:
         """Merge what is due, and add the batch."""
         target_bytes, limit_bytes = self.policy.target_file_size_bytes, self.policy.small_file_limit_bytes
         counts = {key: max(1, expected_files(size, target_bytes)) for key, size in batch.items()}
@@ -172,9 +167,9 @@ class _Table:
             self.last[key] = self.batch
             self.cooling[self.batch + self.policy.cold_after_commits].add(key)
         self.batch += 1
-        return _Taken(
-            plan.bytes_to_write, self.files, max((len(self.partitions[key].small) for key in batch), default=0)
-        )
+        self.rewritten.append(plan.bytes_to_write)
+        self.scanned.append(self.files)
+        self.small_files_max = max([self.small_files_max, *(len(self.partitions[key].small) for key in batch)])
 
     def _files(self, key: PartitionKey, name: str, size_bytes: int, count: int) -> list[FileFact]:
         """Files of equal size."""

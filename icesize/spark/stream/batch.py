@@ -23,7 +23,7 @@ from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun
 from icesize.spark.stream.batch_plan import Batch, BatchPlan, plan
 from icesize.spark.stream.options import SinkOptions
-from icesize.spark.stream.process_state import StreamState, TableSource, handle_of, refresh
+from icesize.spark.stream.process_state import StreamState, TableSource
 from icesize.table.commit.batch_commit import (
     CommitContext,
     MergeResults,
@@ -53,7 +53,7 @@ def take_in(
     with state.lock:
         failpoints.reach("batch-started")
         spark, watch = df.sparkSession, Stopwatch(options.environment)
-        handle = handle_of(spark, source, state)
+        handle = state.open(spark, source)
         absorbs = options.placement == "absorb"
         run_id, pausing = options.environment.new_id(), state.backoff.next_batch()
         with _kept(df, if_dear=absorbs and not options.stream_safe) as is_kept:
@@ -61,7 +61,7 @@ def take_in(
                 Batch(df, source, options, ledger, state, handle, watch, run_id, pausing, is_kept, absorbs)
             )
         if outcome.commit.snapshot_ids or outcome.commit.already_committed:
-            refresh(spark, source, handle)
+            state.refresh(spark)
         return outcome
 
 

@@ -14,10 +14,10 @@ from icesize.errors import BatchError, EngineUnavailable
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream, inline_budget
 from icesize.spark.engine import session
-from icesize.spark.stream import process_state
 from icesize.spark.stream.background import CLUSTER, MERGE, Trigger, check_same_table, expiry_note
 from icesize.spark.stream.batch import take_in
 from icesize.spark.stream.options import SinkOptions
+from icesize.spark.stream.process_state import StreamState, TableSource, state_of
 from icesize.spark.stream.stopping import interruptions_told, was_interrupted
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.batch_commit import Outcome
@@ -39,7 +39,7 @@ class Sink(SinkOptions):
     runs it; on Spark Connect that is the server's, so `last_report` is None on the client there.
     """
 
-    source: process_state.TableSource
+    source: TableSource
     stream_id: str
 
     def __post_init__(self) -> None:
@@ -96,18 +96,16 @@ class Sink(SinkOptions):
         return self._state.last_report
 
     @property
-    def _state(self) -> process_state.StreamState:
-        state = process_state.state_of(self.source, self.stream_id)
-        # they live as long as the sink, however many other tables the process works on
-        object.__setattr__(self, "_kept", (state, process_state.state_of(self.source, None)))
+    def _state(self) -> StreamState:
+        state = state_of(self.source, self.stream_id)
+        # it lives as long as the sink, however many other tables the process works on
+        object.__setattr__(self, "_kept", state)
         return state
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
-    def _follow_up(
-        self, outcome: Outcome, batch_id: int, spark: SparkSession, state: process_state.StreamState
-    ) -> Report:
+    def _follow_up(self, outcome: Outcome, batch_id: int, spark: SparkSession, state: StreamState) -> Report:
         """The report with what comes after the commit, none of which can fail the batch: merges beside the next ones,
         expiry."""
         handle, committed, report = state.handle, outcome.commit, outcome.report
@@ -119,16 +117,15 @@ class Sink(SinkOptions):
         if self.cluster == "inline" and committed.snapshot_ids:
             clustering, said = self._cluster(spark, handle, report.bytes_ingested, state)
             notes += said
-        if not self._in_background:
-            if due:
-                notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
-            return replace(report, notes=(*report.notes, *notes), clustering=clustering)
-        notes += state.background.take_notes()
-        lag = state.background.lag
-        if committed.snapshot_ids or committed.already_committed or due:
-            trigger = self._trigger(spark, handle, batch_id)
-            batches = 1 if committed.snapshot_ids else 0
-            lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
+        lag = None
+        if self._in_background:
+            notes += state.background.take_notes()
+            lag = state.background.lag
+            if committed.snapshot_ids or committed.already_committed or due:
+                trigger, batches = self._trigger(spark, handle, batch_id, state), 1 if committed.snapshot_ids else 0
+                lag = state.background.trigger(trigger, batches, report.bytes_ingested, expire=due)
+        elif due:
+            notes.append(expiry_note(handle.name, lambda: handle, self.environment, state.commit_lock))
         shown = lag if self.merge == "async" else None
         return replace(report, notes=(*report.notes, *notes), clustering=clustering, merge_lag_batches=shown)
 
@@ -137,18 +134,24 @@ class Sink(SinkOptions):
         return "async" in (self.merge, self.cluster)
 
     def _cluster(
-        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: process_state.StreamState
+        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: StreamState
     ) -> tuple[dict[str, Any] | None, list[str]]:
         """What clustering after this batch came to, and sentences for its report."""
         try:
-            outcome = self._cluster_pass(spark, handle, bytes_ingested, state)
+            current = handle.load(self.environment)
+            check_same_table(current, self.source.table_uuid, "cluster")
+            budget = inline_budget(current.policy, bytes_ingested)
+            outcome = cluster_beside_stream(
+                spark, handle, current, self.environment,
+                commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
+            )  # fmt: skip
         except Exception as error:
             return None, [_why_not_clustered(handle.name, error)]
         if outcome is None:
             return None, []
         report = outcome.report
         if report.snapshot_ids:
-            process_state.refresh(spark, self.source, handle)
+            state.refresh(spark)
         # the batch has said what its own table's settings make worth knowing
         said = replace(report, notes=tuple(note for note in report.notes if note not in outcome.current.warnings))
         if not report.seconds.get("merge"):
@@ -157,18 +160,7 @@ class Sink(SinkOptions):
         failed = [f"clustering failed: {sentence}" for sentence in (*said.conflicts, *said.notes)]
         return report.clustering, [f"clustered: {said}"] if report.snapshot_ids else failed
 
-    def _cluster_pass(
-        self, spark: SparkSession, handle: TableHandle, bytes_ingested: int, state: process_state.StreamState
-    ) -> Outcome | None:
-        current = handle.load(self.environment)
-        check_same_table(current, self.source.table_uuid, "cluster")
-        budget = inline_budget(current.policy, bytes_ingested)
-        return cluster_beside_stream(
-            spark, handle, current, self.environment,
-            commit_lock=state.commit_lock, budget_bytes=budget, most_bytes=budget,
-        )  # fmt: skip
-
-    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int) -> Trigger:
+    def _trigger(self, spark: SparkSession, handle: TableHandle, batch_id: int, state: StreamState) -> Trigger:
         return Trigger(
             spark,
             handle,
@@ -176,13 +168,13 @@ class Sink(SinkOptions):
             # files that a killed run leaves are told by stream and batch, as those of batches are
             f"{stream_hash(self.stream_id)}-{batch_id}",
             self.environment,
-            partial(process_state.refresh, spark, self.source, handle),
+            partial(state.refresh, spark),
             self._tell,
             spark.sparkContext.getLocalProperty("spark.scheduler.pool"),
             tuple(task for task, how in ((MERGE, self.merge), (CLUSTER, self.cluster)) if how == "async"),
         )
 
-    def _expiry_is_due(self, batch_id: int, state: process_state.StreamState) -> bool:
+    def _expiry_is_due(self, batch_id: int, state: StreamState) -> bool:
         """Whether a multiple of `expire_every` lies between the last batch id and this one."""
         last, state.last_batch_id = state.last_batch_id, batch_id
         if self.expire_every is None:
@@ -190,7 +182,7 @@ class Sink(SinkOptions):
         last = batch_id - 1 if last is None else last
         return (batch_id + 1) // self.expire_every > (last + 1) // self.expire_every
 
-    def _many_snapshots(self, outcome: Outcome, state: process_state.StreamState) -> Iterator[str]:
+    def _many_snapshots(self, outcome: Outcome, state: StreamState) -> Iterator[str]:
         """The sink expires nothing unasked; it says when somebody should."""
         current = outcome.current
         snapshots, table = len(current.table.metadata.snapshots) + len(outcome.commit.snapshot_ids), current.name
