@@ -18,6 +18,7 @@ from icesize import failpoints
 from icesize.environment import Stopwatch
 from icesize.errors import CommitConflict, RewriteFailed, TableError, TableNotFound
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
+from icesize.parquet.rewriting.absorb import NOTHING
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun
@@ -134,10 +135,12 @@ def run(planned: BatchPlan, owner: Uncommitted) -> WrittenBatch | None:
     """
     batch, settings, write_plan = planned.fitted.batch, planned.fitted.settings, planned.write_plan
     with MergeRun(batch.spark, settings, owner, batch.options.environment) as merging:
-        begun = dict(enumerate(planned.merges))
+        # what begins together with the write
+        begun = dict(enumerate(planned.begun.merges if planned.begun else ()))
         before_job = session.wait_for_a_job if write_plan.fetched is None else None
         merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
-        rows = write_plan.write(planned.rows, settings, owner, planned.absorption)
+        absorption = planned.begun.absorption if planned.begun else NOTHING
+        rows = write_plan.write(planned.rows, settings, owner, absorption)
         deadline_seconds = planned.merge_deadline_seconds(batch.watch.lap("write"))
         if rows.new_rows == 0:
             return None

@@ -123,16 +123,6 @@ class BatchPlan:
     rows: DataFrame
     begun: Decision | None
 
-    @property
-    def merges(self) -> Sequence[MergeGroup]:
-        """The merges that begin together with the write."""
-        return self.begun.merges if self.begun else ()
-
-    @property
-    def absorption(self) -> Absorption:
-        """The older files that are written again together with the new rows."""
-        return self.begun.absorption if self.begun else NOTHING
-
     def decide(self, written: Sequence[NewDataFile]) -> Decision:
         """What is merged, now that the files of the new rows are known."""
         if self.begun and self.write_plan.is_complete:
