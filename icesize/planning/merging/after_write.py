@@ -14,7 +14,7 @@ from dataclasses import replace
 from icesize.planning.delete_reach import delete_files_freed
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import plan_merges
-from icesize.planning.plan import MergeGroup, Plan
+from icesize.planning.plan import FileGroup, MergeGroup, Plan
 from icesize.policy import SizePolicy
 
 
@@ -50,19 +50,16 @@ def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
     return replace(layout, partitions=partitions)
 
 
-def divided(
-    groups: Iterable[MergeGroup], new: Iterable[FileFact]
-) -> tuple[list[MergeGroup], dict[PartitionKey, tuple[FileFact, ...]]]:
-    """The groups of older files only, and of the others the older files by partition: new rows take those along."""
+def divided(groups: Iterable[MergeGroup], new: Iterable[FileFact]) -> tuple[list[MergeGroup], list[FileGroup]]:
+    """The groups of older files only, and of the others the older files: new rows take those along."""
     paths = {file.path for file in new}
-    apart: list[MergeGroup] = []
-    along: dict[PartitionKey, tuple[FileFact, ...]] = {}
+    apart, along = list[MergeGroup](), list[FileGroup]()
     for group in groups:
         older = tuple(file for file in group.inputs if file.path not in paths)
         if len(older) == len(group.inputs):
             apart.append(group)
         elif older:
-            along[group.partition] = (*along.get(group.partition, ()), *older)
+            along.append(FileGroup(older, group.partition))
     return apart, along
 
 

@@ -12,6 +12,7 @@ once
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -124,10 +125,22 @@ class BatchPlan:
     begun: Decision | None
 
     def decide(self, written: Sequence[NewDataFile]) -> Decision:
-        """What is merged, now that the files of the new rows are known."""
-        if self.begun and self.write_plan.is_complete:
-            return self.begun
-        return _decide_after(self.fitted, written, self.begun)
+        """What is merged, now that these files are about to be added.
+
+        Merges of `begun`, which may have been decided on a prediction, are among its merges as they were, or given up.
+        """
+        fitted, begun = self.fitted, self.begun
+        # where new rows take older files along these are in the new files by now
+        if begun and (self.write_plan.is_complete or fitted.batch.overwrites):
+            return begun
+        if fitted.batch.absorbs:
+            number = fitted.layout.head.sequence_number + 1
+            new = [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
+            plan = _absorbing(fitted, new)
+            return Decision(plan, plan.groups)
+        incoming = Counter({file.partition: 0 for file in written})
+        incoming.update(f.partition for f in written if f.size_bytes < fitted.layout.small_file_limit_bytes)
+        return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
 
     def merge_deadline_seconds(self, write_seconds: float) -> float | None:
         """How long merges may keep a batch waiting whose rows took so long to write; None: without end.
@@ -228,25 +241,6 @@ def _decide_before(fitted: FittedBatch, write_plan: WritePlan) -> Decision | Non
     return _beside_rows(fitted, write_plan.incoming, write_plan.size_bytes or 0.0, None)
 
 
-def _decide_after(fitted: FittedBatch, written: Sequence[NewDataFile], begun: Decision | None) -> Decision:
-    """What is due now that these files are about to be added; merges of `begun`, which was decided on a prediction, are
-    among its merges as they were, or given up."""
-    if begun and fitted.batch.overwrites:
-        # the files have been taken along by now
-        return begun
-    if fitted.batch.absorbs:
-        number = fitted.layout.head.sequence_number + 1
-        plan = _absorbing(
-            fitted, [FileFact(file.path, file.size_bytes, file.rows, file.partition, number) for file in written]
-        )
-        return Decision(plan, plan.groups)
-    incoming: dict[PartitionKey, int] = {}
-    for file in written:
-        is_small = file.size_bytes < fitted.layout.small_file_limit_bytes
-        incoming[file.partition] = incoming.get(file.partition, 0) + is_small
-    return _beside_rows(fitted, incoming, sum(file.size_bytes for file in written), begun)
-
-
 def _beside_rows(
     fitted: FittedBatch, incoming: Mapping[PartitionKey, int], batch_bytes: float, begun: Decision | None
 ) -> Decision:
@@ -275,9 +269,9 @@ def _written_once(fitted: FittedBatch, write_plan: WritePlan) -> Decision:
     plan = _absorbing(fitted, new)
     apart, along = divided(plan.groups, new)
     by_writer: dict[int, tuple[FileGroup, ...]] = {}
-    for key, inputs in along.items():
-        owner = write_plan.owners[key]
-        by_writer[owner] = (*by_writer.get(owner, ()), FileGroup(inputs, key))
+    for group in along:
+        owner = write_plan.owners[group.partition]
+        by_writer[owner] = (*by_writer.get(owner, ()), group)
     return Decision(plan, apart, Absorption(by_writer))
 
 
