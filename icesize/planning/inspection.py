@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import dropwhile
@@ -14,7 +14,7 @@ from icesize.planning.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.filters import FilterUse
 from icesize.planning.partition_labels import label_of
-from icesize.planning.plan import Plan
+from icesize.planning.plan import Plan, alike
 from icesize.planning.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.policy import MIB, SizePolicy
 from icesize.report import with_text_ids
@@ -216,7 +216,7 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key], layout.spec_id) for p in in_order]
-    held, deletes = _ineligible(sizes), _deletes(in_order, policy, labels)
+    held, deletes = alike((p for p in sizes if p.held_back), _sum), _deletes(in_order, policy, labels)
     problems = tuple(_problems(policy, sizes, deletes))
     return Inspection(
         table=table,
@@ -258,19 +258,10 @@ def _sizes(facts: PartitionFacts, label: dict[str, str | None], spec_id: int) ->
     return PartitionSizes(label, facts.files, facts.size_bytes, len(facts.small), mergeable, small_bytes, dict(held))
 
 
-def _ineligible(sizes: Iterable[PartitionSizes]) -> list[PartitionSizes]:
-    """Partitions with ineligible files; those that are written alike (NaN) are one to people."""
-    alike: dict[str, list[PartitionSizes]] = defaultdict(list)
-    for each in sizes:
-        if each.held_back:
-            alike[each.label].append(each)
-    return [several[0] if len(several) == 1 else _sum(several) for several in alike.values()]
-
-
-def _sum(several: Sequence[PartitionSizes]) -> PartitionSizes:
+def _sum(one: PartitionSizes, other: PartitionSizes) -> PartitionSizes:
     counts = ("files", "size_bytes", "small_files", "mergeable", "small_bytes")
-    total = {name: sum(getattr(p, name) for p in several) for name in counts}
-    return replace(several[0], **total, held_back=_held_back(several))
+    total = {name: getattr(one, name) + getattr(other, name) for name in counts}
+    return replace(one, **total, held_back=_held_back((one, other)))
 
 
 def _held_back(sizes: Iterable[PartitionSizes]) -> dict[str, int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from icesize.markup import card
 from icesize.planning.cluster_by import ClusterBy
@@ -100,17 +100,31 @@ class PartitionOutcome:
 
 
 def held_back_in(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
-    """Those with ineligible files, as people tell them apart: partitions that are written alike (NaN) are one."""
-    together: dict[str, PartitionOutcome] = {}
-    for outcome in outcomes:
-        if outcome.held_back:
-            known = together.setdefault(outcome.label, replace(outcome, small_files=0, held_back={}))
-            together[outcome.label] = replace(
-                known,
-                small_files=known.small_files + outcome.small_files,
-                held_back=dict(Counter(known.held_back) + Counter(outcome.held_back)),
-            )
-    return tuple(together.values())
+    """Those with ineligible files, as people tell them apart."""
+
+    def add(one: PartitionOutcome, other: PartitionOutcome) -> PartitionOutcome:
+        held_back = dict(Counter(one.held_back) + Counter(other.held_back))
+        return replace(one, small_files=one.small_files + other.small_files, held_back=held_back)
+
+    return tuple(alike((outcome for outcome in outcomes if outcome.held_back), add))
+
+
+class Labelled(Protocol):
+    """Something about a partition, which has a `label` as people write it."""
+
+    @property
+    def label(self) -> str: ...
+
+
+L = TypeVar("L", bound=Labelled)
+
+
+def alike(items: Iterable[L], add: Callable[[L, L], L]) -> list[L]:
+    """The items, those of partitions that are written alike (NaN) as one."""
+    together: dict[str, L] = {}
+    for item in items:
+        together[item.label] = add(together[item.label], item) if item.label in together else item
+    return list(together.values())
 
 
 @dataclass(frozen=True, slots=True)
